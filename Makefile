@@ -1,0 +1,62 @@
+# One command for each daily thing. Everything installs what it needs into .venv.
+VENV   ?= .venv
+PYTHON ?= python3
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+PYTEST := $(PY) -m pytest
+
+.PHONY: help install demo test lint interop bench docs proto lock clean
+help:
+	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
+	@echo "make test     the tests, official clients as witnesses included"
+	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
+	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
+	@echo "make bench    ours and the peers in turn; writes build/bench.md"
+	@echo "make docs     the reference pages that are drawn from the code"
+
+$(STAMP): requirements/all.lock requirements/java.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --disable-pip-version-check --require-hashes -r requirements/all.lock
+	$(PY) tools/ensure_java.py
+	$(PY) -m pip install --disable-pip-version-check --no-deps --no-build-isolation -q -e .
+	@touch $@
+
+install: $(STAMP)
+
+demo: $(STAMP)
+	$(VENV)/bin/geminga demo
+
+test: $(STAMP)
+	$(PYTEST) -m "not interop" --ignore=tests/docs
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) tools/generate_proto.py --check
+	$(PYTEST) -q tests/docs
+
+interop: $(STAMP)
+	$(PY) tools/fetch_pulsar.py
+	$(PYTEST) -m interop tests/interop
+
+bench: $(STAMP)
+	$(PY) tools/fetch_pulsar.py
+	$(PY) -m benchmarks --output build/bench.md
+
+docs: $(STAMP)
+	$(PY) tools/generate_docs.py
+
+proto: $(STAMP)
+	$(PY) tools/generate_proto.py
+
+# The lock holds hashes and no addresses: which index serves the files is the installing machine's affair.
+UV_COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
+lock:
+	$(UV_COMPILE) --extra all --group dev --group interop --group bench -o requirements/all.lock
+	$(UV_COMPILE) --extra java -o requirements/java.lock
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output

@@ -1,0 +1,69 @@
+"""Checks that every settings class shares.
+
+Settings are frozen, keyword-only dataclasses next to the code that reads them. Each checks itself in
+``__post_init__`` with these functions, so that a refusal always names the field, the value and what
+is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import Any, NoReturn, TypeVar
+
+from geminga.errors import InvalidConfiguration
+
+E = TypeVar("E", bound=Enum)
+
+
+def refuse(field: str, value: object, allowed: str) -> NoReturn:
+    """Raise `InvalidConfiguration` naming field, value and what is allowed."""
+    raise InvalidConfiguration(f"{field}={value!r} is not allowed; allowed: {allowed}")
+
+
+def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
+    """A whole number within the closed range; a bool is refused."""
+    low = "" if minimum is None else f" >= {minimum}"
+    high = "" if maximum is None else f" <= {maximum}"
+    allowed = f"a whole number{low}{' and' if low and high else ''}{high}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(field, value, allowed)
+    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+        refuse(field, value, allowed)
+    return value
+
+
+def check_seconds(field: str, value: Any, minimum: float = 0.0, maximum: float | None = None) -> float:
+    """A finite number of seconds within the closed range."""
+    high = "" if maximum is None else f" and <= {maximum}"
+    allowed = f"a number of seconds >= {minimum}{high}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        refuse(field, value, allowed)
+    if value < minimum or value == float("inf") or (maximum is not None and value > maximum):
+        refuse(field, value, allowed)
+    return float(value)
+
+
+def check_type(field: str, value: Any, *types: type, optional: bool = False) -> Any:
+    """An instance of one of ``types``, or None where ``optional``."""
+    if value is None and optional:
+        return value
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        names = " or ".join(t.__name__ for t in types)
+        refuse(field, value, names + (" or None" if optional else ""))
+    return value
+
+
+def check_choice(field: str, value: Any, choices: Collection[Any]) -> Any:
+    """One of ``choices``; the nearest is suggested for a misspelt text."""
+    if value not in choices:
+        refuse(field, value, ", ".join(repr(c) for c in choices) + suggestion(value, choices))
+    return value
+
+
+def suggestion(word: object, known: Iterable[object]) -> str:
+    """`` (did you mean 'x'?)`` for the nearest known word, empty when none is near."""
+    near = difflib.get_close_matches(str(word).lower(), {str(k).lower(): k for k in known}, n=1)
+    original = {str(k).lower(): k for k in known}
+    return f" (did you mean {str(original[near[0]])!r}?)" if near else ""

@@ -1,0 +1,317 @@
+"""Every error that Geminga raises.
+
+The class names are those of ``pulsar-client``'s ``pulsar.exceptions``, so that ``except`` clauses
+written for it keep working. The tree::
+
+    PulsarException
+    ├── UsageError            the caller's mistake: a wrong argument, URL, name, option, or call order
+    ├── PeerError             the other side broke the protocol; only its connection is closed
+    ├── ServerReportedError   the broker answered with an error; one class for each ``ServerError`` code
+    ├── TransientError        time-outs and lost connections
+    └── StoreError            the broker's store: damaged, locked, full, or stopped after a failed sync
+
+``retriable`` on the class says whether the same call may succeed later without a change by the
+caller. Every class pickles and carries a message that names what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PulsarException(Exception):
+    """Base of all errors. ``retriable`` tells whether trying again may help."""
+
+    retriable: ClassVar[bool] = False
+
+
+# --- the caller's mistakes -----------------------------------------------------------------------
+
+
+class UsageError(PulsarException):
+    """The caller asked for something that cannot be done as asked."""
+
+
+class InvalidConfiguration(UsageError, ValueError):
+    """A setting has a value outside its range; the message names field, value and range."""
+
+
+class InvalidUrl(UsageError, ValueError):
+    """The service URL is not ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``."""
+
+
+class InvalidTopicName(UsageError, ValueError):
+    """The topic name is not ``[{persistent|non-persistent}://tenant/namespace/]topic``."""
+
+
+class InvalidMessage(UsageError, ValueError):
+    """A message field has a value that the protocol cannot carry."""
+
+
+class MessageTooBig(UsageError, ValueError):
+    """The message is larger than the broker's ``max_message_size``."""
+
+
+class AlreadyClosed(UsageError):
+    """The client, producer, consumer or reader was closed before this call."""
+
+
+class OperationNotSupported(UsageError):
+    """The operation does not exist for this kind of handle or broker."""
+
+
+class CumulativeAcknowledgementNotAllowedError(UsageError):
+    """Cumulative acknowledgement on a Shared or Key_Shared subscription."""
+
+
+class ProducerNotInitialized(UsageError):
+    """The producer was used before its creation finished."""
+
+
+class ConsumerNotInitialized(UsageError):
+    """The consumer was used before its creation finished."""
+
+
+class ProducerQueueIsFull(UsageError):
+    """``max_pending_messages`` are in flight and ``block_if_queue_full`` is off."""
+
+    retriable = True
+
+
+class MemoryBufferIsFull(UsageError):
+    """The client's ``memory_limit`` is used up and ``block_if_queue_full`` is off."""
+
+    retriable = True
+
+
+class ForkedProcessError(UsageError):
+    """The client was created before ``fork`` and used in the child: create one in the child."""
+
+
+class Interrupted(UsageError):
+    """The wait was ended by a signal."""
+
+
+class CryptoError(UsageError):
+    """Encryption or decryption failed; there is no fallback to plain text."""
+
+
+# --- the peer's faults ---------------------------------------------------------------------------
+
+
+class PeerError(PulsarException):
+    """The peer sent something that the protocol does not allow."""
+
+
+class ProtocolError(PeerError):
+    """A malformed frame or command, or one that is not allowed in this state."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame announces more bytes than this side accepts."""
+
+
+class CorruptPayload(PeerError):
+    """A payload fails its checksum, its decompression, or its batch layout."""
+
+
+# --- transient -----------------------------------------------------------------------------------
+
+
+class TransientError(PulsarException):
+    """Time-outs and lost connections: trying again may help."""
+
+    retriable = True
+
+
+class Timeout(TransientError, TimeoutError):
+    """No answer within the operation, send or receive time-out."""
+
+
+class ConnectError(TransientError, ConnectionError):
+    """The broker could not be reached or ended the connection."""
+
+
+class NotConnected(TransientError):
+    """There is no connection to the broker at the moment."""
+
+
+class ReadError(TransientError):
+    """Reading from the broker's connection failed."""
+
+
+class LookupError(TransientError):  # noqa: A001 - the name that pulsar-client uses
+    """The topic's broker could not be found (too many redirects, or no usable address)."""
+
+
+# --- what the broker reports ---------------------------------------------------------------------
+
+
+class ServerReportedError(PulsarException):
+    """The broker answered with an error. ``code`` is the wire's ``ServerError`` number."""
+
+    code: ClassVar[int] = 0
+
+
+class UnknownError(ServerReportedError):
+    code = 0
+    retriable = True
+
+
+class BrokerMetadataError(ServerReportedError):
+    code = 1
+    retriable = True
+
+
+class BrokerPersistenceError(ServerReportedError):
+    code = 2
+    retriable = True
+
+
+class AuthenticationError(ServerReportedError):
+    code = 3
+
+
+class ErrorGettingAuthenticationData(AuthenticationError):
+    """The client could not obtain its credentials."""
+
+
+class AuthorizationError(ServerReportedError):
+    code = 4
+
+
+class ConsumerBusy(ServerReportedError):
+    code = 5
+
+
+class ServiceUnitNotReady(ServerReportedError):
+    code = 6
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededError(ServerReportedError):
+    code = 7
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededException(ServerReportedError):
+    code = 8
+
+
+class ChecksumError(ServerReportedError):
+    code = 9
+
+
+class UnsupportedVersionError(ServerReportedError):
+    code = 10
+
+
+class TopicNotFound(ServerReportedError):
+    code = 11
+
+
+class SubscriptionNotFound(ServerReportedError):
+    code = 12
+
+
+class ConsumerNotFound(ServerReportedError):
+    code = 13
+
+
+class TooManyLookupRequestException(ServerReportedError):
+    code = 14
+    retriable = True
+
+
+class TopicTerminated(ServerReportedError):
+    code = 15
+
+
+class ProducerBusy(ServerReportedError):
+    code = 16
+
+
+class BrokerInvalidTopicName(ServerReportedError, InvalidTopicName):
+    """The broker's word that a topic name is invalid; caught by ``except InvalidTopicName`` too."""
+
+    code = 17
+
+
+class IncompatibleSchema(ServerReportedError):
+    code = 18
+
+
+class ConsumerAssignError(ServerReportedError):
+    code = 19
+
+
+class TransactionCoordinatorNotFoundError(ServerReportedError):
+    code = 20
+    retriable = True
+
+
+class InvalidTxnStatusError(ServerReportedError):
+    code = 21
+
+
+class NotAllowedError(ServerReportedError):
+    code = 22
+
+
+class TransactionConflict(ServerReportedError):
+    code = 23
+
+
+class TransactionNotFound(ServerReportedError):
+    code = 24
+
+
+class ProducerFenced(ServerReportedError):
+    code = 25
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+class StoreError(PulsarException):
+    """The broker's store cannot do what was asked."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store; the message names the folder and, if known, the process."""
+
+
+class NotAStore(StoreError):
+    """The folder holds files but no store of ours: nothing was touched."""
+
+
+class StoreDamaged(StoreError):
+    """Synced data fails its checksum; the message names file, offset, ledger and entry range."""
+
+
+class StoreStopped(StoreError):
+    """A write or sync failed: nothing more is receipted until the store is reopened and checked."""
+
+
+class LedgerNotFound(StoreError):
+    """The ledger does not exist or was trimmed away."""
+
+
+SERVER_ERRORS: dict[int, type[ServerReportedError]] = {
+    cls.code: cls
+    for cls in (
+        UnknownError, BrokerMetadataError, BrokerPersistenceError, AuthenticationError,
+        AuthorizationError, ConsumerBusy, ServiceUnitNotReady, ProducerBlockedQuotaExceededError,
+        ProducerBlockedQuotaExceededException, ChecksumError, UnsupportedVersionError, TopicNotFound,
+        SubscriptionNotFound, ConsumerNotFound, TooManyLookupRequestException, TopicTerminated,
+        ProducerBusy, BrokerInvalidTopicName, IncompatibleSchema, ConsumerAssignError,
+        TransactionCoordinatorNotFoundError, InvalidTxnStatusError, NotAllowedError,
+        TransactionConflict, TransactionNotFound, ProducerFenced,
+    )
+}  # fmt: skip
+"""The exception class of each ``ServerError`` code (framing.md section 13)."""
+
+
+def from_server(code: int, message: str) -> ServerReportedError:
+    """The exception for a broker's error answer; a code newer than ours gives `UnknownError`."""
+    return SERVER_ERRORS.get(code, UnknownError)(message or SERVER_ERRORS.get(code, UnknownError).__name__)

@@ -1,0 +1,224 @@
+"""MessageId and TopicName: the two names that every layer speaks.
+
+MessageId's text and byte forms are Pulsar's (``MessageIdData``); the order is ledger, entry,
+partition, batch index, as in the Java client.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import total_ordering
+from typing import ClassVar
+from urllib.parse import quote
+
+from geminga.errors import InvalidTopicName
+
+_EARLIEST = -1
+_LATEST = (1 << 63) - 1
+_U64 = (1 << 64) - 1
+
+
+def to_unsigned(value: int) -> int:
+    """-1 travels as 2^64-1 in the wire's uint64 fields (framing.md section 14)."""
+    return value & _U64
+
+
+def to_signed(value: int) -> int:
+    """The inverse of `to_unsigned`."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _varint(value: int) -> bytes:
+    value &= _U64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+@total_ordering
+class MessageId:
+    """The place of a message: ``(ledger_id, entry_id, partition, batch_index)``.
+
+    ``partition`` is -1 for a topic without partitions; ``batch_index`` is -1 for a message that is
+    alone in its entry. ``batch_size`` (0 when unknown) and ``first_chunk`` do not take part in
+    comparison. Constructor order is ``pulsar-client``'s.
+    """
+
+    __slots__ = ("batch_index", "batch_size", "entry_id", "first_chunk", "ledger_id", "partition", "topic")
+
+    earliest: ClassVar[MessageId]
+    latest: ClassVar[MessageId]
+
+    def __init__(
+        self,
+        partition: int = -1,
+        ledger_id: int = -1,
+        entry_id: int = -1,
+        batch_index: int = -1,
+        *,
+        batch_size: int = 0,
+        first_chunk: MessageId | None = None,
+        topic: str = "",
+    ) -> None:
+        self.partition = partition
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.batch_index = batch_index
+        self.batch_size = batch_size
+        self.first_chunk = first_chunk
+        self.topic = topic
+
+    def _key(self) -> tuple[int, int, int, int]:
+        return (self.ledger_id, self.entry_id, self.partition, self.batch_index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MessageId) and self._key() == other._key()
+
+    def __lt__(self, other: MessageId) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return f"({self.ledger_id},{self.entry_id},{self.partition},{self.batch_index})"
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageId(partition={self.partition}, ledger_id={self.ledger_id}, "
+            f"entry_id={self.entry_id}, batch_index={self.batch_index})"
+        )
+
+    def __reduce__(self) -> tuple[object, tuple[bytes, str]]:
+        return (MessageId.deserialize, (self.serialize(), self.topic))
+
+    def serialize(self) -> bytes:
+        """The bytes of ``MessageIdData``, as ``pulsar-client`` writes them (algorithms.md section 7)."""
+        out = b"\x08" + _varint(self.ledger_id) + b"\x10" + _varint(self.entry_id)
+        if self.partition >= 0:
+            out += b"\x18" + _varint(self.partition)
+        if self.batch_index >= 0:
+            out += b"\x20" + _varint(self.batch_index)
+        if self.batch_size > 0:
+            out += b"\x30" + _varint(self.batch_size)
+        if self.first_chunk is not None:
+            inner = self.first_chunk.serialize()
+            out += b"\x3a" + _varint(len(inner)) + inner
+        return out
+
+    @staticmethod
+    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
+        """Read the bytes of any Pulsar client's message id.
+
+        Raises `ValueError` when the bytes are no ``MessageIdData``.
+        """
+        from google.protobuf.message import DecodeError
+
+        from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+        data = pb.MessageIdData()
+        try:
+            data.ParseFromString(bytes(message_id_bytes))
+        except DecodeError as error:
+            raise ValueError(f"not the bytes of a message id: {bytes(message_id_bytes)[:40].hex()}") from error
+        return MessageId.from_wire(data, topic=topic or "")
+
+    @staticmethod
+    def from_wire(data: object, *, partition: int | None = None, topic: str = "") -> MessageId:
+        """From a ``MessageIdData`` message; ``partition`` overrides what it says when given."""
+        d: object = data
+        first = d.first_chunk_message_id if d.HasField("first_chunk_message_id") else None  # type: ignore[attr-defined]
+        return MessageId(
+            d.partition if partition is None else partition,  # type: ignore[attr-defined]
+            to_signed(d.ledgerId),  # type: ignore[attr-defined]
+            to_signed(d.entryId),  # type: ignore[attr-defined]
+            d.batch_index,  # type: ignore[attr-defined]
+            batch_size=d.batch_size,  # type: ignore[attr-defined]
+            first_chunk=None if first is None else MessageId.from_wire(first),
+            topic=topic,
+        )
+
+
+MessageId.earliest = MessageId(-1, _EARLIEST, _EARLIEST, -1)
+MessageId.latest = MessageId(-1, _LATEST, _LATEST, -1)
+
+
+_PART = re.compile(r"[-=:.\w]*\Z", re.ASCII)
+_PARTITION_SUFFIX = re.compile(r"-partition-(0|[1-9][0-9]*)\Z")
+_HELP = "allowed: [{persistent|non-persistent}://]tenant/namespace/topic, or just topic"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A checked topic name: ``{domain}://{tenant}/{namespace}/{local}``.
+
+    `parse` accepts the short forms ``local`` and ``tenant/namespace/local``. ``partition`` is the
+    number of a ``-partition-<n>`` suffix, -1 without one (algorithms.md section 11).
+    """
+
+    domain: str
+    tenant: str
+    namespace: str
+    local: str
+    partition: int = field(default=-1, compare=False)
+
+    @staticmethod
+    def parse(text: str) -> TopicName:
+        """Raises `InvalidTopicName` naming the text and what is allowed."""
+        if not isinstance(text, str) or not text.strip() or "\x00" in text:
+            raise InvalidTopicName(f"topic name {text!r} is empty or not text; {_HELP}")
+        domain, separator, rest = text.partition("://")
+        if not separator:
+            domain, rest = "persistent", text
+            if "/" not in rest:
+                rest = f"public/default/{rest}"
+        if domain not in ("persistent", "non-persistent"):
+            raise InvalidTopicName(f"topic name {text!r} has the domain {domain!r}; {_HELP}")
+        parts = rest.split("/")
+        if len(parts) != 3:
+            raise InvalidTopicName(f"topic name {text!r} has {len(parts)} parts; {_HELP}")
+        tenant, namespace, local = parts
+        for what, part in (("tenant", tenant), ("namespace", namespace)):
+            if not part or not _PART.match(part) or part in (".", ".."):
+                raise InvalidTopicName(
+                    f"topic name {text!r}: {what} {part!r} may only hold letters, digits and -=:._"
+                )
+        if not local.strip():
+            raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
+        suffix = _PARTITION_SUFFIX.search(local)
+        return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def persistent(self) -> bool:
+        return self.domain == "persistent"
+
+    @property
+    def namespace_name(self) -> str:
+        """``tenant/namespace``"""
+        return f"{self.tenant}/{self.namespace}"
+
+    @property
+    def base(self) -> TopicName:
+        """The partitioned topic that this is a partition of; itself without a partition suffix."""
+        if self.partition < 0:
+            return self
+        local = self.local[: self.local.rindex("-partition-")]
+        return TopicName(self.domain, self.tenant, self.namespace, local)
+
+    def partition_name(self, index: int) -> TopicName:
+        """The topic of partition ``index``."""
+        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}-partition-{index}", index)
+
+    @property
+    def encoded_local(self) -> str:
+        """The local name, percent-encoded for REST paths and storage names."""
+        return quote(self.local, safe="")

@@ -1,0 +1,108 @@
+"""What a store is: the port between the broker and the disk.
+
+One contract, several stores (`memory.MemoryStore`, `store.FileStore`); all pass the same suite.
+
+Every method is called on one thread, the owner's. Nothing here blocks on a sync: `append`, `put`,
+`merge` and `delete` take a place in the order of writes at once and report later. When reports are
+ready the store calls ``wakeup`` (from any thread); the owner then calls `poll` on its own thread, and
+`poll` runs the ``done`` callbacks in the order of the calls. A ``done`` gets None when the write is as
+durable as the store's ``sync`` setting promises, or the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from geminga.errors import StoreError
+
+Buffer = bytes | bytearray | memoryview
+Done = Callable[[StoreError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """A ledger as the store knows it. ``entries`` and ``size_bytes`` count what was appended."""
+
+    ledger_id: int
+    owner: str
+    entries: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is kept under a key: the last `put` value and the deltas merged since, oldest first."""
+
+    base: bytes
+    deltas: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Counters since the store was opened, for metrics and stats."""
+
+    appended_entries: int
+    appended_bytes: int
+    syncs: int
+    sync_seconds_total: float
+    disk_bytes: int
+    pending_writes: int
+
+
+class EntryStore(Protocol):
+    """A durable set of ledgers (append-only lists of opaque entries) and a key-value map."""
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store stopped; None while it is well. A stopped store refuses all writes."""
+
+    # --- ledgers ---
+    def create_ledger(self, owner: str) -> int:
+        """A new, empty ledger that belongs to ``owner`` (a topic name). Ids only grow, over restarts too."""
+
+    def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
+        """Add an entry; returns its entry id (0, 1, 2 ... within the ledger) at once.
+
+        The buffer must not change afterwards. Raises `StoreStopped` or `LedgerNotFound`.
+        """
+
+    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
+        """Entries from ``first_entry_id`` on, in order: at least one if it exists, never more than asked.
+
+        May return entries that are appended but not yet durable: the caller holds readers back
+        behind its own confirmed position. Raises `LedgerNotFound`, or `StoreDamaged` when a
+        checksum fails; wrong bytes are never returned.
+        """
+
+    def ledgers(self, owner: str) -> list[LedgerInfo]:
+        """The ledgers of an owner in the order of their ids; empty if it has none."""
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
+        """Forget ledgers (trimming, topic deletion); their space is given back in the background."""
+
+    # --- key-value map: topics, policies, cursors, deduplication ---
+    def put(self, key: str, value: bytes, done: Done | None = None) -> None:
+        """Set a key; replaces its value and drops its deltas."""
+
+    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
+        """Add a delta to a key (which need not exist: then its base is empty)."""
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        """Remove a key with its deltas; no error when absent."""
+
+    def get(self, key: str) -> Value | None:
+        """What is under a key, this owner's own unsynced writes included."""
+
+    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
+        """All keys that start with ``prefix``, in order of key."""
+
+    # --- life ---
+    def poll(self) -> int:
+        """Run the ``done`` callbacks that are ready; returns how many ran."""
+
+    def stats(self) -> StoreStats: ...
+
+    def close(self) -> None:
+        """Write and sync what is pending, run the last callbacks, release the lock. Safe to repeat."""
