@@ -39,7 +39,7 @@ def main() -> int:
             return 1
         CACHE.mkdir(exist_ok=True)
         print(f"Fetching Apache Pulsar {VERSION} with Maven (240 MB, once) ...", flush=True)
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
         subprocess.run(
             ["mvn", "-q", "-B", goal, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={CACHE}"], check=True
         )
