@@ -1,0 +1,221 @@
+"""What a broker is told when it starts.
+
+The defaults are Apache Pulsar 4.0's, with three differences that suit one machine: the broker listens
+on the loopback address only, acknowledged messages are kept for seven days so that they can be
+replayed, and topics that nobody uses are not deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+
+SyncMode = Literal["always", "interval", "never"]
+TopicKind = Literal["non-partitioned", "partitioned"]
+
+SYNC_MODES: Final = ("always", "interval", "never")
+TOPIC_KINDS: Final = ("non-partitioned", "partitioned")
+QUOTA_ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+_WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
+_NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
+_HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Frozen settings of a broker; every field is checked and a refusal names it.
+
+    Exactly one of ``data_dir`` and ``memory`` must be given. Sizes are bytes unless the name says
+    otherwise, -1 (or 0 where Pulsar uses it) means "no limit".
+    """
+
+    # --- where ---
+    host: str = "127.0.0.1"
+    """Address to listen on; ``0.0.0.0`` for all of them."""
+    port: int = 6650
+    """Binary protocol's port; 0 takes a free one."""
+    web_port: int | None = 8080
+    """Admin REST and metrics; 0 takes a free one, None starts no web server."""
+    advertised_address: str | None = None
+    """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
+    cluster: str = "standalone"
+
+    # --- what is kept ---
+    data_dir: Path | str | None = None
+    memory: bool = False
+    """True keeps everything in memory; nothing survives the process."""
+    sync: SyncMode = "always"
+    """When a write counts as kept: after its fdatasync, at the next interval, or never synced."""
+
+    # --- connections ---
+    max_message_size: int = 5 * 1024 * 1024
+    keepalive_seconds: float = 30.0
+    """A PING after this long without a frame from the peer; closed after as long again in silence."""
+    handshake_seconds: float = 10.0
+    """A connection that has not sent CONNECT by then is closed."""
+    connections_max: int = 10_000
+    write_buffer_high_bytes: int = 4 * 1024 * 1024
+    """A connection with more unsent bytes is not `writable`: dispatch to it stops."""
+    write_buffer_low_bytes: int = 1 * 1024 * 1024
+    """Dispatch resumes below this."""
+    write_buffer_limit_bytes: int = 64 * 1024 * 1024
+    """A peer that leaves this much unread is disconnected."""
+    handles_per_connection_max: int = 100_000
+    """Producers and consumers on one connection, together."""
+    shutdown_seconds: float = 10.0
+    """How long a graceful stop waits for the last bytes to reach the peers."""
+
+    # --- topics ---
+    auto_create_topics: bool = True
+    auto_create_topic_kind: TopicKind = "non-partitioned"
+    auto_create_partitions: int = 1
+    auto_create_subscriptions: bool = True
+    partitions_max: int = 10_000
+    namespace_bundles: int = 4
+    delete_inactive_topics: bool = False
+    inactive_topic_seconds: int = 60
+
+    # --- subscriptions ---
+    batch_index_ack: bool = False
+    """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
+    unacked_messages_per_consumer_max: int = 50_000
+    unacked_messages_per_subscription_max: int = 200_000
+    failover_delay_seconds: float = 1.0
+    """How long after a change the next failover consumer takes over."""
+    delayed_delivery: bool = True
+    delayed_delivery_tick_seconds: float = 1.0
+    subscription_expiration_minutes: int = 0
+
+    # --- policies where a namespace sets none ---
+    deduplication: bool = False
+    deduplication_producers_max: int = 10_000
+    """Producer names a topic remembers; the ones unused longest are forgotten first."""
+    retention_minutes: int = 7 * 24 * 60
+    """How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever."""
+    retention_megabytes: int | None = None
+    """At most this much a topic; -1 no limit. None: no limit on disk, 256 in memory."""
+    message_ttl_seconds: int = 0
+    backlog_quota_bytes: int = -1
+    backlog_quota_seconds: int = -1
+    backlog_quota_action: str = "producer_request_hold"
+
+    # --- ledgers ---
+    ledger_entries_max: int = 50_000
+    ledger_bytes_max: int = 256 * 1024 * 1024
+    ledger_seconds_max: float = 4 * 3600.0
+    """A topic starts a new ledger at the first of these limits; a ledger is what trimming deletes."""
+
+    def __post_init__(self) -> None:
+        self._check_where()
+        self._check_connections()
+        self._check_topics()
+        self._check_policies()
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", Path(self.data_dir))
+
+    def _check_where(self) -> None:
+        for field, value in (("host", self.host), ("advertised_address", self.advertised_address)):
+            check_type(field, value, str, optional=field != "host")
+            if value and value != "*" and not _HOST.match(value):
+                refuse(field, value, "a host name or an IP address, without scheme and port")
+        check_int("port", self.port, 0, 65_535)
+        if self.web_port is not None:
+            check_int("web_port", self.web_port, 0, 65_535)
+            if self.web_port and self.web_port == self.port:
+                refuse("web_port", self.web_port, "a port other than `port`")
+        check_type("cluster", self.cluster, str)
+        if not _NAME.match(self.cluster):
+            refuse("cluster", self.cluster, "letters, digits and -=:._")
+        check_type("data_dir", self.data_dir, str, os.PathLike, optional=True)
+        check_type("memory", self.memory, bool)
+        if self.memory == (self.data_dir is not None):
+            refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
+        check_choice("sync", self.sync, SYNC_MODES)
+
+    def _check_connections(self) -> None:
+        check_int("max_message_size", self.max_message_size, 1024, 1 << 30)
+        check_seconds("keepalive_seconds", self.keepalive_seconds, 0.01)
+        check_seconds("handshake_seconds", self.handshake_seconds, 0.01)
+        check_seconds("shutdown_seconds", self.shutdown_seconds, 0.0)
+        check_int("connections_max", self.connections_max, 1)
+        check_int("handles_per_connection_max", self.handles_per_connection_max, 1)
+        check_int("write_buffer_low_bytes", self.write_buffer_low_bytes, 0)
+        check_int("write_buffer_high_bytes", self.write_buffer_high_bytes, self.write_buffer_low_bytes)
+        check_int("write_buffer_limit_bytes", self.write_buffer_limit_bytes, self.write_buffer_high_bytes)
+
+    def _check_topics(self) -> None:
+        for field in (
+            "auto_create_topics", "auto_create_subscriptions", "delete_inactive_topics",
+            "batch_index_ack", "delayed_delivery", "deduplication",
+        ):  # fmt: skip
+            check_type(field, getattr(self, field), bool)
+        check_choice("auto_create_topic_kind", self.auto_create_topic_kind, TOPIC_KINDS)
+        check_int("partitions_max", self.partitions_max, 1)
+        check_int("auto_create_partitions", self.auto_create_partitions, 1, self.partitions_max)
+        check_int("namespace_bundles", self.namespace_bundles, 1, 1 << 20)
+        check_int("inactive_topic_seconds", self.inactive_topic_seconds, 1)
+        check_int("unacked_messages_per_consumer_max", self.unacked_messages_per_consumer_max, 0)
+        check_int("unacked_messages_per_subscription_max", self.unacked_messages_per_subscription_max, 0)
+        check_seconds("failover_delay_seconds", self.failover_delay_seconds)
+        check_seconds("delayed_delivery_tick_seconds", self.delayed_delivery_tick_seconds, 0.001)
+        check_int("subscription_expiration_minutes", self.subscription_expiration_minutes, 0)
+
+    def _check_policies(self) -> None:
+        check_int("deduplication_producers_max", self.deduplication_producers_max, 1)
+        check_int("retention_minutes", self.retention_minutes, -1)
+        if self.retention_megabytes is not None:
+            check_int("retention_megabytes", self.retention_megabytes, -1)
+        check_int("message_ttl_seconds", self.message_ttl_seconds, 0)
+        check_int("backlog_quota_bytes", self.backlog_quota_bytes, -1)
+        check_int("backlog_quota_seconds", self.backlog_quota_seconds, -1)
+        check_choice("backlog_quota_action", self.backlog_quota_action, QUOTA_ACTIONS)
+        check_int("ledger_entries_max", self.ledger_entries_max, 1)
+        check_int("ledger_bytes_max", self.ledger_bytes_max, 1)
+        check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001)
+
+    @property
+    def lookup_through_service_url(self) -> bool:
+        """Whether lookups tell the client to come back the way it came (``proxy_through_service_url``).
+
+        So it is when the broker listens everywhere and was not told under which name it is reached:
+        no address it could guess is right for every client (port mappings, containers).
+        """
+        return self.advertised_address is None and self.host in _WILDCARD_HOSTS
+
+    @property
+    def advertised_host(self) -> str:
+        """The host in lookup answers and in the start line."""
+        if self.advertised_address:
+            return self.advertised_address
+        return "localhost" if self.host in _WILDCARD_HOSTS else self.host
+
+    def _address(self, port: int) -> str:
+        host = self.advertised_host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def service_url(self) -> str:
+        """``pulsar://host:port``"""
+        return f"pulsar://{self._address(self.port)}"
+
+    @property
+    def admin_url(self) -> str | None:
+        """``http://host:web_port``, None without a web server."""
+        return None if self.web_port is None else f"http://{self._address(self.web_port)}"
+
+    @property
+    def broker_id(self) -> str:
+        """``host:port`` of the web service, which is how Pulsar names a broker."""
+        return self._address(self.port if self.web_port is None else self.web_port)
+
+    @property
+    def retention_megabytes_default(self) -> int:
+        """`retention_megabytes` with its None resolved."""
+        if self.retention_megabytes is not None:
+            return self.retention_megabytes
+        return 256 if self.memory else -1
