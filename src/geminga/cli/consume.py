@@ -1,0 +1,106 @@
+"""``geminga consume``: the messages of a topic, for people or as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import click
+
+from geminga.cli.common import json_option, url_option
+from geminga.errors import Timeout
+
+TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
+
+
+def describe(message: Any) -> dict[str, Any]:
+    """A message as JSON values; a payload that is no text is given as base64 in ``value_base64``."""
+    row: dict[str, Any] = {
+        "message_id": str(message.message_id()),
+        "topic": message.topic_name(),
+        "key": message.partition_key() or None,
+        "publish_time": message.publish_timestamp(),
+        "event_time": message.event_timestamp() or None,
+        "properties": message.properties(),
+        "redelivery_count": message.redelivery_count(),
+    }
+    payload = bytes(message.data())
+    try:
+        row["value"] = payload.decode()
+    except UnicodeDecodeError:
+        row["value_base64"] = base64.b64encode(payload).decode()
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    value = row.get("value", row.get("value_base64"))
+    extras = [f"key={row['key']}"] if row["key"] else []
+    extras += [f"{name}={text}" for name, text in row["properties"].items()]
+    return f"{row['message_id']}  {' '.join(extras)}{'  ' if extras else ''}{value}"
+
+
+@click.command("consume")
+@click.argument("topic")
+@click.option(
+    "--subscription", "-s", help="Consume under this name and acknowledge; without: only look (a reader)."
+)
+@click.option(
+    "--type", "kind", type=click.Choice(TYPES, case_sensitive=False), default="Exclusive", show_default=True
+)
+@click.option(
+    "--from", "position", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
+    help="Where a reader or a new subscription starts.",
+)  # fmt: skip
+@click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option(
+    "--timeout", "timeout_seconds", type=click.FloatRange(0.1),
+    help="Stop when nothing came for so many seconds. Default: 5 without --follow.",
+)  # fmt: skip
+@click.option("--follow", is_flag=True, help="Wait for ever for new messages.")
+@url_option
+@json_option
+def command(
+    topic: str,
+    subscription: str | None,
+    kind: str,
+    position: str,
+    count: int | None,
+    timeout_seconds: float | None,
+    follow: bool,
+    service_url: str,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC, one a line."""
+    import geminga
+
+    wait_ms = None if follow else round((timeout_seconds or 5.0) * 1000)
+    printed = 0
+    with geminga.Client(service_url) as client:
+        if subscription is None:
+            start = geminga.MessageId.earliest if position == "earliest" else geminga.MessageId.latest
+            source: Any = client.create_reader(topic, start)
+            receive = source.read_next
+        else:
+            source = client.subscribe(
+                topic,
+                subscription,
+                consumer_type=geminga.ConsumerType[kind],
+                initial_position=geminga.InitialPosition[position.capitalize()],
+            )
+            receive = source.receive
+        while count is None or printed < count:
+            try:
+                message = receive(wait_ms)
+            except Timeout:
+                break
+            row = describe(message)
+            click.echo(json.dumps(row, separators=(",", ":")) if as_json else _line(row))
+            if subscription is not None:
+                source.acknowledge(message)
+            printed += 1
+        source.close()
+    if not as_json:
+        click.echo(f"{printed} messages", err=True)
+    if count is not None and printed < count:
+        raise Timeout(f"{printed} of {count} messages came; raise --timeout or use --follow to wait longer")

@@ -1,0 +1,123 @@
+"""``geminga produce``: messages from arguments, a file or standard input to a topic."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+import click
+
+from geminga.cli.common import emit, json_option, url_option
+
+COMPRESSIONS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+
+
+def _properties(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        pairs[key] = text
+    return pairs
+
+
+def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -> Iterator[bytes]:
+    if messages:
+        encoded = [m.encode() for m in messages]
+        for _ in range(repeat):
+            yield from encoded
+        return
+    source = lines if lines is not None else sys.stdin.buffer
+    for line in source:
+        yield line.rstrip(b"\r\n")
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.option("--message", "-m", "messages", multiple=True, help="A message; may be repeated.")
+@click.option(
+    "--file", "-f", "lines", type=click.File("rb"), help="A message a line; without -m and -f: stdin."
+)
+@click.option(
+    "--repeat",
+    "-n",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Send the -m messages n times.",
+)
+@click.option("--key", "-k", help="Key of every message.")
+@click.option(
+    "--property", "-p", "properties", multiple=True, callback=_properties, help="NAME=VALUE; may be repeated."
+)
+@click.option(
+    "--compression", type=click.Choice(COMPRESSIONS, case_sensitive=False), default="NONE", show_default=True
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages a second."
+)
+@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0.1), default=30.0, show_default=True)
+@url_option
+@json_option
+def command(
+    topic: str,
+    messages: tuple[str, ...],
+    lines: IO[bytes] | None,
+    repeat: int,
+    key: str | None,
+    properties: dict[str, str],
+    compression: str,
+    rate: float | None,
+    timeout_seconds: float,
+    service_url: str,
+    as_json: bool,
+) -> None:
+    """Publish to TOPIC and wait for every receipt."""
+    import geminga
+
+    failures: list[Any] = []
+    last_ids: list[Any] = []
+
+    def receipted(result: Any, message_id: Any) -> None:
+        if result == geminga.Result.Ok:
+            last_ids[:] = [message_id]
+        else:
+            failures.append(result)
+
+    started = time.perf_counter()
+    with geminga.Client(service_url, operation_timeout_seconds=max(1, round(timeout_seconds))) as client:
+        producer = client.create_producer(
+            topic,
+            send_timeout_millis=round(timeout_seconds * 1000),
+            block_if_queue_full=True,
+            compression_type=geminga.CompressionType[compression.upper()],
+        )
+        sent = 0
+        for content in _contents(messages, lines, repeat):
+            producer.send_async(content, receipted, properties=properties or None, partition_key=key)
+            sent += 1
+            if rate:
+                time.sleep(max(0.0, started + sent / rate - time.perf_counter()))
+        producer.flush()
+        producer.close()
+    seconds = time.perf_counter() - started
+    value = {
+        "topic": topic,
+        "messages": sent - len(failures),
+        "failed": len(failures),
+        "seconds": round(seconds, 3),
+        "last_message_id": str(last_ids[0]) if last_ids else None,
+    }
+    text = f"{sent - len(failures)} messages to {topic} in {seconds:.2f} s"
+    if failures:
+        reasons = ", ".join(sorted({str(f) for f in itertools.islice(failures, 1000)}))
+        text += f"; {len(failures)} failed ({reasons})"
+    emit(value, as_json=as_json, text=text)
+    if failures:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,79 @@
+"""``geminga standalone``: the broker as a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from geminga.broker.settings import SYNC_MODES, BrokerSettings
+
+
+@click.command("standalone")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the store; made if absent.",
+)
+@click.option("--memory", is_flag=True, help="Keep everything in memory; nothing survives the process.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=6650, show_default=True, help="Port of the binary protocol; 0 takes a free one."
+)
+@click.option(
+    "--web-port", default=8080, show_default=True, help="Port of admin REST and metrics; 0: a free one."
+)
+@click.option("--advertised-address", help="Host that clients are told to connect to.")
+@click.option(
+    "--sync", type=click.Choice(SYNC_MODES), default="always", show_default=True,
+    help="When a receipt is given: after fdatasync, or earlier.",
+)  # fmt: skip
+@click.option(
+    "--auto-create-topics/--no-auto-create-topics", default=True, show_default=True,
+    help="Whether the first producer or consumer makes an unknown topic.",
+)  # fmt: skip
+@click.option("--max-message-size", default=5 * 1024 * 1024, show_default=True, help="In bytes.")
+@click.option(
+    "--deduplication", is_flag=True, help="Drop repeated sequence ids where no policy says otherwise."
+)
+@click.option("--batch-index-ack", is_flag=True, help="Keep acknowledgements of single messages of a batch.")
+@click.option(
+    "--retention-minutes", type=int, help="How long acknowledged messages stay; -1 for ever, 0 not at all."
+)
+def command(
+    data_dir: Path | None,
+    memory: bool,
+    host: str,
+    port: int,
+    web_port: int,
+    advertised_address: str | None,
+    sync: str,
+    auto_create_topics: bool,
+    max_message_size: int,
+    deduplication: bool,
+    batch_index_ack: bool,
+    retention_minutes: int | None,
+) -> None:
+    """Run the broker until Ctrl-C or SIGTERM.
+
+    Give it a folder with --data-dir, or --memory to keep nothing.
+    """
+    if (data_dir is None) == (not memory):
+        raise click.UsageError("give either --data-dir DIR or --memory")
+    from geminga.broker.standalone import run
+
+    settings = BrokerSettings(
+        host=host,
+        port=port,
+        web_port=web_port,
+        advertised_address=advertised_address,
+        data_dir=data_dir,
+        memory=memory,
+        sync=sync,  # type: ignore[arg-type]  # click.Choice allows nothing else
+        auto_create_topics=auto_create_topics,
+        max_message_size=max_message_size,
+        deduplication=deduplication,
+        batch_index_ack=batch_index_ack,
+        **({} if retention_minutes is None else {"retention_minutes": retention_minutes}),
+    )
+    raise click.exceptions.Exit(run(settings))

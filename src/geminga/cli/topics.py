@@ -1,0 +1,131 @@
+"""``geminga topics``: the everyday part of admin REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from geminga.cli.common import admin, admin_url_option, emit, json_option, topic_path
+from geminga.ids import TopicName
+
+
+@click.group("topics")
+def command() -> None:
+    """List, create, describe and delete topics."""
+
+
+@command.command("list")
+@click.argument("namespace", default="public/default")
+@admin_url_option
+@json_option
+def list_topics(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Topics of NAMESPACE (tenant/namespace), partitioned ones as one."""
+    plain = [TopicName.parse(t) for t in admin(admin_url, "GET", f"persistent/{namespace}") or []]
+    partitioned = admin(admin_url, "GET", f"persistent/{namespace}/partitioned") or []
+    rows: list[dict[str, Any]] = []
+    for name in partitioned:
+        answer = admin(admin_url, "GET", f"{topic_path(TopicName.parse(name))}/partitions")
+        rows.append({"topic": name, "partitions": answer["partitions"]})
+    inside = set(partitioned)
+    rows += [
+        {"topic": str(t), "partitions": 0} for t in plain if t.partition < 0 or str(t.base) not in inside
+    ]
+    for row in sorted(rows, key=lambda r: r["topic"]):
+        count = row["partitions"]
+        emit(row, as_json=as_json, text=row["topic"] + (f"  ({count} partitions)" if count else ""))
+
+
+@command.command("create")
+@click.argument("topic")
+@click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0 makes a plain topic.")
+@admin_url_option
+@json_option
+def create(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+    """Make TOPIC."""
+    name = TopicName.parse(topic)
+    if partitions:
+        admin(admin_url, "PUT", f"{topic_path(name)}/partitions", partitions)
+    else:
+        admin(admin_url, "PUT", topic_path(name), {})
+    emit({"topic": str(name), "partitions": partitions}, as_json=as_json, text=f"created {name}")
+
+
+@command.command("partitions")
+@click.argument("topic")
+@click.option("--set", "new_count", type=click.IntRange(1), help="Grow to this many partitions.")
+@admin_url_option
+@json_option
+def partitions(topic: str, new_count: int | None, admin_url: str, as_json: bool) -> None:
+    """Show or grow the number of partitions of TOPIC."""
+    name = TopicName.parse(topic)
+    if new_count is not None:
+        admin(admin_url, "POST", f"{topic_path(name)}/partitions", new_count)
+    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
+    emit({"topic": str(name), "partitions": count}, as_json=as_json, text=str(count))
+
+
+@command.command("delete")
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also with producers and consumers connected.")
+@admin_url_option
+@json_option
+def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete TOPIC with its messages and subscriptions."""
+    name = TopicName.parse(topic)
+    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
+    path = topic_path(name) + ("/partitions" if count else "")
+    admin(admin_url, "DELETE", f"{path}?force={str(force).lower()}")
+    emit({"topic": str(name), "deleted": True}, as_json=as_json, text=f"deleted {name}")
+
+
+@command.command("stats")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def stats(topic: str, admin_url: str, as_json: bool) -> None:
+    """Rates, backlog, producers and subscriptions of TOPIC."""
+    name = TopicName.parse(topic)
+    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
+    answer = admin(admin_url, "GET", f"{topic_path(name)}/{'partitioned-stats' if count else 'stats'}")
+    lines = [
+        str(name) + (f", {count} partitions" if count else ""),
+        f"  in {answer['msgRateIn']:.1f} msg/s, {answer['msgThroughputIn'] / 1e6:.2f} MB/s; "
+        f"{answer['msgInCounter']} messages since the topic was loaded",
+        f"  kept {answer['storageSize'] / 1e6:.2f} MB; {len(answer['publishers'])} producers",
+    ]
+    for subscription, row in sorted(answer["subscriptions"].items()):
+        lines.append(
+            f"  {subscription}: {row.get('type') or 'no consumer'}, backlog {row['msgBacklog']}, "
+            f"unacknowledged {row.get('unackedMessages', 0)}, {len(row['consumers'])} consumers"
+        )
+    emit(answer, as_json=as_json, text="\n".join(lines))
+
+
+@command.command("subscriptions")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
+    """Names of the subscriptions of TOPIC."""
+    for name in admin(admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/subscriptions") or []:
+        emit({"subscription": name}, as_json=as_json, text=name)
+
+
+@command.command("reset-cursor")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--time", "timestamp_ms", type=int, required=True, help="Publish time in ms since 1970.")
+@admin_url_option
+@json_option
+def reset_cursor(topic: str, subscription: str, timestamp_ms: int, admin_url: str, as_json: bool) -> None:
+    """Let SUBSCRIPTION read TOPIC again from a publish time."""
+    name = TopicName.parse(topic)
+    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/resetcursor/{timestamp_ms}"
+    admin(admin_url, "POST", path)
+    emit(
+        {"topic": str(name), "subscription": subscription, "timestamp": timestamp_ms},
+        as_json=as_json,
+        text=f"{subscription} reads from {timestamp_ms} on",
+    )
