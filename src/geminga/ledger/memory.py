@@ -1,0 +1,169 @@
+"""A store that keeps everything in memory: for tests, demos and ``geminga standalone --memory``.
+
+Nothing is durable, so a write is as durable as it ever gets at once; its ``done`` still runs only from
+`MemoryStore.poll`, in the order of the calls, so that code written for it works on a `FileStore` too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+
+from geminga.errors import LedgerNotFound, StoreError, StoreStopped
+from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
+
+
+class _Ledger:
+    __slots__ = ("entries", "owner", "size_bytes")
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.entries: list[bytes] = []
+        self.size_bytes = 0
+
+
+class MemoryStore:
+    """`geminga.ledger.api.EntryStore` in memory.
+
+    ``wakeup`` is called (on the owner's thread) when callbacks become ready while none were.
+    """
+
+    def __init__(self, wakeup: Callable[[], None] | None = None) -> None:
+        self._wakeup = wakeup
+        self._ledgers: dict[int, _Ledger] = {}
+        self._owners: dict[str, list[int]] = {}
+        self._next_ledger_id = 0
+        self._keys: list[str] = []
+        self._values: dict[str, tuple[bytes, list[bytes]]] = {}
+        self._ready: list[Done] = []
+        self._closed = False
+        self._appended_entries = 0
+        self._appended_bytes = 0
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Memory does not fail: None until closed."""
+        return StoreStopped("the store is closed") if self._closed else None
+
+    @property
+    def congested(self) -> bool:
+        """Whether the owner should stop taking in writes for a while; never, in memory."""
+        return False
+
+    # --- ledgers ---
+    def create_ledger(self, owner: str) -> int:
+        self._check_open()
+        ledger_id = self._next_ledger_id
+        self._next_ledger_id += 1
+        self._ledgers[ledger_id] = _Ledger(owner)
+        self._owners.setdefault(owner, []).append(ledger_id)
+        return ledger_id
+
+    def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
+        self._check_open()
+        ledger = self._ledger(ledger_id)
+        entry_id = len(ledger.entries)
+        ledger.entries.append(bytes(entry))
+        ledger.size_bytes += len(entry)
+        self._appended_entries += 1
+        self._appended_bytes += len(entry)
+        self._complete(done)
+        return entry_id
+
+    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
+        entries = self._ledger(ledger_id).entries[first_entry_id : first_entry_id + entries_max]
+        size_bytes = 0
+        for count, entry in enumerate(entries):
+            size_bytes += len(entry)
+            if size_bytes > bytes_max and count:
+                return entries[:count]
+        return entries
+
+    def ledgers(self, owner: str) -> list[LedgerInfo]:
+        return [
+            LedgerInfo(ledger_id, owner, len(ledger.entries), ledger.size_bytes)
+            for ledger_id in self._owners.get(owner, ())
+            for ledger in (self._ledgers[ledger_id],)
+        ]
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
+        self._check_open()
+        for ledger_id in ledger_ids:
+            ledger = self._ledgers.pop(ledger_id, None)
+            if ledger is not None:
+                siblings = self._owners[ledger.owner]
+                siblings.remove(ledger_id)
+                if not siblings:
+                    del self._owners[ledger.owner]
+        self._complete(done)
+
+    # --- key-value map ---
+    def put(self, key: str, value: bytes, done: Done | None = None) -> None:
+        self._check_open()
+        if key not in self._values:
+            insort(self._keys, key)
+        self._values[key] = (bytes(value), [])
+        self._complete(done)
+
+    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
+        self._check_open()
+        if key not in self._values:
+            insort(self._keys, key)
+            self._values[key] = (b"", [])
+        self._values[key][1].append(bytes(delta))
+        self._complete(done)
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        self._check_open()
+        if self._values.pop(key, None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+        self._complete(done)
+
+    def get(self, key: str) -> Value | None:
+        found = self._values.get(key)
+        return None if found is None else Value(found[0], tuple(found[1]))
+
+    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
+        start = bisect_left(self._keys, prefix)
+        keys = []
+        for index in range(start, len(self._keys)):
+            if not self._keys[index].startswith(prefix):
+                break
+            keys.append(self._keys[index])
+        for key in keys:
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    # --- life ---
+    def poll(self) -> int:
+        ready, self._ready = self._ready, []
+        for done in ready:
+            done(None)
+        return len(ready)
+
+    def stats(self) -> StoreStats:
+        held = sum(ledger.size_bytes for ledger in self._ledgers.values())
+        return StoreStats(self._appended_entries, self._appended_bytes, 0, 0.0, held, len(self._ready))
+
+    def close(self) -> None:
+        while self._ready:
+            self.poll()
+        self._closed = True
+
+    def _complete(self, done: Done | None) -> None:
+        if done is None:
+            return
+        self._ready.append(done)
+        if len(self._ready) == 1 and self._wakeup is not None:
+            self._wakeup()
+
+    def _ledger(self, ledger_id: int) -> _Ledger:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            raise LedgerNotFound(f"ledger {ledger_id} does not exist or was trimmed away")
+        return ledger
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreStopped("the store is closed")

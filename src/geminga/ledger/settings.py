@@ -1,0 +1,64 @@
+"""What can be set about a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from geminga.config import check_choice, check_int, check_seconds, check_type
+
+MEBIBYTE = 1024 * 1024
+SYNC_MODES = ("always", "interval", "never")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreSettings:
+    """Settings of a `geminga.ledger.store.FileStore`; every field has a default and a checked range.
+
+    ``sync``: when a write counts as done. ``always``: once fdatasync has returned (group commit).
+    ``interval``: once the operating system has it; fdatasync follows within ``sync_interval_seconds``.
+    ``never``: once the operating system has it; it is synced only at checkpoints and when files roll over.
+
+    ``group_bytes_max``: how many bytes one group (one write, one sync) gathers at most.
+    ``pending_bytes_max``: above this the store reports itself ``congested``; the owner then stops taking
+    in publishes until it is not. ``log_file_bytes``: size at which a log file is closed and the next begun.
+    ``preallocate_bytes``: how far a log file is allocated ahead (0: not at all).
+
+    ``cache_bytes``: recent entries held in memory for readers at the tail.
+    ``index_cache_bytes``: memory for the part of the entry index that lies behind the last checkpoint.
+
+    A checkpoint is made after ``checkpoint_log_bytes`` or ``checkpoint_records`` of new log, whichever
+    comes first: they bound how much a restart replays.
+
+    ``rewrite_live_fraction``: a log file whose live share is at most this is rewritten and deleted, once
+    more than ``garbage_bytes_min`` of the log are garbage. ``verify_on_open``: read and check the whole
+    log when opening instead of the part behind the last checkpoint.
+    """
+
+    sync: str = "always"
+    sync_interval_seconds: float = 1.0
+    group_bytes_max: int = 4 * MEBIBYTE
+    pending_bytes_max: int = 64 * MEBIBYTE
+    log_file_bytes: int = 128 * MEBIBYTE
+    preallocate_bytes: int = 16 * MEBIBYTE
+    cache_bytes: int = 24 * MEBIBYTE
+    index_cache_bytes: int = 8 * MEBIBYTE
+    checkpoint_log_bytes: int = 128 * MEBIBYTE
+    checkpoint_records: int = 200_000
+    rewrite_live_fraction: float = 0.25
+    garbage_bytes_min: int = 64 * MEBIBYTE
+    verify_on_open: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("sync", self.sync, SYNC_MODES)
+        check_seconds("sync_interval_seconds", self.sync_interval_seconds, 0.001, 3600.0)
+        check_int("group_bytes_max", self.group_bytes_max, 4096, 64 * MEBIBYTE)
+        check_int("pending_bytes_max", self.pending_bytes_max, 4096)
+        check_int("log_file_bytes", self.log_file_bytes, 4096, 2048 * MEBIBYTE)
+        check_int("preallocate_bytes", self.preallocate_bytes, 0, 2048 * MEBIBYTE)
+        check_int("cache_bytes", self.cache_bytes, 0)
+        check_int("index_cache_bytes", self.index_cache_bytes, 0)
+        check_int("checkpoint_log_bytes", self.checkpoint_log_bytes, 4096)
+        check_int("checkpoint_records", self.checkpoint_records, 1)
+        check_seconds("rewrite_live_fraction", self.rewrite_live_fraction, 0.0, 0.9)
+        check_int("garbage_bytes_min", self.garbage_bytes_min, 0)
+        check_type("verify_on_open", self.verify_on_open, bool)
