@@ -1,0 +1,236 @@
+"""Batch payloads by rows (framing.md section 1.4).
+
+A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageMetadata``, and
+``payload_size`` bytes of payload. Nothing follows the last one. The columnar twin is `wire.columnar`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from types import MappingProxyType
+
+from google.protobuf.message import DecodeError
+
+from geminga.errors import CorruptPayload
+from geminga.wire.checksum import Buffer
+from geminga.wire.metadata import text
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.varint import SHORT, varint
+
+_SIZE = Struct(">I")
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+PREFIXES_MAX = 65_536
+"""Payload sizes whose ready-made metadata is remembered; then it is forgotten and made again."""
+
+
+class SingleMessage:
+    """One message of a batch.
+
+    ``sequence_id`` is -1 when absent. Fields that most messages lack are class attributes that hold
+    the default; a message that has any of them is a `FullSingleMessage`. ``event_time`` is in
+    milliseconds since 1970, 0 when absent. ``compacted_out``: the message was removed by compaction,
+    its position in the batch remains.
+    """
+
+    __slots__ = ("payload", "sequence_id")
+
+    partition_key: str | None = None
+    partition_key_b64: bool = False
+    ordering_key: bytes | None = None
+    properties: Mapping[str, str] = _NO_PROPERTIES
+    event_time: int = 0
+    null_value: bool = False
+    compacted_out: bool = False
+    null_partition_key: bool = False
+
+    def __init__(self, payload: bytes, sequence_id: int) -> None:
+        self.payload = payload
+        self.sequence_id = sequence_id
+
+    def __repr__(self) -> str:
+        return f"SingleMessage({len(self.payload)} bytes, sequence_id={self.sequence_id}, key={self.partition_key!r})"
+
+
+class FullSingleMessage(SingleMessage):
+    """A message with more than a payload and a sequence id."""
+
+    __slots__ = (
+        "compacted_out",
+        "event_time",
+        "null_partition_key",
+        "null_value",
+        "ordering_key",
+        "partition_key",
+        "partition_key_b64",
+        "properties",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        sequence_id: int,
+        partition_key: str | None,
+        partition_key_b64: bool,
+        ordering_key: bytes | None,
+        properties: Mapping[str, str],
+        event_time: int,
+        null_value: bool,
+        compacted_out: bool,
+        null_partition_key: bool,
+    ) -> None:
+        self.payload = payload
+        self.sequence_id = sequence_id
+        self.partition_key = partition_key
+        self.partition_key_b64 = partition_key_b64
+        self.ordering_key = ordering_key
+        self.properties = properties
+        self.event_time = event_time
+        self.null_value = null_value
+        self.compacted_out = compacted_out
+        self.null_partition_key = null_partition_key
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def encode_single_metadata(
+    payload_size: int,
+    sequence_id: int | None = None,
+    *,
+    partition_key: str | None = None,
+    partition_key_b64: bool = False,
+    ordering_key: bytes | None = None,
+    properties: Mapping[str, str] | None = None,
+    event_time: int = 0,
+    null_value: bool = False,
+    compacted_out: bool = False,
+    null_partition_key: bool = False,
+) -> bytes:
+    """The bytes of a ``SingleMessageMetadata``. A field at its default is left out."""
+    parts: list[bytes] = []
+    if properties:
+        for name, value in properties.items():
+            pair = _tagged(b"\x0a", name.encode()) + _tagged(b"\x12", value.encode())
+            parts += (b"\x0a", varint(len(pair)), pair)
+    if partition_key is not None:
+        parts.append(_tagged(b"\x12", partition_key.encode()))
+    parts += (b"\x18", varint(payload_size))
+    if compacted_out:
+        parts.append(b"\x20\x01")
+    if event_time:
+        parts += (b"\x28", varint(event_time))
+    if partition_key_b64:
+        parts.append(b"\x30\x01")
+    if ordering_key is not None:
+        parts.append(_tagged(b"\x3a", ordering_key))
+    if sequence_id is not None:
+        parts += (b"\x40", varint(sequence_id))
+    if null_value:
+        parts.append(b"\x48\x01")
+    if null_partition_key:
+        parts.append(b"\x50\x01")
+    return b"".join(parts)
+
+
+def _tagged(tag: bytes, value: bytes) -> bytes:
+    return tag + varint(len(value)) + value
+
+
+class _Prefixes(dict[int, bytes]):
+    """``payload size << 4 | bytes of the sequence id's varint`` to all that precedes the sequence id."""
+
+    def __missing__(self, key: int) -> bytes:
+        metadata = b"\x18" + varint(key >> 4) + b"\x40"
+        prefix = _SIZE.pack(len(metadata) + (key & 15)) + metadata
+        if len(self) >= PREFIXES_MAX:
+            self.clear()
+        self[key] = prefix
+        return prefix
+
+
+_PREFIXES = _Prefixes()
+
+
+def append_message(buffer: list[bytes], payload: bytes, sequence_id: int) -> None:
+    """Append a message that has nothing but a payload and a sequence id: three pieces to be joined."""
+    number = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
+    buffer += (_PREFIXES[len(payload) << 4 | len(number)], number, payload)
+
+
+def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) -> None:
+    """Append a message with the metadata that `encode_single_metadata` made for it."""
+    buffer += (_SIZE.pack(len(metadata)), metadata, payload)
+
+
+def encode_plain_batch(payloads: Iterable[bytes], first_sequence_id: int) -> bytes:
+    """The batch payload of messages that have nothing but consecutive sequence ids."""
+    buffer: list[bytes] = []
+    sequence_id = first_sequence_id
+    prefixes = _PREFIXES
+    for payload in payloads:
+        number = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
+        buffer += (prefixes[len(payload) << 4 | len(number)], number, payload)
+        sequence_id += 1
+    return b"".join(buffer)
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def decode_batch(payload: Buffer, count: int) -> list[SingleMessage]:
+    """The messages of a batch, whose payload is decrypted and decompressed.
+
+    ``count`` is ``MessageMetadata.num_messages_in_batch``. Raises `CorruptPayload` unless exactly that
+    many messages fill the payload to its last byte.
+    """
+    data = payload if type(payload) is bytes else bytes(payload)
+    # A message takes at least 6 bytes: its size, and payload_size 0.
+    if not 0 <= count <= len(data) // 6:
+        raise CorruptPayload(f"a batch of {len(data)} bytes cannot hold {count} messages")
+    messages: list[SingleMessage] = []
+    position = 0
+    for index in range(count):
+        message, position = _read_message(data, position, index)
+        messages.append(message)
+    if position != len(data):
+        raise CorruptPayload(f"{len(data) - position} bytes follow the last of {count} messages of a batch")
+    return messages
+
+
+def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage, int]:
+    """Any message, by protobuf; and the place after it."""
+    if position + 4 > len(data):
+        raise CorruptPayload(f"a batch of {len(data)} bytes ends before its message {index}")
+    start = position + 4
+    end = start + _SIZE.unpack_from(data, position)[0]
+    if end > len(data):
+        raise CorruptPayload(
+            f"the metadata of message {index} ends at byte {end} of a batch of {len(data)} bytes"
+        )
+    try:
+        single = pb.SingleMessageMetadata.FromString(data[start:end])
+    except DecodeError as error:
+        raise CorruptPayload(f"the metadata of message {index} is no protobuf: {error}") from error
+    if not single.IsInitialized():
+        missing = ", ".join(single.FindInitializationErrors())
+        raise CorruptPayload(f"the metadata of message {index} lacks {missing}")
+    size = single.payload_size
+    if size < 0 or end + size > len(data):
+        raise CorruptPayload(
+            f"message {index} announces {size} bytes; {len(data) - end} are left in the batch"
+        )
+    message = FullSingleMessage(
+        data[end : end + size],
+        single.sequence_id if single.HasField("sequence_id") else -1,
+        text(single.partition_key) if single.HasField("partition_key") else None,
+        single.partition_key_b64_encoded,
+        single.ordering_key if single.HasField("ordering_key") else None,
+        {text(pair.key): text(pair.value) for pair in single.properties},
+        single.event_time,
+        single.null_value,
+        single.compacted_out,
+        single.null_partition_key,
+    )
+    return message, end + size

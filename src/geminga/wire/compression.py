@@ -1,0 +1,120 @@
+"""The codecs of ``MessageMetadata.compression``, with decompression bounded by what was announced.
+
+Framing.md section 1.5: LZ4 is the raw block, Snappy the raw format, ZSTD a standard frame, ZLIB a zlib
+stream that Java ends with a sync flush: no final block and no Adler-32, so a streaming decompressor is
+stopped at ``uncompressed_size``. Output is never larger than that size, and that size never larger than
+the caller's limit: a bomb costs its sender's bytes and no memory of ours.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import cramjam
+
+from geminga.errors import CorruptPayload, UsageError
+from geminga.wire.checksum import Buffer
+
+NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
+"""``CompressionType`` numbers."""
+NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+
+_ZLIB_LEVEL = 6
+_ZSTD_LEVEL = 3
+
+
+def _compress_none(data: Buffer) -> bytes:
+    return bytes(data)
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    return bytes(cramjam.lz4.compress_block(data, store_size=False))
+
+
+def _compress_zlib(data: Buffer) -> bytes:
+    return zlib.compress(data, _ZLIB_LEVEL)
+
+
+def _compress_zstd(data: Buffer) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def _decompress_none(data: Buffer, size: int) -> bytes:
+    return bytes(data)
+
+
+def _decompress_lz4(data: Buffer, size: int) -> bytes:
+    output = bytearray(size)
+    return bytes(memoryview(output)[: cramjam.lz4.decompress_block_into(data, output)])
+
+
+def _decompress_zlib(data: Buffer, size: int) -> bytes:
+    # One byte more than announced is asked for, so that a stream that holds more shows itself.
+    return zlib.decompressobj().decompress(data, size + 1)
+
+
+def _decompress_zstd(data: Buffer, size: int) -> bytes:
+    output = bytearray(size)
+    return bytes(memoryview(output)[: cramjam.zstd.decompress_into(data, output)])
+
+
+def _decompress_snappy(data: Buffer, size: int) -> bytes:
+    output = bytearray(size)
+    return bytes(memoryview(output)[: cramjam.snappy.decompress_raw_into(data, output)])
+
+
+_COMPRESSORS: tuple[Callable[[Buffer], bytes], ...] = (
+    _compress_none, _compress_lz4, _compress_zlib, _compress_zstd, _compress_snappy,
+)  # fmt: skip
+_DECOMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
+    _decompress_none, _decompress_lz4, _decompress_zlib, _decompress_zstd, _decompress_snappy,
+)  # fmt: skip
+
+
+def compress(kind: int, data: Buffer) -> bytes:
+    """``data`` in the codec with this ``CompressionType`` number.
+
+    Raises `UsageError` for a number that is no codec.
+    """
+    if not 0 <= kind < len(_COMPRESSORS):
+        raise UsageError(f"compression type {kind} is not known; known: {_known()}")
+    return _COMPRESSORS[kind](data)
+
+
+def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -> bytes:
+    """The ``uncompressed_size`` bytes that ``data`` holds.
+
+    ``limit``: the largest ``uncompressed_size`` in bytes that is accepted. For NONE the announced size is
+    not looked at (C++ leaves it out), the data's own is. Raises `CorruptPayload` for an unknown codec,
+    a size above the limit, data that the codec refuses, and a size that is not the true one.
+    """
+    if kind == NONE:
+        uncompressed_size = len(data)
+    elif not 0 < kind < len(_DECOMPRESSORS):
+        raise CorruptPayload(f"compression type {kind} is not known; known: {_known()}")
+    if not 0 <= uncompressed_size <= limit:
+        raise CorruptPayload(
+            f"{NAMES[kind]} payload announces {uncompressed_size} bytes; at most {limit} are accepted"
+        )
+    try:
+        output = _DECOMPRESSORS[kind](data, uncompressed_size)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise CorruptPayload(
+            f"{NAMES[kind]} payload of {len(data)} bytes does not decompress to the announced "
+            f"{uncompressed_size} bytes: {error}"
+        ) from error
+    if len(output) != uncompressed_size:
+        raise CorruptPayload(
+            f"{NAMES[kind]} payload of {len(data)} bytes announces {uncompressed_size} bytes "
+            f"and holds {'more' if len(output) > uncompressed_size else len(output)}"
+        )
+    return output
+
+
+def _known() -> str:
+    return ", ".join(f"{number} {name}" for number, name in enumerate(NAMES))

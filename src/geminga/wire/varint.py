@@ -1,0 +1,73 @@
+"""Protobuf's base-128 numbers, written fast.
+
+`varint` looks numbers up in tables of 14 bits that fill as they are used (at most 32,768 entries of
+a few bytes), so that an id of up to 28 bits costs one or two look-ups instead of a loop.
+"""
+
+from __future__ import annotations
+
+U64_MASK = (1 << 64) - 1
+MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+"""-1, and 2^64-1, as a varint."""
+
+
+class _Last(dict[int, bytes]):
+    """0..16383 to the varint of it, made on first use."""
+
+    def __missing__(self, value: int) -> bytes:
+        if not 0 <= value < 16384:
+            return varint(value)
+        encoded = bytes((value,)) if value < 128 else bytes((value & 0x7F | 0x80, value >> 7))
+        self[value] = encoded
+        return encoded
+
+
+class _More(dict[int, bytes]):
+    """0..16383 to two bytes that both say "more follows", made on first use."""
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80))
+        self[value] = encoded
+        return encoded
+
+
+SHORT = _Last()
+"""``SHORT[n]`` is the varint of ``n``: a bare look-up below 16384, any 64-bit number otherwise."""
+MORE = _More()
+"""``MORE[n & 0x3FFF]`` are the low 14 bits of a number above 16383; the varint of ``n >> 14`` follows."""
+
+
+def varint(value: int) -> bytes:
+    """The varint of a number from -2^63 to 2^64-1; negative ones travel as two's complement of 64 bits."""
+    if value < 0:
+        value &= U64_MASK
+    if value < 16384:
+        return SHORT[value]
+    if value < 1 << 28:
+        return MORE[value & 0x3FFF] + SHORT[value >> 14]
+    encoded = MORE[value & 0x3FFF] + MORE[value >> 14 & 0x3FFF]
+    value >>= 28
+    while value >= 16384:
+        encoded += MORE[value & 0x3FFF]
+        value >>= 14
+    return encoded + SHORT[value]
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The varint at ``position`` and the place after it.
+
+    Raises `IndexError` when the data ends inside, `ValueError` when it does not end within 10 bytes
+    or exceeds 64 bits.
+    """
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            if value > U64_MASK:
+                raise ValueError("a varint exceeds 64 bits")
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint is longer than 10 bytes")
