@@ -1,0 +1,846 @@
+"""Compiled loops over whole batches of messages: the inner part of `geminga.wire.columnar`.
+
+Pulsar's batch layout is a chain of varints, so that every step depends on the one before it: array
+operations cannot split it, and a Python loop costs a microsecond a message. These loops are compiled
+by numba at first use and cached on disk (``docs/decisions/columnar-kernels.md`` has the figures).
+
+Every offset is an ``int64`` index into one flat ``uint8`` buffer. Kernels never raise: they return
+``-1`` for success or the index of the entry that is damaged, and the caller names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _kernel(function: F) -> F:
+    # nogil: several tasks of one process decode side by side.
+    return numba.njit(function, cache=True, nogil=True, boundscheck=False)  # type: ignore[no-any-return]
+
+
+def _inline(function: F) -> F:
+    return numba.njit(function, cache=True, nogil=True, inline="never")  # type: ignore[no-any-return]
+
+
+# --- fields of an entry head (one row an entry) ---------------------------------------------------
+
+(
+    METADATA_START,
+    PAYLOAD_START,
+    PAYLOAD_END,
+    CHECKSUM,  # -1 without magic; the checksum covers CHECKSUM_START to PAYLOAD_END of the raw entry
+    CHECKSUM_START,
+    BATCH_COUNT,  # -1: a plain message
+    SEQUENCE_ID,
+    PUBLISH_TIME,
+    PRODUCER_START,
+    PRODUCER_SIZE,
+    COMPRESSION,
+    UNCOMPRESSED_SIZE,
+    MARKER_TYPE,  # -1: no marker
+    IS_ENCRYPTED,
+    CHUNK_ID,  # -1: not a chunk
+    CHUNK_COUNT,
+    UUID_START,
+    UUID_SIZE,
+    CHUNKED_SIZE,
+    HEAD_FIELDS,
+) = range(20)
+
+# --- fields of a message (one row of the field matrix each, only the wanted ones are kept) ---------
+
+(
+    VALUE_START,
+    VALUE_SIZE,  # -1: null
+    KEY_START,
+    KEY_SIZE,  # -1: absent
+    KEY_IS_BASE64,
+    ORDERING_KEY_START,
+    ORDERING_KEY_SIZE,  # -1: absent
+    EVENT_TIME,  # 0: absent
+    MESSAGE_SEQUENCE_ID,
+    BATCH_INDEX,
+    PROPERTIES_START,
+    PROPERTIES_END,
+    PROPERTY_FIELD,  # the protobuf field number that holds properties in this region
+    PROPERTY_COUNT,
+    PROPERTY_KEY_BYTES,
+    PROPERTY_VALUE_BYTES,
+    MESSAGE_FIELDS,
+) = range(17)
+
+_MAGIC_CHECKSUM = 0x0E01
+_MAGIC_BROKER = 0x0E02
+
+
+@_inline
+def _varint(buffer, position, end):  # type: ignore[no-untyped-def]
+    """(value as int64, next position); next position is -1 when the varint is cut or overlong."""
+    value = np.int64(0)
+    shift = np.int64(0)
+    while position < end and shift < 70:
+        byte = np.int64(buffer[position])
+        position += 1
+        if shift < 64:
+            value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    return value, np.int64(-1)
+
+
+@_inline
+def _skip(buffer, position, end, wire_type):  # type: ignore[no-untyped-def]
+    """The position after a field's value, -1 when it is cut or of an unknown wire type."""
+    if wire_type == 0:
+        _, position = _varint(buffer, position, end)
+        return position
+    if wire_type == 1:
+        position += 8
+    elif wire_type == 5:
+        position += 4
+    elif wire_type == 2:
+        size, position = _varint(buffer, position, end)
+        if position < 0 or size < 0 or size > end - position:
+            return np.int64(-1)
+        position += size
+    else:
+        return np.int64(-1)
+    return position if position <= end else np.int64(-1)
+
+
+@_inline
+def _big_endian_32(buffer, position):  # type: ignore[no-untyped-def]
+    return (
+        (np.int64(buffer[position]) << 24)
+        | (np.int64(buffer[position + 1]) << 16)
+        | (np.int64(buffer[position + 2]) << 8)
+        | np.int64(buffer[position + 3])
+    )
+
+
+@_inline
+def _parse_head_metadata(buffer, position, end, head):  # type: ignore[no-untyped-def]
+    """Read the fields of ``MessageMetadata`` that decide how an entry is decoded."""
+    seen = 0
+    while position < end:
+        tag, position = _varint(buffer, position, end)
+        if position < 0:
+            return False
+        field = tag >> 3
+        wire_type = tag & 7
+        if wire_type == 0:
+            value, position = _varint(buffer, position, end)
+            if position < 0:
+                return False
+            if field == 2:
+                head[SEQUENCE_ID] = value
+                seen |= 2
+            elif field == 3:
+                head[PUBLISH_TIME] = value
+                seen |= 4
+            elif field == 8:
+                head[COMPRESSION] = value
+            elif field == 9:
+                head[UNCOMPRESSED_SIZE] = value
+            elif field == 11:
+                if value < 1:
+                    return False
+                head[BATCH_COUNT] = value
+            elif field == 20:
+                head[MARKER_TYPE] = value
+            elif field == 27:
+                head[CHUNK_COUNT] = value
+            elif field == 28:
+                head[CHUNKED_SIZE] = value
+            elif field == 29:
+                head[CHUNK_ID] = value
+        elif wire_type == 2:
+            size, position = _varint(buffer, position, end)
+            if position < 0 or size < 0 or size > end - position:
+                return False
+            if field == 1:
+                head[PRODUCER_START] = position
+                head[PRODUCER_SIZE] = size
+                seen |= 1
+            elif field == 13:
+                head[IS_ENCRYPTED] = 1
+            elif field == 26:
+                head[UUID_START] = position
+                head[UUID_SIZE] = size
+            position += size
+        else:
+            position = _skip(buffer, position, end, wire_type)
+            if position < 0:
+                return False
+    return seen == 7
+
+
+@_kernel
+def parse_heads(buffer, bounds, heads):  # type: ignore[no-untyped-def]
+    """Read entry ``i``, which lies at ``bounds[i]:bounds[i + 1]``, into ``heads[i]``."""
+    for i in range(len(bounds) - 1):
+        position = bounds[i]
+        end = bounds[i + 1]
+        head = heads[i]
+        head[:] = 0
+        head[CHECKSUM] = -1
+        head[BATCH_COUNT] = -1
+        head[MARKER_TYPE] = -1
+        head[CHUNK_ID] = -1
+        if end - position >= 6 and (buffer[position] << 8 | buffer[position + 1]) == _MAGIC_BROKER:
+            size = _big_endian_32(buffer, position + 2)
+            position += 6
+            if size > end - position:
+                return i
+            position += size
+        if end - position >= 6 and (buffer[position] << 8 | buffer[position + 1]) == _MAGIC_CHECKSUM:
+            head[CHECKSUM] = _big_endian_32(buffer, position + 2)
+            position += 6
+        head[CHECKSUM_START] = position
+        if end - position < 4:
+            return i
+        size = _big_endian_32(buffer, position)
+        position += 4
+        if size > end - position:
+            return i
+        head[METADATA_START] = position
+        head[PAYLOAD_START] = position + size
+        head[PAYLOAD_END] = end
+        if not _parse_head_metadata(buffer, position, position + size, head):
+            return i
+    return -1
+
+
+@_inline
+def _property_sizes(buffer, position, end):  # type: ignore[no-untyped-def]
+    """(key start, key size, value start, value size) of one ``KeyValue``; key start -1 if damaged."""
+    key_start = np.int64(-1)
+    key_size = np.int64(0)
+    value_start = np.int64(-1)
+    value_size = np.int64(0)
+    while position < end:
+        tag, position = _varint(buffer, position, end)
+        if position < 0:
+            return np.int64(-1), key_size, value_start, value_size
+        if tag == 10 or tag == 18:
+            size, position = _varint(buffer, position, end)
+            if position < 0 or size < 0 or size > end - position:
+                return np.int64(-1), key_size, value_start, value_size
+            if tag == 10:
+                key_start = position
+                key_size = size
+            else:
+                value_start = position
+                value_size = size
+            position += size
+        else:
+            position = _skip(buffer, position, end, tag & 7)
+            if position < 0:
+                return np.int64(-1), key_size, value_start, value_size
+    if value_start < 0:
+        key_start = np.int64(-1)
+    return key_start, key_size, value_start, value_size
+
+
+@_inline
+def _parse_message_metadata(buffer, position, end, outer, message):  # type: ignore[no-untyped-def]
+    """Read a message's own fields; returns (ok, compacted out).
+
+    ``outer`` tells a plain message's ``MessageMetadata`` from a ``SingleMessageMetadata``: the same
+    fields under other numbers. ``message[VALUE_SIZE]`` becomes the announced payload size (-1 when
+    missing), or -2 for a null value.
+    """
+    if outer:
+        properties, key, event_time, base64, ordering_key, null_value = 4, 6, 12, 17, 18, 25
+        payload_size, sequence_id, compacted_out, null_key = -1, -1, -1, 30
+    else:
+        properties, key, event_time, base64, ordering_key, null_value = 1, 2, 5, 6, 7, 9
+        payload_size, sequence_id, compacted_out, null_key = 3, 8, 4, 10
+    start = position
+    compacted = False
+    is_null = False
+    key_is_null = False
+    announced = np.int64(-1)
+    message[KEY_SIZE] = -1
+    message[KEY_IS_BASE64] = 0
+    message[ORDERING_KEY_SIZE] = -1
+    message[EVENT_TIME] = 0
+    message[PROPERTY_COUNT] = 0
+    message[PROPERTY_KEY_BYTES] = 0
+    message[PROPERTY_VALUE_BYTES] = 0
+    message[PROPERTIES_START] = start
+    message[PROPERTIES_END] = end
+    message[PROPERTY_FIELD] = properties
+    while position < end:
+        tag, position = _varint(buffer, position, end)
+        if position < 0:
+            return False, False
+        field = tag >> 3
+        wire_type = tag & 7
+        if wire_type == 0:
+            value, position = _varint(buffer, position, end)
+            if position < 0:
+                return False, False
+            if field == payload_size:
+                announced = value
+                if value < 0:
+                    return False, False
+            elif field == sequence_id:
+                message[MESSAGE_SEQUENCE_ID] = value
+            elif field == event_time:
+                message[EVENT_TIME] = value
+            elif field == base64:
+                message[KEY_IS_BASE64] = value
+            elif field == null_value:
+                is_null = value != 0
+            elif field == compacted_out:
+                compacted = value != 0
+            elif field == null_key:
+                key_is_null = value != 0
+        elif wire_type == 2:
+            size, position = _varint(buffer, position, end)
+            if position < 0 or size < 0 or size > end - position:
+                return False, False
+            if field == key:
+                message[KEY_START] = position
+                message[KEY_SIZE] = size
+            elif field == ordering_key:
+                message[ORDERING_KEY_START] = position
+                message[ORDERING_KEY_SIZE] = size
+            elif field == properties:
+                key_start, key_size, _, value_size = _property_sizes(buffer, position, position + size)
+                if key_start < 0:
+                    return False, False
+                message[PROPERTY_COUNT] += 1
+                message[PROPERTY_KEY_BYTES] += key_size
+                message[PROPERTY_VALUE_BYTES] += value_size
+            position += size
+        else:
+            position = _skip(buffer, position, end, wire_type)
+            if position < 0:
+                return False, False
+    if key_is_null:
+        message[KEY_SIZE] = -1
+    message[VALUE_SIZE] = -2 if is_null else announced
+    # A null value should announce no bytes; what it does announce must still be stepped over.
+    message[VALUE_START] = announced
+    return True, compacted
+
+
+@_inline
+def _store(message, slots, rows, row):  # type: ignore[no-untyped-def]
+    for field in range(MESSAGE_FIELDS):
+        slot = slots[field]
+        if slot >= 0:
+            rows[slot, row] = message[field]
+
+
+@_inline
+def _is_acknowledged(ack_words, first, last, index):  # type: ignore[no-untyped-def]
+    """``ack_words[first:last]`` is a java.util.BitSet of the positions that are still open."""
+    if first == last:
+        return False
+    word = first + (index >> 6)
+    return word >= last or (ack_words[word] >> (index & 63)) & 1 == 0
+
+
+@_kernel
+def scan_messages(buffer, data, heads, ack_words, ack_bounds, slots, rows, counts):  # type: ignore[no-untyped-def]
+    """Walk the messages of every entry and keep the wanted fields of those to deliver.
+
+    ``data[i]`` is the (start, end) of entry ``i``'s uncompressed payload in ``buffer``, with a start of
+    -1 for an entry that delivers nothing. ``slots[field]`` is the row of ``rows`` for a field, or -1.
+    ``counts[i]`` becomes the number of messages delivered from entry ``i``. Returns (number of rows,
+    index of a damaged entry or -1).
+    """
+    row = 0
+    message = np.zeros(MESSAGE_FIELDS, np.int64)
+    for i in range(len(heads)):
+        counts[i] = 0
+        position = data[i, 0]
+        end = data[i, 1]
+        if position < 0:
+            continue
+        first_word = ack_bounds[i]
+        last_word = ack_bounds[i + 1]
+        batch_count = heads[i, BATCH_COUNT]
+        message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+        if batch_count < 0:
+            ok, _ = _parse_message_metadata(
+                buffer, heads[i, METADATA_START], heads[i, PAYLOAD_START], True, message
+            )
+            if not ok:
+                return row, i
+            message[BATCH_INDEX] = -1
+            message[VALUE_START] = position
+            message[VALUE_SIZE] = -1 if message[VALUE_SIZE] == -2 else end - position
+            _store(message, slots, rows, row)
+            row += 1
+            counts[i] = 1
+            continue
+        delivered = 0
+        for index in range(batch_count):
+            if end - position < 4:
+                return row, i
+            size = _big_endian_32(buffer, position)
+            position += 4
+            if size > end - position:
+                return row, i
+            message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+            ok, compacted = _parse_message_metadata(buffer, position, position + size, False, message)
+            position += size
+            if not ok:
+                return row, i
+            is_null = message[VALUE_SIZE] == -2
+            payload_size = message[VALUE_START] if is_null else message[VALUE_SIZE]
+            if payload_size < 0 or payload_size > end - position:
+                return row, i
+            message[VALUE_START] = position
+            message[VALUE_SIZE] = -1 if is_null else payload_size
+            position += payload_size
+            if compacted or _is_acknowledged(ack_words, first_word, last_word, index):
+                continue
+            message[BATCH_INDEX] = index
+            _store(message, slots, rows, row)
+            row += 1
+            delivered += 1
+        if position != end:
+            return row, i
+        counts[i] = delivered
+    return row, -1
+
+
+@_kernel
+def gather(buffer, starts, sizes, offsets, out):  # type: ignore[no-untyped-def]
+    """Copy ``buffer[starts[i]:][:sizes[i]]`` one after the other into ``out``; fills ``offsets``."""
+    position = 0
+    offsets[0] = 0
+    for i in range(len(starts)):
+        size = sizes[i]
+        if size > 0:
+            start = starts[i]
+            for j in range(size):
+                out[position + j] = buffer[start + j]
+            position += size
+        offsets[i + 1] = position
+
+
+@_inline
+def _base64_digit(byte):  # type: ignore[no-untyped-def]
+    if 65 <= byte <= 90:
+        return byte - 65
+    if 97 <= byte <= 122:
+        return byte - 71
+    if 48 <= byte <= 57:
+        return byte + 4
+    if byte == 43 or byte == 45:
+        return 62
+    if byte == 47 or byte == 95:
+        return 63
+    return -1
+
+
+@_kernel
+def gather_keys(buffer, starts, sizes, is_base64, offsets, out):  # type: ignore[no-untyped-def]
+    """As `gather`, undoing base64 where flagged. Returns the row of a key that is no base64, or -1."""
+    position = 0
+    offsets[0] = 0
+    for i in range(len(starts)):
+        size = sizes[i]
+        start = starts[i]
+        if size > 0 and is_base64[i] != 0:
+            bits = 0
+            held = 0
+            for j in range(size):
+                byte = np.int64(buffer[start + j])
+                if byte == 61:
+                    break
+                digit = _base64_digit(byte)
+                if digit < 0:
+                    return i
+                held = ((held << 6) | digit) & 0xFFFFFF
+                bits += 6
+                if bits >= 8:
+                    bits -= 8
+                    out[position] = (held >> bits) & 0xFF
+                    position += 1
+        elif size > 0:
+            for j in range(size):
+                out[position + j] = buffer[start + j]
+            position += size
+        offsets[i + 1] = position
+    return -1
+
+
+@_kernel
+def gather_properties(  # type: ignore[no-untyped-def]
+    buffer, starts, ends, fields, counts, row_offsets, key_offsets, keys, value_offsets, values
+):
+    """Fill an Arrow map: a slot a property, in the order of the wire."""
+    slot = 0
+    key_position = 0
+    value_position = 0
+    row_offsets[0] = 0
+    key_offsets[0] = 0
+    value_offsets[0] = 0
+    for i in range(len(starts)):
+        left = counts[i]
+        position = starts[i]
+        end = ends[i]
+        wanted = fields[i] << 3 | 2
+        while left > 0 and position < end:
+            tag, position = _varint(buffer, position, end)
+            if tag != wanted:
+                position = _skip(buffer, position, end, tag & 7)
+                continue
+            size, position = _varint(buffer, position, end)
+            key_start, key_size, value_start, value_size = _property_sizes(buffer, position, position + size)
+            for j in range(key_size):
+                keys[key_position + j] = buffer[key_start + j]
+            for j in range(value_size):
+                values[value_position + j] = buffer[value_start + j]
+            key_position += key_size
+            value_position += value_size
+            slot += 1
+            key_offsets[slot] = key_position
+            value_offsets[slot] = value_position
+            position += size
+            left -= 1
+        row_offsets[i + 1] = slot
+
+
+@_inline
+def _varint_size(value):  # type: ignore[no-untyped-def]
+    if value < 0:
+        return 10
+    size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@_inline
+def _put_varint(out, position, value):  # type: ignore[no-untyped-def]
+    """Write a varint; a negative value travels as 2^64 plus it, in ten bytes."""
+    written = 0
+    while written < 9 and (value > 0x7F or value < 0):
+        out[position] = (value & 0x7F) | 0x80
+        # The first shift of a negative number is made logical by cutting the sign's copies.
+        value = (value >> 7) & 0x01FFFFFFFFFFFFFF
+        position += 1
+        written += 1
+    out[position] = value & 0x7F
+    return position + 1
+
+
+@_kernel
+def message_ids(ledgers, entries, partitions, batch_indexes, batch_sizes, offsets, out):  # type: ignore[no-untyped-def]
+    """The bytes of ``MessageIdData`` a row, as `geminga.ids.MessageId.serialize` writes them."""
+    position = 0
+    offsets[0] = 0
+    for i in range(len(ledgers)):
+        out[position] = 0x08
+        position = _put_varint(out, position + 1, ledgers[i])
+        out[position] = 0x10
+        position = _put_varint(out, position + 1, entries[i])
+        if partitions[i] >= 0:
+            out[position] = 0x18
+            position = _put_varint(out, position + 1, partitions[i])
+        if batch_indexes[i] >= 0:
+            out[position] = 0x20
+            position = _put_varint(out, position + 1, batch_indexes[i])
+        if batch_sizes[i] > 0:
+            out[position] = 0x30
+            position = _put_varint(out, position + 1, batch_sizes[i])
+        offsets[i + 1] = position
+
+
+# --- key hashes (algorithms.md section 1) ----------------------------------------------------------
+
+
+@_inline
+def _java_string_hash(buffer, position, end):  # type: ignore[no-untyped-def]
+    """``String.hashCode`` over UTF-16 code units, read from UTF-8."""
+    h = np.uint32(0)
+    factor = np.uint32(31)
+    while position < end:
+        byte = np.uint32(buffer[position])
+        if byte < 0x80:
+            h = np.uint32(h * factor + byte)
+            position += 1
+        elif byte < 0xE0:
+            unit = (byte & np.uint32(0x1F)) << np.uint32(6)
+            if position + 1 < end:
+                unit |= np.uint32(buffer[position + 1]) & np.uint32(0x3F)
+            h = np.uint32(h * factor + unit)
+            position += 2
+        else:
+            more = 2 if byte < 0xF0 else 3
+            point = byte & np.uint32(0x0F if more == 2 else 0x07)
+            for j in range(1, more + 1):
+                low = (
+                    np.uint32(buffer[position + j]) & np.uint32(0x3F) if position + j < end else np.uint32(0)
+                )
+                point = (point << np.uint32(6)) | low
+            if more == 2:
+                h = np.uint32(h * factor + point)
+            else:
+                point = np.uint32(point - np.uint32(0x10000))
+                h = np.uint32(h * factor + (np.uint32(0xD800) + (point >> np.uint32(10))))
+                h = np.uint32(h * factor + (np.uint32(0xDC00) + (point & np.uint32(0x3FF))))
+            position += more + 1
+    return np.int64(h & np.uint32(0x7FFFFFFF))
+
+
+@_inline
+def _rotate_32(value, count):  # type: ignore[no-untyped-def]
+    return np.uint32((value << np.uint32(count)) | (value >> np.uint32(32 - count)))
+
+
+@_inline
+def _murmur3_32(buffer, position, end):  # type: ignore[no-untyped-def]
+    c1 = np.uint32(0xCC9E2D51)
+    c2 = np.uint32(0x1B873593)
+    size = end - position
+    h = np.uint32(0)
+    while end - position >= 4:
+        k = np.uint32(
+            np.uint32(buffer[position])
+            | np.uint32(buffer[position + 1]) << np.uint32(8)
+            | np.uint32(buffer[position + 2]) << np.uint32(16)
+            | np.uint32(buffer[position + 3]) << np.uint32(24)
+        )
+        k = np.uint32(_rotate_32(np.uint32(k * c1), 15) * c2)
+        h = np.uint32(_rotate_32(np.uint32(h ^ k), 13) * np.uint32(5) + np.uint32(0xE6546B64))
+        position += 4
+    k = np.uint32(0)
+    for j in range(end - position):
+        k = np.uint32(k | np.uint32(buffer[position + j]) << np.uint32(8 * j))
+    h = np.uint32(h ^ np.uint32(_rotate_32(np.uint32(k * c1), 15) * c2))
+    h = np.uint32(h ^ np.uint32(size))
+    h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    h = np.uint32((h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    h = np.uint32(h ^ (h >> np.uint32(16)))
+    return np.int64(h & np.uint32(0x7FFFFFFF))
+
+
+@_inline
+def _mulx(a, b):  # type: ignore[no-untyped-def]
+    """Low half XOR high half of the 128-bit product of two 64-bit numbers."""
+    mask = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    a0 = a & mask
+    a1 = a >> half
+    b0 = b & mask
+    b1 = b >> half
+    p00 = np.uint64(a0 * b0)
+    p01 = np.uint64(a0 * b1)
+    p10 = np.uint64(a1 * b0)
+    middle = np.uint64((p00 >> half) + (p01 & mask) + (p10 & mask))
+    high = np.uint64(np.uint64(a1 * b1) + (p01 >> half) + (p10 >> half) + (middle >> half))
+    return np.uint64(np.uint64(a * b) ^ high)
+
+
+@_inline
+def _little_endian(buffer, position, count):  # type: ignore[no-untyped-def]
+    value = np.uint64(0)
+    for j in range(count):
+        value |= np.uint64(buffer[position + j]) << np.uint64(8 * j)
+    return value
+
+
+@_inline
+def _boost_hash(buffer, position, end):  # type: ignore[no-untyped-def]
+    q = np.uint64(0x9E3779B97F4A7C15)
+    k = np.uint64(0xDF442D22CE4859B9)
+    w = _mulx(q, k)
+    h = np.uint64(w ^ np.uint64(end - position))
+    while end - position >= 8:
+        v = _little_endian(buffer, position, 8)
+        w = np.uint64(w + q)
+        h = np.uint64(h ^ _mulx(np.uint64(v + w), k))
+        position += 8
+    rest = end - position
+    v = np.uint64(0)
+    if rest >= 4:
+        last = _little_endian(buffer, end - 4, 4)
+        v = np.uint64((last << np.uint64(8 * (rest - 4))) | _little_endian(buffer, position, 4))
+    elif rest > 0:
+        x1 = (rest - 1) & 2
+        x2 = rest >> 1
+        v = np.uint64(
+            (np.uint64(buffer[position + x1]) << np.uint64(8 * x1))
+            | (np.uint64(buffer[position + x2]) << np.uint64(8 * x2))
+            | np.uint64(buffer[position])
+        )
+    w = np.uint64(w + q)
+    h = np.uint64(h ^ _mulx(np.uint64(v + w), k))
+    return np.int64(_mulx(np.uint64(h + w), k) & np.uint64(0x7FFFFFFF))
+
+
+@_kernel
+def hash_keys(buffer, offsets, scheme, out):  # type: ignore[no-untyped-def]
+    """``out[i]`` = hash of key ``i``: scheme 0 JavaStringHash, 1 Murmur3_32Hash, 2 BoostHash."""
+    for i in range(len(offsets) - 1):
+        start = np.int64(offsets[i])
+        end = np.int64(offsets[i + 1])
+        if scheme == 0:
+            out[i] = _java_string_hash(buffer, start, end)
+        elif scheme == 1:
+            out[i] = _murmur3_32(buffer, start, end)
+        else:
+            out[i] = _boost_hash(buffer, start, end)
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+
+@_kernel
+def group_rows(groups, group_count, order, bounds):  # type: ignore[no-untyped-def]
+    """Stable counting sort: ``order[bounds[g]:bounds[g + 1]]`` are the rows of group ``g``."""
+    bounds[:] = 0
+    for i in range(len(groups)):
+        bounds[groups[i] + 1] += 1
+    for g in range(group_count):
+        bounds[g + 1] += bounds[g]
+    position = bounds[:group_count].copy()
+    for i in range(len(groups)):
+        group = groups[i]
+        order[position[group]] = i
+        position[group] += 1
+
+
+(
+    BATCH_PARTITION,
+    BATCH_FIRST,  # position in the row order of the first message
+    BATCH_ROWS,
+    BATCH_START,
+    BATCH_END,
+    BATCH_SEQUENCE_ID,  # of the first message, -1 without sequence ids
+    BATCH_IS_KEYED,
+    BATCH_FIELDS,
+) = range(8)
+
+WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 6 + 6
+"""Size prefix and every field of a message besides its value, key, ordering key and properties."""
+
+
+@_inline
+def _copy(out, position, buffer, start, size):  # type: ignore[no-untyped-def]
+    for j in range(size):
+        out[position + j] = buffer[start + j]
+    return position + size
+
+
+@_inline
+def _put_properties(out, position, row, map_offsets, key_offsets, keys, value_offsets, values):  # type: ignore[no-untyped-def]
+    for slot in range(map_offsets[row], map_offsets[row + 1]):
+        key_size = np.int64(key_offsets[slot + 1] - key_offsets[slot])
+        value_size = np.int64(value_offsets[slot + 1] - value_offsets[slot])
+        size = 2 + _varint_size(key_size) + key_size + _varint_size(value_size) + value_size
+        out[position] = 0x0A
+        position = _put_varint(out, position + 1, size)
+        out[position] = 0x0A
+        position = _put_varint(out, position + 1, key_size)
+        position = _copy(out, position, keys, np.int64(key_offsets[slot]), key_size)
+        out[position] = 0x12
+        position = _put_varint(out, position + 1, value_size)
+        position = _copy(out, position, values, np.int64(value_offsets[slot]), value_size)
+    return position
+
+
+@_kernel
+def encode_rows(  # type: ignore[no-untyped-def]
+    order,  # rows in the order of sending; empty: as they stand
+    bounds,  # group g is order[bounds[g]:bounds[g + 1]]; the last group has no keys
+    first_partition,
+    sequence_ids,  # the next sequence id a partition; advanced; empty: none is written
+    max_messages,
+    max_bytes,
+    value_offsets, values, value_nulls,
+    key_offsets, keys, key_nulls,
+    ordering_offsets, ordering_keys, ordering_nulls,
+    event_times,
+    map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values, map_nulls,
+    batches,
+    out,
+):  # fmt: skip
+    """Serialise every row in one pass, closing batches by count and by payload bytes.
+
+    Absent columns are empty arrays; ``*_nulls`` are empty where a column has no null. Returns the
+    number of batches and the number of bytes written.
+    """
+    partitions = len(bounds) - 2
+    position = 0
+    batch = -1
+    turn = first_partition
+    for group in range(partitions + 1):
+        left = 0
+        room = np.int64(0)
+        partition = group
+        for place in range(bounds[group], bounds[group + 1]):
+            row = order[place] if len(order) else place
+            is_null = len(value_nulls) > 0 and value_nulls[row]
+            start = np.int64(value_offsets[row])
+            value_size = np.int64(0) if is_null else np.int64(value_offsets[row + 1]) - start
+            if left == 0 or value_size > room:
+                if group == partitions:
+                    partition = turn % partitions
+                    turn += 1
+                batch += 1
+                batches[batch, BATCH_PARTITION] = partition
+                batches[batch, BATCH_FIRST] = place
+                batches[batch, BATCH_ROWS] = 0
+                batches[batch, BATCH_START] = position
+                batches[batch, BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
+                batches[batch, BATCH_IS_KEYED] = group < partitions
+                left = max_messages
+                room = max_bytes
+            metadata_start = position + 4
+            at = metadata_start
+            if len(map_offsets) and not (len(map_nulls) > 0 and map_nulls[row]):
+                at = _put_properties(
+                    out, at, row, map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values
+                )
+            if len(key_offsets) and not (len(key_nulls) > 0 and key_nulls[row]):
+                size = np.int64(key_offsets[row + 1] - key_offsets[row])
+                out[at] = 0x12
+                at = _put_varint(out, at + 1, size)
+                at = _copy(out, at, keys, np.int64(key_offsets[row]), size)
+            out[at] = 0x18
+            at = _put_varint(out, at + 1, value_size)
+            if len(event_times) and event_times[row] > 0:
+                out[at] = 0x28
+                at = _put_varint(out, at + 1, event_times[row])
+            if len(ordering_offsets) and not (len(ordering_nulls) > 0 and ordering_nulls[row]):
+                size = np.int64(ordering_offsets[row + 1] - ordering_offsets[row])
+                out[at] = 0x3A
+                at = _put_varint(out, at + 1, size)
+                at = _copy(out, at, ordering_keys, np.int64(ordering_offsets[row]), size)
+            if len(sequence_ids):
+                out[at] = 0x40
+                at = _put_varint(out, at + 1, sequence_ids[partition])
+                sequence_ids[partition] += 1
+            if is_null:
+                out[at] = 0x48
+                out[at + 1] = 1
+                at += 2
+            metadata_size = at - metadata_start
+            out[position] = (metadata_size >> 24) & 0xFF
+            out[position + 1] = (metadata_size >> 16) & 0xFF
+            out[position + 2] = (metadata_size >> 8) & 0xFF
+            out[position + 3] = metadata_size & 0xFF
+            position = _copy(out, at, values, start, value_size)
+            batches[batch, BATCH_ROWS] += 1
+            batches[batch, BATCH_END] = position
+            left -= 1
+            room -= value_size
+    return batch + 1, position
