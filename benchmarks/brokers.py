@@ -1,0 +1,127 @@
+"""The brokers that are compared: ours, Apache Pulsar standalone, pulsar-lite; each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import OURS
+from geminga.testing.apache_pulsar import ApachePulsar, free_ports
+
+APACHE = "Apache Pulsar 4.0.4"
+LITE = "pulsar-lite 0.2.0"
+CACHED = Path(__file__).parent.parent / ".cache/apache-pulsar-4.0.4"
+PING = bytes.fromhex("00000009000000050812920100")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """Where a broker listens and which process it is."""
+
+    who: str
+    service_url: str
+    admin_url: str
+    pid: int
+    start_seconds: float
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.service_url.removeprefix("pulsar://").rpartition(":")
+        return host, int(port)
+
+
+def pulsar_home() -> Path:
+    """The unpacked distribution (``make bench`` fetches it)."""
+    return Path(os.environ.get("PULSAR_HOME", CACHED))
+
+
+def _wait_for_pong(address: tuple[str, int], process: subprocess.Popen[bytes], started: float) -> float:
+    """Seconds from ``started`` until the broker answers a PING."""
+    while time.perf_counter() - started < 60:
+        if process.poll() is not None:
+            raise RuntimeError(f"the broker ended with {process.returncode} before it answered")
+        try:
+            with socket.create_connection(address, timeout=5) as connection:
+                connection.sendall(PING)
+                if connection.recv(64):
+                    return time.perf_counter() - started
+        except OSError:
+            time.sleep(0.005)
+    raise RuntimeError("no PONG within 60 s")
+
+
+@contextmanager
+def geminga(folder: Path, *, sync: str = "always", extra: tuple[str, ...] = ()) -> Iterator[RunningBroker]:
+    """Our standalone broker as a user starts it; a web server answers too."""
+    port, web_port = free_ports(2)
+    command = [
+        sys.executable, "-m", "geminga.cli.main", "standalone", "--data-dir", str(folder / "geminga"),
+        "--port", str(port), "--web-port", str(web_port), "--sync", sync, *extra,
+    ]  # fmt: skip
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        seconds = _wait_for_pong(("127.0.0.1", port), process, started)
+        yield RunningBroker(
+            OURS, f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}", process.pid, seconds
+        )
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@contextmanager
+def apache(folder: Path) -> Iterator[RunningBroker]:
+    """Apache Pulsar standalone with its own defaults: it does not sync its journal."""
+    started = time.perf_counter()
+    with ApachePulsar.start(pulsar_home(), folder / "apache") as broker:
+        yield RunningBroker(
+            APACHE, broker.service_url, broker.admin_url, broker.process.pid, time.perf_counter() - started
+        )
+
+
+@contextmanager
+def lite(folder: Path) -> Iterator[RunningBroker]:
+    """pulsar-lite: a broker in Rust, without sync, not meant for production."""
+    import pulsar_lite
+
+    binary = Path(pulsar_lite.__file__).parent / "bin/pulsar-lite"
+    (port,) = free_ports(1)
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [str(binary), "--addr", f"127.0.0.1:{port}", "--db-path", str(folder / "lite"), "--log-level", "error"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
+    )  # fmt: skip
+    try:
+        seconds = _wait_for_pong(("127.0.0.1", port), process, started)
+        yield RunningBroker(LITE, f"pulsar://127.0.0.1:{port}", "", process.pid, seconds)
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder on the project's own disk (a memory file system would make every sync free)."""
+    base = Path(__file__).parent.parent / ".cache"
+    base.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def slug(text: str) -> str:
+    """A topic name made of a title."""
+    return re.sub(r"\W+", "-", text).strip("-").lower()
