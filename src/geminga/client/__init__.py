@@ -1,0 +1,1 @@
+"""The shells around the protocol cores: event loop, connections, and the public API."""

@@ -1,0 +1,171 @@
+"""Geminga: Apache Pulsar for Python people.
+
+``import geminga as pulsar`` runs what was written for ``pulsar-client``: the same classes, methods,
+arguments and exceptions. Beyond it there are `geminga.asyncio`, Arrow tables (``send_table``,
+``receive_table``), an embedded broker (`geminga.embedded`), pytest fixtures (`geminga.testing`) and a
+Spark data source (`geminga.spark`).
+
+Importing this package loads nothing heavy: each public name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from geminga._version import __version__ as __version__
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "geminga.client.sync": ("Client",),
+    "geminga.client.producer": ("Producer",),
+    "geminga.client.consumer": ("Consumer",),
+    "geminga.client.reader": ("Reader",),
+    "geminga.client.message": ("Message", "MessageBatch"),
+    "geminga.client.table_view": ("TableView",),
+    "geminga.client.authentication": (
+        "Authentication",
+        "AuthenticationAthenz",
+        "AuthenticationBasic",
+        "AuthenticationOauth2",
+        "AuthenticationTLS",
+        "AuthenticationToken",
+    ),
+    "geminga.client.enums": (
+        "BatchingType",
+        "CompressionType",
+        "ConsumerBatchReceivePolicy",
+        "ConsumerCryptoFailureAction",
+        "ConsumerDeadLetterPolicy",
+        "ConsumerKeySharedPolicy",
+        "ConsumerType",
+        "InitialPosition",
+        "KeySharedMode",
+        "LoggerLevel",
+        "PartitionsRoutingMode",
+        "ProducerAccessMode",
+        "RegexSubscriptionMode",
+        "Result",
+    ),
+    "geminga.client.service": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
+    "geminga.client.crypto": ("CryptoKeyReader", "EncryptionContext", "EncryptionKey"),
+    "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
+    "geminga.ids": ("MessageId", "TopicName"),
+    "geminga.schema": ("BytesSchema",),
+    "geminga.broker.embedded": ("EmbeddedBroker", "embedded"),
+    "geminga.errors": (
+        "AlreadyClosed",
+        "AuthenticationError",
+        "AuthorizationError",
+        "BrokerMetadataError",
+        "BrokerPersistenceError",
+        "ChecksumError",
+        "ConnectError",
+        "ConsumerAssignError",
+        "ConsumerBusy",
+        "ConsumerNotFound",
+        "ConsumerNotInitialized",
+        "CryptoError",
+        "CumulativeAcknowledgementNotAllowedError",
+        "ErrorGettingAuthenticationData",
+        "ForkedProcessError",
+        "IncompatibleSchema",
+        "Interrupted",
+        "InvalidConfiguration",
+        "InvalidMessage",
+        "InvalidTopicName",
+        "InvalidTxnStatusError",
+        "InvalidUrl",
+        "LookupError",
+        "MemoryBufferIsFull",
+        "MessageTooBig",
+        "NotAllowedError",
+        "NotConnected",
+        "OperationNotSupported",
+        "ProducerBlockedQuotaExceededError",
+        "ProducerBlockedQuotaExceededException",
+        "ProducerBusy",
+        "ProducerFenced",
+        "ProducerNotInitialized",
+        "ProducerQueueIsFull",
+        "PulsarException",
+        "ReadError",
+        "ServiceUnitNotReady",
+        "SubscriptionNotFound",
+        "Timeout",
+        "TooManyLookupRequestException",
+        "TopicNotFound",
+        "TopicTerminated",
+        "TransactionConflict",
+        "TransactionCoordinatorNotFoundError",
+        "TransactionNotFound",
+        "UnknownError",
+        "UnsupportedVersionError",
+    ),
+}
+"""Where each public name is defined."""
+
+_SUBMODULES = frozenset({"asyncio", "errors", "exceptions", "schema", "spark", "testing"})
+
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES), "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is not None:
+        value = getattr(importlib.import_module(home), name)
+        setattr(sys.modules[__name__], name, value)
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if TYPE_CHECKING:
+    from geminga.broker.embedded import EmbeddedBroker as EmbeddedBroker
+    from geminga.broker.embedded import embedded as embedded
+    from geminga.client.authentication import Authentication as Authentication
+    from geminga.client.authentication import AuthenticationAthenz as AuthenticationAthenz
+    from geminga.client.authentication import AuthenticationBasic as AuthenticationBasic
+    from geminga.client.authentication import AuthenticationOauth2 as AuthenticationOauth2
+    from geminga.client.authentication import AuthenticationTLS as AuthenticationTLS
+    from geminga.client.authentication import AuthenticationToken as AuthenticationToken
+    from geminga.client.consumer import Consumer as Consumer
+    from geminga.client.crypto import CryptoKeyReader as CryptoKeyReader
+    from geminga.client.crypto import EncryptionContext as EncryptionContext
+    from geminga.client.crypto import EncryptionKey as EncryptionKey
+    from geminga.client.enums import BatchingType as BatchingType
+    from geminga.client.enums import CompressionType as CompressionType
+    from geminga.client.enums import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+    from geminga.client.enums import ConsumerCryptoFailureAction as ConsumerCryptoFailureAction
+    from geminga.client.enums import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
+    from geminga.client.enums import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
+    from geminga.client.enums import ConsumerType as ConsumerType
+    from geminga.client.enums import InitialPosition as InitialPosition
+    from geminga.client.enums import KeySharedMode as KeySharedMode
+    from geminga.client.enums import LoggerLevel as LoggerLevel
+    from geminga.client.enums import PartitionsRoutingMode as PartitionsRoutingMode
+    from geminga.client.enums import ProducerAccessMode as ProducerAccessMode
+    from geminga.client.enums import RegexSubscriptionMode as RegexSubscriptionMode
+    from geminga.client.enums import Result as Result
+    from geminga.client.logs import ConsoleLogger as ConsoleLogger
+    from geminga.client.logs import FileLogger as FileLogger
+    from geminga.client.message import Message as Message
+    from geminga.client.message import MessageBatch as MessageBatch
+    from geminga.client.producer import Producer as Producer
+    from geminga.client.reader import Reader as Reader
+    from geminga.client.service import AutoClusterFailover as AutoClusterFailover
+    from geminga.client.service import ServiceInfo as ServiceInfo
+    from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
+    from geminga.client.sync import Client as Client
+    from geminga.client.table_view import TableView as TableView
+    from geminga.errors import *  # noqa: F403
+    from geminga.ids import MessageId as MessageId
+    from geminga.ids import TopicName as TopicName
+    from geminga.schema import BytesSchema as BytesSchema

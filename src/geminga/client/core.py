@@ -1,0 +1,314 @@
+"""The heart of a client, shared by the asyncio and the sync shell: where topics live and how to get there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random as random_module
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from geminga.client.pool import BrokerConnection, ConnectionPool
+from geminga.client.settings import ClientSettings
+from geminga.connection import commands
+from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.backoff import Backoff
+from geminga.connection.lookup import BrokerPlace, TopicLookup
+from geminga.connection.partitions import partition_count, partition_names
+from geminga.errors import AlreadyClosed, ConnectError, PulsarException, ServiceUnitNotReady, Timeout
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+T = TypeVar("T")
+
+logger = logging.getLogger("geminga")
+# A library is quiet: without a handler of the application's, nothing is printed.
+logger.addHandler(logging.NullHandler())
+
+
+class Closable(Protocol):
+    """A producer, consumer or reader that the client closes when it is closed itself."""
+
+    async def close(self) -> None: ...
+
+
+class ServiceUnreachable(ConnectError):
+    """None of the service URL's hosts could be reached; the message names each with its reason."""
+
+
+class ClientCore:
+    """Belongs to one event loop; every method runs on its thread.
+
+    ``random`` and the two clocks are here so that whoever simulates can replace them: `now` is the
+    loop's monotonic clock in seconds, `now_ms` the wall clock in milliseconds.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        random: random_module.Random | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.loop = loop or asyncio.get_running_loop()
+        self.random = random or random_module.Random()
+        self.pool = ConnectionPool(settings, self.loop)
+        self.service_url = ServiceUrl.parse(settings.service_url)
+        self.closed = False
+        self._wall_clock = wall_clock
+        self._producer_ids = itertools.count()
+        self._consumer_ids = itertools.count()
+        self._handles: set[Closable] = set()
+        self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
+        self._service_index = self.random.randrange(len(self.service_url.addresses))
+
+    # --- clocks, ids, handles --------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock that ``loop.call_at`` uses."""
+        return self.loop.time()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970: publish times."""
+        return int(self._wall_clock() * 1000)
+
+    def new_producer_id(self) -> int:
+        return next(self._producer_ids)
+
+    def new_consumer_id(self) -> int:
+        return next(self._consumer_ids)
+
+    def backoff(self) -> Backoff:
+        """A fresh series of reconnect delays."""
+        return Backoff(
+            self.random.random,
+            initial_seconds=self.settings.backoff_initial_seconds,
+            maximum_seconds=self.settings.backoff_max_seconds,
+        )
+
+    def register(self, handle: Closable) -> None:
+        """The client's close will close this handle."""
+        self.check_open()
+        self._handles.add(handle)
+
+    def unregister(self, handle: Closable) -> None:
+        """The handle was closed by its user."""
+        self._handles.discard(handle)
+
+    def check_open(self) -> None:
+        """Raises `AlreadyClosed`."""
+        if self.closed:
+            raise AlreadyClosed("the client is closed")
+
+    # --- finding topics --------------------------------------------------------------------------
+
+    async def service_connection(self) -> BrokerConnection:
+        """A connection to a host of the service URL: the one that worked last, else the next that does.
+
+        Raises `ServiceUnreachable` (a `ConnectError`) when none can be reached, and at once what a broker
+        reported about our credentials.
+        """
+        self.check_open()
+        addresses = self.service_url.addresses
+        failures: list[ConnectError] = []
+        for _ in addresses:
+            address = addresses[self._service_index]
+            try:
+                return await self.pool.get(address, slot=0)
+            except (ConnectError, Timeout) as error:
+                failures.append(ConnectError(str(error)))
+                self._next_service_address()
+        raise ServiceUnreachable("; ".join(str(failure) for failure in failures)) from failures[-1]
+
+    def _next_service_address(self) -> None:
+        self._service_index = (self._service_index + 1) % len(self.service_url.addresses)
+
+    async def lookup(self, topic: str, timeout: float | None = None) -> BrokerPlace:
+        """The broker that serves ``topic`` (a full name, with its partition suffix).
+
+        Transient refusals are retried until ``timeout`` (default: the operation time-out).
+        """
+        return await self.retrying(f"lookup of {topic!r}", self._lookup_once, topic, timeout=timeout)
+
+    async def _lookup_once(self, topic: str, remaining: float) -> BrokerPlace:
+        deadline = self.now() + remaining
+        lookup = TopicLookup(
+            topic, tls=self.service_url.tls, redirects_max=self.settings.lookup_redirects_max
+        )
+        async with self._lookups:
+            while True:
+                question = lookup.question
+                if question.address is None:
+                    connection = await self.service_connection()
+                else:
+                    connection = await self.pool.get(question.address, slot=0)
+                request_id = connection.new_request_id()
+                command = commands.lookup(
+                    topic,
+                    request_id,
+                    authoritative=question.authoritative,
+                    listener_name=self.settings.listener_name,
+                )
+                try:
+                    answer = await connection.request(command, request_id, max(0.0, deadline - self.now()))
+                except ServiceUnitNotReady:
+                    self._next_service_address()  # perhaps another broker is ready
+                    raise
+                place = lookup.answered(answer)
+                if place is not None:
+                    return place
+
+    async def connect(self, place: BrokerPlace) -> BrokerConnection:
+        """The connection that leads to a place: direct, or through the service URL's proxy."""
+        if not place.through_service_url:
+            return await self.pool.get(place.broker)
+        service = self.service_url.addresses[self._service_index]
+        return await self.pool.get(service, proxy_to_broker=place.broker.host_port)
+
+    async def connection_to(self, topic: str, timeout: float | None = None) -> BrokerConnection:
+        """The connection on which ``topic`` is served: lookup, then connect, retried until ``timeout``."""
+        return await self.retrying(
+            f"connecting to the broker of {topic!r}", self._connection_once, topic, timeout=timeout
+        )
+
+    async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
+        return await self.connect(await self._lookup_once(topic, remaining))
+
+    async def assigned_connection(self, assigned: Address) -> BrokerConnection:
+        """The connection to a broker that a CLOSE command named as the topic's new place."""
+        return await self.pool.get(assigned)
+
+    async def partitions(
+        self, topic: str, *, auto_creation: bool = True, timeout: float | None = None
+    ) -> int:
+        """How many partitions ``topic`` has; 0: it is not partitioned, or it is a partition itself."""
+        name = str(TopicName.parse(topic))
+
+        async def ask(connection: BrokerConnection, remaining: float) -> int:
+            request_id = connection.new_request_id()
+            command = commands.partitioned_metadata(name, request_id, auto_creation=auto_creation)
+            return partition_count(await connection.request(command, request_id, remaining))
+
+        return await self._ask_service(f"asking for the partitions of {name!r}", ask, timeout)
+
+    async def partition_topics(self, topic: str) -> list[str]:
+        """The full names to connect to: the partitions in order, or the topic itself."""
+        return partition_names(topic, await self.partitions(topic))
+
+    async def topics_of_namespace(
+        self, namespace: str, mode: int, pattern: str | None = None, timeout: float | None = None
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        """The topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT ..."""
+
+        async def ask(
+            connection: BrokerConnection, remaining: float
+        ) -> pb.CommandGetTopicsOfNamespaceResponse:
+            request_id = connection.new_request_id()
+            command = commands.topics_of_namespace(namespace, request_id, mode, pattern)
+            answer = await connection.request(command, request_id, remaining)
+            return answer.getTopicsOfNamespaceResponse
+
+        return await self._ask_service(f"listing the topics of {namespace!r}", ask, timeout)
+
+    async def request_on_topic(
+        self,
+        topic: str,
+        make_command: Callable[[int], pb.BaseCommand],
+        *,
+        timeout: float | None = None,
+    ) -> pb.BaseCommand:
+        """Send a command to the broker of ``topic`` and return its answer; transient refusals are retried.
+
+        ``make_command`` gets the request id.
+        """
+
+        async def attempt(topic: str, remaining: float) -> pb.BaseCommand:
+            deadline = self.now() + remaining
+            connection = await self._connection_once(topic, remaining)
+            request_id = connection.new_request_id()
+            left = max(0.0, deadline - self.now())
+            return await connection.request(make_command(request_id), request_id, left)
+
+        return await self.retrying(f"a request about {topic!r}", attempt, topic, timeout=timeout)
+
+    async def _ask_service(
+        self,
+        what: str,
+        ask: Callable[[BrokerConnection, float], Awaitable[T]],
+        timeout: float | None,
+    ) -> T:
+        async def attempt(_: str, remaining: float) -> T:
+            deadline = self.now() + remaining
+            connection = await self.service_connection()
+            return await ask(connection, max(0.0, deadline - self.now()))
+
+        return await self.retrying(what, attempt, "", timeout=timeout)
+
+    async def retrying(
+        self,
+        what: str,
+        attempt: Callable[[str, float], Awaitable[T]],
+        topic: str,
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` has passed.
+
+        Errors that say ``retriable`` are tried again after a backoff delay. An unreachable service URL is
+        reported at once: waiting would only hide a wrong address.
+        """
+        limit = self.settings.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.now() + limit
+        backoff = self.backoff()
+        last: PulsarException | None = None
+        while True:
+            remaining = deadline - self.now()
+            try:
+                async with asyncio.timeout(remaining):
+                    return await attempt(topic, remaining)
+            except ServiceUnreachable:
+                raise
+            except PulsarException as error:
+                if not error.retriable:
+                    raise
+                last = error
+            except TimeoutError:
+                raise self._timed_out(what, limit, last) from last
+            delay = backoff.next()
+            if self.now() + delay >= deadline:
+                if isinstance(last, Timeout) or last is None:
+                    raise self._timed_out(what, limit, last) from last
+                raise last
+            logger.debug("%s failed, again in %.1f s: %s", what, delay, last)
+            await asyncio.sleep(delay)
+            self.check_open()
+
+    @staticmethod
+    def _timed_out(what: str, limit: float, last: PulsarException | None) -> Timeout:
+        reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
+        return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close all handles in order (what is pending is flushed by them), then the connections."""
+        if self.closed:
+            return
+        handles, self._handles = list(self._handles), set()
+        try:
+            results = await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception) and not isinstance(result, AlreadyClosed):
+                    logger.warning("closing a handle failed: %s", result)
+        finally:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """Drop everything at once, without waiting for what is pending."""
+        self.closed = True
+        self._handles.clear()
+        self.pool.close()

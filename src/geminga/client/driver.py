@@ -1,0 +1,229 @@
+"""Keeping one handle (a partition's producer or consumer) connected.
+
+A `HandleDriver` runs, for one handle and until it is closed or fails for good: lookup, connection,
+``attach``, wait until the connection or the broker lets go of it, backoff, and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum
+from typing import Protocol
+
+from geminga.client.core import ClientCore, ServiceUnreachable
+from geminga.client.pool import BrokerConnection
+from geminga.connection.addresses import Address
+from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout
+from geminga.wire.frames import Frame
+
+logger = logging.getLogger("geminga")
+
+
+class Handle(Protocol):
+    """What a driver drives; every method runs on the loop's thread."""
+
+    topic: str
+    """The (partition) topic to look up."""
+
+    async def attach(self, connection: BrokerConnection) -> None:
+        """Register with the connection, send PRODUCER or SUBSCRIBE, await the answer, start.
+
+        Raises on refusal. The driver then removes the handle's ids from the connection.
+        """
+
+    def on_frame(self, frame: Frame) -> None:
+        """A frame addressed to this handle. Never called with a connection that was let go of."""
+
+    def on_detached(self, error: Exception | None) -> None:
+        """After a finished `attach`: the connection is lost (``error``) or the broker closed the handle
+        (None). The driver reconnects by itself."""
+
+    def is_terminal(self, error: Exception) -> bool:
+        """True: stop reconnecting because of ``error``."""
+
+    def on_failed(self, error: Exception) -> None:
+        """Reconnecting was given up. Not called for an error that `HandleDriver.start` raises."""
+
+
+class DriverState(Enum):
+    """Where a handle stands."""
+
+    CONNECTING = "connecting"
+    ATTACHED = "attached"
+    WAITING = "waiting to reconnect"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+class HandleDriver:
+    """One driver serves one handle once: `start`, then `close`."""
+
+    def __init__(self, core: ClientCore, handle: Handle) -> None:
+        self.state = DriverState.CONNECTING
+        self.connection: BrokerConnection | None = None
+        self._core = core
+        self._handle = handle
+        self._backoff = core.backoff()
+        self._task: asyncio.Task[None] | None = None
+        self._detached: asyncio.Future[Exception | None] | None = None
+        self._assigned: Address | None = None
+        self._skip_delay = False
+        self._wake: asyncio.Future[None] | None = None
+
+    @property
+    def attached(self) -> bool:
+        return self.state is DriverState.ATTACHED
+
+    async def start(self, timeout: float | None = None) -> None:
+        """Attach for the first time; afterwards the driver goes on by itself.
+
+        Transient errors are retried until ``timeout`` seconds (default: the operation time-out); others
+        are raised at once, as is an unreachable service URL.
+        """
+        try:
+            await self._core.retrying(
+                f"opening {self._handle.topic!r}", self._attach_first, self._handle.topic, timeout=timeout
+            )
+        except BaseException:
+            self._let_go()
+            self.state = DriverState.CLOSED
+            raise
+        self._backoff.reset()
+        self._task = self._core.loop.create_task(self._run(), name=f"geminga {self._handle.topic}")
+
+    async def close(self) -> None:
+        """Stop driving and take the handle off its connection. Says nothing to the broker: a handle that
+        wants to send CLOSE_PRODUCER or CLOSE_CONSUMER does so before."""
+        if self.state is not DriverState.FAILED:
+            self.state = DriverState.CLOSED
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
+        self._let_go()
+
+    def reconnect_now(self) -> None:
+        """Do not wait out the current or the next backoff delay (after a seek, for example)."""
+        self._skip_delay = True
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def reattach(self, error: Exception | None = None, *, delay: bool = True) -> None:
+        """Let go of the connection, which stays open, and attach again after a backoff delay.
+
+        For a handle whose broker answered with an error that a fresh start may heal. ``on_detached`` is
+        called with ``error`` before this returns.
+        """
+        if not delay:
+            self._skip_delay = True
+        if self.connection is not None:
+            self.connection.forget(self._handle)
+        self._on_detached(error, None)
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    async def _attach_first(self, topic: str, remaining: float) -> None:
+        await self._attach(await self._core.connection_to(topic, remaining))
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                assert self._detached is not None
+                await self._detached
+                self.state = DriverState.WAITING
+                if not await self._reconnect():
+                    return
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            logger.exception("unexpected error while driving %s", self._handle.topic)
+            self._fail(error)
+
+    async def _reconnect(self) -> bool:
+        """Attach again, however long it takes; False: given up."""
+        while True:
+            await self._wait_backoff()
+            self.state = DriverState.CONNECTING
+            try:
+                await self._attach(await self._find_connection())
+            except (PulsarException, OSError) as error:
+                self.state = DriverState.WAITING
+                if self._core.closed:
+                    self._fail(AlreadyClosed("the client is closed"))
+                    return False
+                transient = isinstance(error, (ConnectError, Timeout, ServiceUnreachable))
+                if not transient and self._handle.is_terminal(error):
+                    self._fail(error)
+                    return False
+                logger.warning(
+                    "reconnecting %s failed (attempt %d): %s",
+                    self._handle.topic,
+                    self._backoff.attempts,
+                    error,
+                )
+                continue
+            logger.info("reconnected %s to %s", self._handle.topic, self.connection and self.connection.peer)
+            self._backoff.reset()
+            return True
+
+    async def _find_connection(self) -> BrokerConnection:
+        assigned, self._assigned = self._assigned, None
+        if assigned is not None:
+            try:
+                return await self._core.assigned_connection(assigned)
+            except (PulsarException, OSError) as error:
+                logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
+        return await self._core.connection_to(self._handle.topic)
+
+    async def _wait_backoff(self) -> None:
+        # A broker that names the new owner is ready there: no delay (algorithms.md section 14).
+        if self._skip_delay or self._assigned is not None:
+            self._skip_delay = False
+            return
+        self._wake = self._core.loop.create_future()
+        try:
+            await asyncio.wait([self._wake], timeout=self._backoff.next())
+        finally:
+            self._wake = None
+            self._skip_delay = False
+
+    async def _attach(self, connection: BrokerConnection) -> None:
+        self.connection = connection
+        self._detached = self._core.loop.create_future()
+        connection.watch(self._handle, self._on_detached)
+        try:
+            await self._handle.attach(connection)
+        except BaseException:
+            self._let_go()
+            raise
+        self.state = DriverState.ATTACHED
+        if connection.closed and not self._detached.done():
+            self._on_detached(ConnectError(f"the connection to {connection.peer} was lost"), None)
+        elif self._detached.done():
+            # Let go of between the broker's answer and now: the handle has not been told yet.
+            self._tell_detached(self._detached.result())
+
+    def _on_detached(self, error: Exception | None, assigned: Address | None) -> None:
+        self._assigned = assigned
+        detached = self._detached
+        if detached is None or detached.done():
+            return
+        detached.set_result(error)
+        if self.state is DriverState.ATTACHED:
+            self._tell_detached(error)
+
+    def _tell_detached(self, error: Exception | None) -> None:
+        self.state = DriverState.WAITING
+        self.connection = None
+        self._handle.on_detached(error)
+
+    def _let_go(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.forget(self._handle)
+
+    def _fail(self, error: Exception) -> None:
+        self.state = DriverState.FAILED
+        self._let_go()
+        self._handle.on_failed(error)

@@ -1,0 +1,590 @@
+"""Connections to brokers: opening, sharing, dispatching frames, and coalescing writes.
+
+`BrokerConnection` is the asyncio shell of `connection.core.ClientConnection`; `ConnectionPool` holds one
+(or ``connections_per_broker``) for each place. All of it runs on one event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from geminga.client.tls import make_context
+from geminga.connection.addresses import Address
+from geminga.connection.authentication import Credentials, CredentialsProvider, obtain
+from geminga.connection.core import (
+    ClientConnection,
+    Connected,
+    CredentialsWanted,
+    HandleClosed,
+    RequestAnswered,
+    RequestTimedOut,
+    State,
+    TopicMoved,
+    WatchUpdate,
+)
+from geminga.connection.requests import error_of
+from geminga.errors import ConnectError, ProtocolError, PulsarException, Timeout
+from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.client.settings import ClientSettings
+
+logger = logging.getLogger("geminga")
+
+Buffer = bytes | bytearray | memoryview
+
+_FRAME_OWNERS: dict[int, tuple[str, bool]] = {
+    # type: (sub-message that holds the handle's id, is a producer's)
+    pb.BaseCommand.SEND_ERROR: ("send_error", True),
+    pb.BaseCommand.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", False),
+    pb.BaseCommand.REACHED_END_OF_TOPIC: ("reachedEndOfTopic", False),
+    pb.BaseCommand.ACK_RESPONSE: ("ackResponse", False),
+}
+
+WRITE_HIGH_WATER_BYTES = 1 << 20
+"""Above this many bytes in the transport the connection is not ``writable`` until a quarter is left."""
+
+
+class FrameReceiver(Protocol):
+    """What a connection delivers to: a producer's or consumer's handle."""
+
+    def on_frame(self, frame: Frame) -> None: ...
+
+
+DetachCallback = Callable[[Exception | None, Address | None], None]
+"""Called once with the reason (None: the broker closed the handle) and the new broker, if it was told."""
+
+
+class BrokerConnection(asyncio.Protocol):
+    """One connection. Every method runs on the loop's thread.
+
+    ``max_message_size``: bytes, as the broker announced. ``peer``: the address as text. ``writable`` is
+    false while the transport holds more than `WRITE_HIGH_WATER_BYTES`.
+    """
+
+    def __init__(
+        self,
+        core: ClientConnection,
+        provider: CredentialsProvider,
+        loop: asyncio.AbstractEventLoop,
+        on_lost: Callable[[BrokerConnection], None],
+    ) -> None:
+        self.peer = core.peer
+        self.closed = False
+        self.writable = True
+        self.max_message_size = core.max_message_size
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self._core = core
+        self._provider = provider
+        self._loop = loop
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._error: Exception | None = None
+        self._producers: dict[int, FrameReceiver] = {}
+        self._consumers: dict[int, FrameReceiver] = {}
+        self._detach_callbacks: dict[FrameReceiver, DetachCallback] = {}
+        self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
+        self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
+        self._next_request_id = 0
+        self._outgoing: list[Buffer] = []
+        self._flush_scheduled = False
+        self._drained: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<BrokerConnection {self.peer} {'closed' if self.closed else self._core.state.value}>"
+
+    @property
+    def supports_topic_watchers(self) -> bool:
+        return self._core.supports_topic_watchers
+
+    @property
+    def protocol_version(self) -> int:
+        return self._core.protocol_version
+
+    @property
+    def server_version(self) -> str:
+        return self._core.server_version
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        """Queue bytes; they leave in one piece with whatever else is written in this loop turn."""
+        self._outgoing.append(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def write_many(self, data: list[Buffer]) -> None:
+        """Queue several pieces in order."""
+        self._outgoing.extend(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def drain(self) -> None:
+        """Wait until the connection is writable. Raises `ConnectError` when it ends meanwhile."""
+        while not self.writable and not self.closed:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+        if self.closed:
+            raise self._lost_error()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        outgoing = self._outgoing
+        if not outgoing:
+            return
+        self._outgoing = []
+        transport = self._transport
+        if transport is not None and not self.closed:
+            if len(outgoing) == 1:
+                transport.write(outgoing[0])
+            else:
+                transport.writelines(outgoing)
+
+    def _write_core_output(self) -> None:
+        output = self._core.take_output()
+        if output:
+            self.write_many(output)  # type: ignore[arg-type]
+        self._arm_timer()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def new_request_id(self) -> int:
+        request_id = self._next_request_id
+        self._next_request_id = request_id + 1
+        return request_id
+
+    async def request(self, command: pb.BaseCommand, request_id: int, timeout: float) -> pb.BaseCommand:
+        """Send a command and wait for its answer, at most ``timeout`` seconds.
+
+        Raises the `ServerReportedError` that the answer carries, `Timeout`, or `ConnectError`.
+        """
+        if self.closed:
+            raise self._lost_error()
+        self._core.request(command, request_id, self._loop.time() + timeout)
+        answer: asyncio.Future[pb.BaseCommand] = self._loop.create_future()
+        self._answers[request_id] = answer
+        self._write_core_output()
+        try:
+            return await answer
+        except Timeout:
+            name = pb.BaseCommand.Type.Name(command.type)
+            raise Timeout(f"{self.peer} did not answer {name} within {timeout:g} s") from None
+        finally:
+            self._answers.pop(request_id, None)
+            self._core.abandon(request_id)
+
+    # --- handles ---------------------------------------------------------------------------------
+
+    def add_producer(self, producer_id: int, handle: FrameReceiver) -> None:
+        """Frames of this producer go to ``handle`` from now on."""
+        self._producers[producer_id] = handle
+
+    def remove_producer(self, producer_id: int) -> None:
+        handle = self._producers.pop(producer_id, None)
+        if handle is not None:
+            self._detach_callbacks.pop(handle, None)
+
+    def add_consumer(self, consumer_id: int, handle: FrameReceiver) -> None:
+        """Frames of this consumer go to ``handle`` from now on."""
+        self._consumers[consumer_id] = handle
+
+    def remove_consumer(self, consumer_id: int) -> None:
+        handle = self._consumers.pop(consumer_id, None)
+        if handle is not None:
+            self._detach_callbacks.pop(handle, None)
+
+    def watch(self, handle: FrameReceiver, callback: DetachCallback) -> None:
+        """Call back once when the handle loses this connection, for whatever reason."""
+        self._detach_callbacks[handle] = callback
+
+    def forget(self, handle: FrameReceiver) -> None:
+        """Remove a handle with all its ids and without calling it back."""
+        self._detach_callbacks.pop(handle, None)
+        for table in (self._producers, self._consumers):
+            for handle_id in [key for key, value in table.items() if value is handle]:
+                del table[handle_id]
+
+    def add_topic_watcher(self, watcher_id: int, callback: Callable[[pb.BaseCommand], None]) -> None:
+        """WATCH_TOPIC_UPDATE commands of this watcher go to ``callback``."""
+        self._topic_watchers[watcher_id] = callback
+
+    def remove_topic_watcher(self, watcher_id: int) -> None:
+        self._topic_watchers.pop(watcher_id, None)
+
+    @property
+    def handles_count(self) -> int:
+        return len(self._producers) + len(self._consumers)
+
+    # --- asyncio.Protocol ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
+        self._transport = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
+        self._core.start(self._loop.time())
+        self._write_core_output()
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        try:
+            events = self._core.receive(data, self._loop.time())
+            producers, consumers = self._producers, self._consumers
+            for event in events:
+                if isinstance(event, MessageFrame):
+                    handle = consumers.get(event.consumer_id)
+                elif isinstance(event, ReceiptFrame):
+                    handle = producers.get(event.producer_id)
+                elif isinstance(event, Frame):
+                    handle = self._owner(event)
+                else:
+                    self._handle_event(event)
+                    continue
+                if handle is not None:
+                    handle.on_frame(event)
+            self._write_core_output()
+        except PulsarException as error:
+            self._core_failed(error)
+        except Exception as error:
+            # A bug on our side: this connection's handles are in an unknown state and start afresh.
+            logger.exception("unexpected error while handling data from %s", self.peer)
+            self._core_failed(ProtocolError(f"internal error on the connection to {self.peer}: {error!r}"))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._error is None:
+            reason = f": {exc}" if exc else ""
+            self._error = ConnectError(f"the connection to {self.peer} was lost{reason}")
+            self._error.__cause__ = exc
+        self._finish()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._wake_drained()
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def close(self, error: Exception | None = None) -> None:
+        """End the connection: what is queued is written first if it fits; handles are told ``error``."""
+        if self.closed:
+            return
+        self._flush()
+        self._error = error or ConnectError(f"the connection to {self.peer} was closed by this client")
+        if self._transport is not None:
+            self._transport.close()
+        self._finish()
+
+    def abort(self, error: Exception) -> None:
+        """End the connection at once."""
+        if self.closed:
+            return
+        self._error = error
+        if self._transport is not None:
+            self._transport.abort()
+        self._finish()
+
+    def _core_failed(self, error: PulsarException) -> None:
+        logger.warning("closing the connection to %s: %s", self.peer, error)
+        self._write_core_output()
+        self._flush()
+        self.abort(error)
+
+    def _finish(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.writable = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        error = self._error
+        assert error is not None
+        self._core.close()
+        self._on_lost(self)
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # retrieved: whoever waits still gets it
+        # Only a lost connection may be tried again as it is; what the broker refused stays refused.
+        lost = self._lost_error()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(lost)
+        callbacks, self._detach_callbacks = self._detach_callbacks, {}
+        self._producers.clear()
+        self._consumers.clear()
+        self._topic_watchers.clear()
+        self._wake_drained()
+        for callback in callbacks.values():
+            try:
+                callback(lost, None)
+            except Exception:
+                logger.exception("unexpected error while detaching from %s", self.peer)
+
+    def _lost_error(self) -> Exception:
+        error = self._error or ConnectError(f"the connection to {self.peer} is closed")
+        if isinstance(error, ConnectError):
+            return error
+        wrapped = ConnectError(f"the connection to {self.peer} ended: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+
+    def _wake_drained(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # --- events and time -------------------------------------------------------------------------
+
+    def _owner(self, frame: Frame) -> FrameReceiver | None:
+        field, is_producer = _FRAME_OWNERS[frame.type]
+        body = getattr(frame.command, field)
+        return self._producers.get(body.producer_id) if is_producer else self._consumers.get(body.consumer_id)
+
+    def _handle_event(self, event: Any) -> None:
+        if isinstance(event, RequestAnswered):
+            answer = self._answers.get(event.request_id)
+            if answer is not None and not answer.done():
+                error = error_of(event.command)
+                if error is None:
+                    answer.set_result(event.command)
+                else:
+                    answer.set_exception(error)
+        elif isinstance(event, RequestTimedOut):
+            answer = self._answers.get(event.request_id)
+            if answer is not None and not answer.done():
+                answer.set_exception(Timeout("no answer"))
+        elif isinstance(event, HandleClosed):
+            self._handle_closed(event)
+        elif isinstance(event, Connected):
+            self.max_message_size = event.max_message_size
+            if not self.ready.done():
+                self.ready.set_result(None)
+        elif isinstance(event, CredentialsWanted):
+            task = self._loop.create_task(self._give_credentials(event))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(event, WatchUpdate):
+            callback = self._topic_watchers.get(event.command.watchTopicUpdate.watcher_id)
+            if callback is not None:
+                callback(event.command)
+        elif isinstance(event, TopicMoved):
+            logger.warning("%s moved a topic to another cluster: %s", self.peer, event.service_url)
+
+    def _handle_closed(self, event: HandleClosed) -> None:
+        table = self._producers if event.producer else self._consumers
+        handle = table.pop(event.handle_id, None)
+        if handle is None:
+            return
+        callback = self._detach_callbacks.pop(handle, None)
+        if callback is not None:
+            callback(None, event.assigned)
+
+    async def _give_credentials(self, event: CredentialsWanted) -> None:
+        try:
+            credentials = await obtain_credentials(self._loop, self._provider, event.challenge)
+        except PulsarException as error:
+            self._core_failed(error)
+            return
+        if not self.closed:
+            self._core.give_credentials(credentials)
+            self._write_core_output()
+
+    def _arm_timer(self) -> None:
+        """Keep one timer, never later than the core's deadline; an early one only re-arms itself."""
+        if self.closed:
+            return
+        deadline = self._core.next_deadline()
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.closed:
+            return
+        try:
+            for event in self._core.tick(self._loop.time()):
+                self._handle_event(event)
+        except PulsarException as error:
+            self._core_failed(error)
+            return
+        self._write_core_output()
+
+
+async def obtain_credentials(
+    loop: asyncio.AbstractEventLoop, provider: CredentialsProvider, challenge: bytes | None = None
+) -> Credentials:
+    """Ask a provider, off the loop when it may block."""
+    if provider.blocking:
+        return await loop.run_in_executor(None, obtain, provider, challenge)
+    return obtain(provider, challenge)
+
+
+class ConnectionPool:
+    """The connections of one client, keyed by where they lead.
+
+    A place is (the address to connect to, the broker behind it when a proxy is used, a slot number below
+    ``connections_per_broker``). Callers that ask for a place which is being connected share the attempt.
+    """
+
+    def __init__(self, settings: ClientSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._closed = False
+        self._connections: dict[tuple[Address, str | None, int], asyncio.Task[BrokerConnection]] = {}
+        self._tls_context: ssl.SSLContext | None = None
+        self._slot = 0
+
+    async def get(
+        self, address: Address, *, proxy_to_broker: str | None = None, slot: int | None = None
+    ) -> BrokerConnection:
+        """The connection to ``address``, opened if need be.
+
+        Raises `ConnectError`, `Timeout`, `AuthenticationError` and what else the handshake may end with.
+        """
+        if self._closed:
+            raise ConnectError("the client is closed")
+        if slot is None:
+            self._slot = slot = (self._slot + 1) % self._settings.connections_per_broker
+        key = (address, proxy_to_broker, slot)
+        task = self._connections.get(key)
+        if task is None or (task.done() and _unusable(task)):
+            task = self._loop.create_task(self._open(key))
+            task.add_done_callback(_retrieve)
+            self._connections[key] = task
+        return await asyncio.shield(task)
+
+    @property
+    def connections(self) -> list[BrokerConnection]:
+        """The connections that are open now."""
+        return [t.result() for t in self._connections.values() if t.done() and not _unusable(t)]
+
+    async def _open(self, key: tuple[Address, str | None, int]) -> BrokerConnection:
+        address, proxy_to_broker, _ = key
+        timeout = self._settings.connection_timeout_seconds
+        try:
+            return await asyncio.wait_for(self._connect(address, proxy_to_broker, key), timeout)
+        except TimeoutError as error:
+            if isinstance(error, PulsarException):
+                raise
+            raise ConnectError(
+                f"{address} did not accept a connection within {timeout:g} s; is the address right and "
+                "reachable from here (firewall, VPN)?"
+            ) from None
+
+    async def _connect(
+        self, address: Address, proxy_to_broker: str | None, key: tuple[Address, str | None, int]
+    ) -> BrokerConnection:
+        provider = self._settings.credentials
+        credentials = await obtain_credentials(self._loop, provider)
+
+        def make_protocol() -> BrokerConnection:
+            core = ClientConnection(
+                credentials,
+                now=self._loop.time(),
+                peer=str(address) if proxy_to_broker is None else f"{address} (for {proxy_to_broker})",
+                tls=address.tls,
+                proxy_to_broker=proxy_to_broker,
+                # The attempt as a whole is bounded by wait_for; the core's limit speaks first.
+                handshake_timeout_seconds=self._settings.connection_timeout_seconds * 0.95,
+                keepalive_interval_seconds=self._settings.keepalive_interval_seconds,
+            )
+            return BrokerConnection(core, provider, self._loop, lambda lost: self._lost(key, lost))
+
+        connection: BrokerConnection | None = None
+        try:
+            _, connection = await self._loop.create_connection(
+                make_protocol,
+                address.host,
+                address.port,
+                ssl=self._context() if address.tls else None,
+                server_hostname=address.host if address.tls else None,
+            )
+            await connection.ready
+        except (OSError, ssl.SSLError) as error:
+            if isinstance(error, PulsarException):
+                raise
+            raise _connect_error(address, error) from error
+        except asyncio.CancelledError:
+            if connection is not None:
+                connection.abort(ConnectError(f"connecting to {address} was given up"))
+            raise
+        logger.debug("connected to %s, server %s", connection.peer, connection.server_version)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls_context is None:
+            self._tls_context = make_context(self._settings.tls)
+        return self._tls_context
+
+    def _lost(self, key: tuple[Address, str | None, int], connection: BrokerConnection) -> None:
+        task = self._connections.get(key)
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+            if task.result() is connection:
+                del self._connections[key]
+
+    def close(self) -> None:
+        """End all connections; attempts that run are cancelled."""
+        self._closed = True
+        tasks = list(self._connections.values())
+        self._connections.clear()
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+            elif not _unusable(task):
+                task.result().close()
+
+
+def _unusable(task: asyncio.Task[BrokerConnection]) -> bool:
+    return task.cancelled() or task.exception() is not None or task.result().closed
+
+
+def _retrieve(task: asyncio.Task[BrokerConnection]) -> None:
+    """Mark the exception as seen: whoever asked has gone, for example cancelled."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectError:
+    import socket
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConnectError(
+            f"the TLS certificate of {address} is not trusted: {error.verify_message}; give the signing "
+            "certificate in tls_trust_certs_file_path, or use the host name that the certificate names"
+        )
+    if isinstance(error, ssl.SSLError):
+        return ConnectError(
+            f"TLS with {address} failed: {error.reason or error}; does that port speak TLS (usually 6651)?"
+        )
+    if isinstance(error, socket.gaierror):
+        return ConnectError(f"the host name {address.host!r} of {address} is unknown; check the service URL")
+    if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
+        return ConnectError(
+            f"{address} refused the connection: nothing listens there; is the broker running, and is the "
+            "port right (plain usually 6650, TLS 6651)?"
+        )
+    return ConnectError(f"cannot connect to {address}: {error.strerror or error}")
+
+
+__all__ = ["BrokerConnection", "ConnectionPool", "FrameReceiver", "State"]

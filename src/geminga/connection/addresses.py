@@ -1,0 +1,104 @@
+"""Service URLs and broker addresses.
+
+A service URL is ``pulsar://host[:port][,host[:port]...]`` or the same with ``pulsar+ssl``. Several
+hosts are alternatives: a client tries them in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from geminga.errors import InvalidUrl
+
+PLAIN_SCHEME = "pulsar"
+TLS_SCHEME = "pulsar+ssl"
+DEFAULT_PORTS = {PLAIN_SCHEME: 6650, TLS_SCHEME: 6651}
+_FORM = "use pulsar://host[:port][,host[:port]...] or pulsar+ssl://host[:port]"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens. IPv6 hosts are kept without their brackets."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @property
+    def host_port(self) -> str:
+        """``host:port`` with brackets around an IPv6 host: what ``proxy_to_broker_url`` carries."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{TLS_SCHEME if self.tls else PLAIN_SCHEME}://{self.host_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUrl:
+    """A parsed service URL; ``addresses`` has at least one element, in the order written."""
+
+    text: str
+    tls: bool
+    addresses: tuple[Address, ...]
+
+    @staticmethod
+    def parse(text: str) -> ServiceUrl:
+        """Raises `InvalidUrl` naming the URL, what is wrong with it, and the forms allowed."""
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidUrl(f"service URL {text!r} is empty or not text; {_FORM}")
+        scheme, separator, rest = text.strip().partition("://")
+        scheme = scheme.lower()
+        if not separator:
+            raise InvalidUrl(f"service URL {text!r} has no scheme; {_FORM}")
+        if scheme in ("http", "https"):
+            raise InvalidUrl(
+                f"service URL {text!r} is the address of the REST interface; this client speaks the "
+                f"binary protocol (usually port 6650): {_FORM}"
+            )
+        if scheme not in DEFAULT_PORTS:
+            raise InvalidUrl(f"service URL {text!r} has the scheme {scheme!r}; {_FORM}")
+        hosts = rest.rstrip("/")
+        if "/" in hosts or "?" in hosts or "#" in hosts:
+            raise InvalidUrl(f"service URL {text!r} has a path after the port; {_FORM}")
+        tls = scheme == TLS_SCHEME
+        addresses = tuple(_parse_host(text, part, tls) for part in hosts.split(","))
+        return ServiceUrl(text.strip(), tls, addresses)
+
+
+def _parse_host(url: str, part: str, tls: bool) -> Address:
+    part = part.strip()
+    if "@" in part:
+        raise InvalidUrl(
+            f"service URL of host {part.rpartition('@')[2]!r} holds user data; credentials go into the "
+            "client's authentication argument"
+        )
+    default = DEFAULT_PORTS[TLS_SCHEME if tls else PLAIN_SCHEME]
+    if part.startswith("["):
+        host, bracket, tail = part[1:].partition("]")
+        if not bracket or (tail and not tail.startswith(":")):
+            raise InvalidUrl(f"service URL {url!r}: {part!r} is not [ipv6]:port; {_FORM}")
+        port_text = tail[1:] if tail else None
+    elif part.count(":") > 1:
+        raise InvalidUrl(f"service URL {url!r}: write an IPv6 address in brackets, [{part}]:{default}")
+    else:
+        host, colon, tail = part.partition(":")
+        port_text = tail if colon else None
+    if not host or any(c.isspace() for c in host):
+        raise InvalidUrl(f"service URL {url!r} has an empty host or one with spaces; {_FORM}")
+    port = default
+    if port_text is not None:
+        if not (port_text.isascii() and port_text.isdigit() and 1 <= int(port_text) <= 65535):
+            raise InvalidUrl(f"service URL {url!r} has the port {port_text!r}; allowed: 1 to 65535")
+        port = int(port_text)
+    return Address(host, port, tls)
+
+
+def parse_broker_url(text: str) -> Address:
+    """The address in a broker's answer (``brokerServiceUrl``): exactly one host.
+
+    Raises `InvalidUrl` as `ServiceUrl.parse` does.
+    """
+    url = ServiceUrl.parse(text)
+    if len(url.addresses) != 1:
+        raise InvalidUrl(f"broker URL {text!r} names {len(url.addresses)} hosts; one is expected")
+    return url.addresses[0]

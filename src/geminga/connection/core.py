@@ -1,0 +1,399 @@
+"""The client's end of one broker connection, without I/O.
+
+The caller's contract: `start` once; `receive` for every piece of data; `tick` when `next_deadline` has
+passed; after each of these, write what `take_output` gives. ``receive`` and ``tick`` return events.
+Everything takes ``now``, seconds of a monotonic clock; nothing here reads a clock or a socket.
+
+The life of a connection (framing.md section 3)::
+
+    START -> HANDSHAKE -> READY -> CLOSED
+                 |  ^
+                 v  |
+              CHALLENGED      the broker wants more credentials before it says CONNECTED
+
+`TRANSITIONS` is the whole state machine. A pair of state and input that it lacks is the peer's fault
+when the input came from the peer (`ProtocolError`) and ours when it came from the owner
+(`RuntimeError`). Frames for producers and consumers, the bulk of the traffic, are events themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from geminga.connection import commands
+from geminga.connection.addresses import Address, parse_broker_url
+from geminga.connection.authentication import Credentials
+from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, Pulse
+from geminga.connection.requests import ANSWERS, RequestTable, is_interim, request_id_of
+from geminga.errors import ConnectError, InvalidUrl, ProtocolError, Timeout, from_server
+from geminga.wire.frames import (
+    FRAME_PADDING,
+    MAX_MESSAGE_SIZE,
+    PROTOCOL_VERSION,
+    Frame,
+    FrameDecoder,
+    encode_command,
+)
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+
+UNSOLICITED_REQUEST_ID = (1 << 64) - 1
+"""The request id of what a broker sends unasked (framing.md section 3)."""
+
+ANNOUNCED_MESSAGE_SIZE_MAX = 1 << 30
+"""A broker that announces a larger ``max_message_size`` is believed up to this."""
+
+
+class State(Enum):
+    START = "start"
+    HANDSHAKE = "handshake"
+    CHALLENGED = "challenged"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class Input(Enum):
+    """What can happen to a connection. The first group comes from the owner, the second from the peer."""
+
+    OPENED = "transport opened"
+    CREDENTIALS = "credentials given"
+    REQUEST = "request sent"
+    CLOSE = "transport closed"
+
+    CONNECTED = "CONNECTED"
+    CHALLENGE = "AUTH_CHALLENGE"
+    ANSWER = "answer to a request"
+    HANDLE_FRAME = "frame for a producer or consumer"
+    PING = "PING"
+    PONG = "PONG"
+
+
+OWNER_INPUTS = frozenset({Input.OPENED, Input.CREDENTIALS, Input.REQUEST, Input.CLOSE})
+
+TRANSITIONS: dict[tuple[State, Input], State] = {
+    (State.START, Input.OPENED): State.HANDSHAKE,
+    (State.START, Input.CLOSE): State.CLOSED,
+    (State.HANDSHAKE, Input.CONNECTED): State.READY,
+    (State.HANDSHAKE, Input.CHALLENGE): State.CHALLENGED,
+    (State.HANDSHAKE, Input.PING): State.HANDSHAKE,
+    (State.HANDSHAKE, Input.PONG): State.HANDSHAKE,
+    (State.HANDSHAKE, Input.ANSWER): State.CLOSED,
+    (State.HANDSHAKE, Input.CLOSE): State.CLOSED,
+    (State.CHALLENGED, Input.CREDENTIALS): State.HANDSHAKE,
+    (State.CHALLENGED, Input.PING): State.CHALLENGED,
+    (State.CHALLENGED, Input.PONG): State.CHALLENGED,
+    (State.CHALLENGED, Input.ANSWER): State.CLOSED,
+    (State.CHALLENGED, Input.CLOSE): State.CLOSED,
+    (State.READY, Input.CHALLENGE): State.READY,
+    (State.READY, Input.CREDENTIALS): State.READY,
+    (State.READY, Input.REQUEST): State.READY,
+    (State.READY, Input.ANSWER): State.READY,
+    (State.READY, Input.HANDLE_FRAME): State.READY,
+    (State.READY, Input.PING): State.READY,
+    (State.READY, Input.PONG): State.READY,
+    (State.READY, Input.CLOSE): State.CLOSED,
+    (State.CLOSED, Input.CLOSE): State.CLOSED,
+    # Credentials may come late: the connection ended while a supplier was asked for them.
+    (State.CLOSED, Input.CREDENTIALS): State.CLOSED,
+}
+
+HANDLE_FRAMES = frozenset(
+    {
+        Type.SEND_RECEIPT,
+        Type.SEND_ERROR,
+        Type.MESSAGE,
+        Type.ACTIVE_CONSUMER_CHANGE,
+        Type.REACHED_END_OF_TOPIC,
+        Type.ACK_RESPONSE,
+    }
+)
+"""Frames that go to one producer or consumer as they are."""
+
+NOTICES = frozenset({Type.CLOSE_PRODUCER, Type.CLOSE_CONSUMER, Type.TOPIC_MIGRATED, Type.WATCH_TOPIC_UPDATE})
+"""Frames about one producer, consumer or watcher that the connection turns into events."""
+
+INPUT_OF_TYPE: dict[int, Input] = {
+    Type.CONNECTED: Input.CONNECTED,
+    Type.AUTH_CHALLENGE: Input.CHALLENGE,
+    Type.PING: Input.PING,
+    Type.PONG: Input.PONG,
+    **dict.fromkeys(ANSWERS, Input.ANSWER),
+    **dict.fromkeys(HANDLE_FRAMES, Input.HANDLE_FRAME),
+    **dict.fromkeys(NOTICES, Input.HANDLE_FRAME),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The handshake is done. ``max_message_size`` is the broker's, in bytes."""
+
+    server_version: str
+    protocol_version: int
+    max_message_size: int
+    supports_topic_watchers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsWanted:
+    """The broker challenges: ask the provider and call `ClientConnection.give_credentials`."""
+
+    method: str
+    challenge: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """``command`` answers the request; see `requests.error_of` for what it says."""
+
+    request_id: int
+    command: pb.BaseCommand
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimedOut:
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandleClosed:
+    """The broker closed a producer or consumer; ``assigned`` is the new broker's address, if it said so."""
+
+    producer: bool
+    handle_id: int
+    assigned: Address | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMoved:
+    """The topic of a producer or consumer moved to another cluster, whose service URL this is."""
+
+    producer: bool
+    handle_id: int
+    service_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchUpdate:
+    """A topic list watcher reports a change; ``command`` is the whole WATCH_TOPIC_UPDATE."""
+
+    command: pb.BaseCommand
+
+
+Event = (
+    Frame
+    | Connected
+    | CredentialsWanted
+    | RequestAnswered
+    | RequestTimedOut
+    | HandleClosed
+    | TopicMoved
+    | WatchUpdate
+)
+
+
+class ClientConnection:
+    """See the module's text. ``peer`` only serves messages: it names the broker in errors."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        now: float,
+        peer: str,
+        tls: bool = False,
+        proxy_to_broker: str | None = None,
+        handshake_timeout_seconds: float = 10.0,
+        keepalive_interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self.peer = peer
+        self.state = State.START
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self.protocol_version = 0
+        self.server_version = ""
+        self.supports_topic_watchers = False
+        self._tls = tls
+        self._credentials: Credentials | None = credentials
+        self._proxy_to_broker = proxy_to_broker
+        self._handshake_timeout_seconds = handshake_timeout_seconds
+        self._handshake_deadline = now + handshake_timeout_seconds
+        self._keepalive = KeepAlive(keepalive_interval_seconds, now)
+        self._requests = RequestTable()
+        self._decoder = FrameDecoder()
+        self._output: list[bytes] = []
+
+    # --- the owner's side ------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """The transport is open: send CONNECT."""
+        self._move(Input.OPENED)
+        self._keepalive.last_received = now
+        assert self._credentials is not None
+        self._send(commands.connect(self._credentials, PROTOCOL_VERSION, self._proxy_to_broker))
+        self._credentials = None  # not kept: a challenge asks the provider again
+
+    def give_credentials(self, credentials: Credentials) -> None:
+        """The answer to `CredentialsWanted`; ignored when the connection has ended meanwhile."""
+        self._move(Input.CREDENTIALS)
+        if self.state is not State.CLOSED:
+            self._send(commands.auth_response(credentials, PROTOCOL_VERSION))
+
+    def request(self, command: pb.BaseCommand, request_id: int, deadline: float) -> None:
+        """Send a command that will be answered under ``request_id``.
+
+        Raises `ConnectError` when the connection is closed or not ready.
+        """
+        if self.state is not State.READY:
+            raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
+        self._move(Input.REQUEST)
+        self._requests.add(request_id, deadline)
+        self._send(command)
+
+    def abandon(self, request_id: int) -> None:
+        """Nobody waits for this request any more: a late answer is dropped."""
+        self._requests.settle(request_id)
+
+    def close(self) -> list[int]:
+        """The transport ended. Returns the ids of the requests that will never be answered."""
+        self._move(Input.CLOSE)
+        return self._requests.drain()
+
+    def take_output(self) -> list[bytes]:
+        """The frames to write now, in order."""
+        output = self._output
+        if output:
+            self._output = []
+        return output
+
+    def next_deadline(self) -> float:
+        """When `tick` must run; infinity when closed."""
+        if self.state is State.READY:
+            return min(self._keepalive.next_deadline(), self._requests.next_deadline())
+        if self.state is State.CLOSED:
+            return float("inf")
+        return self._handshake_deadline
+
+    def tick(self, now: float) -> list[Event]:
+        """Time has passed. Raises `Timeout` (handshake) or `ConnectError` (silent peer): abort then."""
+        if self.state is State.CLOSED:
+            return []
+        if self.state is not State.READY:
+            if now < self._handshake_deadline:
+                return []
+            raise Timeout(
+                f"{self.peer} did not finish the handshake within {self._handshake_timeout_seconds:g} s; "
+                "is it a Pulsar broker, and does the scheme (pulsar:// or pulsar+ssl://) match the port?"
+            )
+        events: list[Event] = [RequestTimedOut(request_id) for request_id in self._requests.expire(now)]
+        pulse = self._keepalive.tick(now)
+        if pulse is Pulse.SEND_PING:
+            self._send(commands.PING)
+        elif pulse is Pulse.PEER_SILENT:
+            raise ConnectError(
+                f"{self.peer} sent nothing for {2 * self._keepalive.interval_seconds:g} s, "
+                "not even the answer to a PING"
+            )
+        return events
+
+    # --- the peer's side -------------------------------------------------------------------------
+
+    def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
+        """Bytes arrived. Raises `ProtocolError` (abort the connection), or what the broker reported when
+        it refused the handshake (`AuthenticationError`, `AuthorizationError`, ...)."""
+        self._keepalive.last_received = now
+        events: list[Event] = []
+        for frame in self._decoder.feed(data):
+            if frame.type in HANDLE_FRAMES and self.state is State.READY:
+                events.append(frame)
+            else:
+                event = self._control(frame, now)
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def _control(self, frame: Frame, now: float) -> Event | None:
+        kind = INPUT_OF_TYPE.get(frame.type)
+        if kind is None:
+            raise ProtocolError(f"{self.peer} sent command type {frame.type}, which no client accepts")
+        before = self.state
+        if before is State.CLOSED:
+            return None
+        self._move(kind)
+        command = frame.command
+        if kind is Input.ANSWER:
+            return self._answer(command, before)
+        if kind is Input.PING:
+            self._send(commands.PONG)
+            return None
+        if kind is Input.CONNECTED:
+            return self._connected(command.connected)
+        if kind is Input.CHALLENGE:
+            challenge = command.authChallenge.challenge
+            return CredentialsWanted(challenge.auth_method_name, challenge.auth_data)
+        if kind is Input.HANDLE_FRAME:
+            return self._notice(command)
+        return None
+
+    def _connected(self, connected: pb.CommandConnected) -> Connected:
+        if connected.HasField("max_message_size") and connected.max_message_size > 0:
+            self.max_message_size = min(connected.max_message_size, ANNOUNCED_MESSAGE_SIZE_MAX)
+        self._decoder.max_frame_size = self.max_message_size + FRAME_PADDING
+        self.protocol_version = connected.protocol_version
+        self.server_version = connected.server_version
+        self.supports_topic_watchers = connected.feature_flags.supports_topic_watchers
+        return Connected(
+            self.server_version, self.protocol_version, self.max_message_size, self.supports_topic_watchers
+        )
+
+    def _answer(self, command: pb.BaseCommand, before: State) -> Event | None:
+        if before is not State.READY:
+            # The broker refuses the handshake with an ERROR of its own (framing.md section 3).
+            if command.type != Type.ERROR:
+                raise ProtocolError(f"{self.peer} answered a request before CONNECTED")
+            raise from_server(
+                command.error.error, f"{self.peer} refused the connection: {command.error.message}"
+            )
+        request_id = request_id_of(command)
+        if is_interim(command):
+            # The wait for exclusive access has no limit of its own; the caller may still give up.
+            self._requests.extend(request_id, float("inf"))
+            return None
+        if not self._requests.settle(request_id):
+            return None  # late: timed out or abandoned
+        return RequestAnswered(request_id, command)
+
+    def _notice(self, command: pb.BaseCommand) -> Event:
+        if command.type == Type.WATCH_TOPIC_UPDATE:
+            return WatchUpdate(command)
+        if command.type == Type.TOPIC_MIGRATED:
+            moved = command.topicMigrated
+            url = moved.brokerServiceUrlTls if self._tls else moved.brokerServiceUrl
+            return TopicMoved(moved.resource_type == pb.CommandTopicMigrated.Producer, moved.resource_id, url)
+        if command.type == Type.CLOSE_PRODUCER:
+            producer = command.close_producer
+            return HandleClosed(True, producer.producer_id, self._assigned(producer))
+        consumer = command.close_consumer
+        return HandleClosed(False, consumer.consumer_id, self._assigned(consumer))
+
+    def _assigned(self, close: pb.CommandCloseProducer | pb.CommandCloseConsumer) -> Address | None:
+        url = close.assignedBrokerServiceUrlTls if self._tls else close.assignedBrokerServiceUrl
+        if not url:
+            return None
+        try:
+            return parse_broker_url(url)
+        except InvalidUrl:
+            return None  # only a hint: the lookup finds the broker
+
+    # --- shared ----------------------------------------------------------------------------------
+
+    def _move(self, kind: Input) -> None:
+        state = TRANSITIONS.get((self.state, kind))
+        if state is None:
+            if kind in OWNER_INPUTS:
+                raise RuntimeError(f"{kind.value} is not allowed in state {self.state.value}")
+            raise ProtocolError(f"{self.peer} sent {kind.value} in state {self.state.value}")
+        self.state = state
+
+    def _send(self, command: pb.BaseCommand) -> None:
+        self._output.append(encode_command(command))

@@ -1,0 +1,79 @@
+"""Finding the broker of a topic: LOOKUP, redirects, and the way through a proxy (framing.md section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from geminga.connection.addresses import Address, parse_broker_url
+from geminga.errors import InvalidUrl, LookupError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+REDIRECTS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlace:
+    """Where a topic is served.
+
+    ``broker`` is the address that the cluster gave. When ``through_service_url`` is true it cannot be
+    reached directly: connect to the service URL and name ``broker.host_port`` in that CONNECT.
+    """
+
+    broker: Address
+    through_service_url: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskBroker:
+    """The next question: to ``address`` (None: the service URL), with ``authoritative`` as told."""
+
+    address: Address | None
+    authoritative: bool
+
+
+class TopicLookup:
+    """One lookup conversation. Put `question` to the broker it names, give the answer to `answered`."""
+
+    __slots__ = ("_redirects_left", "_redirects_max", "_tls", "question", "topic")
+
+    def __init__(self, topic: str, *, tls: bool, redirects_max: int = REDIRECTS_MAX) -> None:
+        self.topic = topic
+        self.question = AskBroker(None, False)
+        self._tls = tls
+        self._redirects_max = redirects_max
+        self._redirects_left = redirects_max
+
+    def answered(self, command: pb.BaseCommand) -> BrokerPlace | None:
+        """Take a LOOKUP_RESPONSE that reports no error; None: `question` is the next step.
+
+        Raises `LookupError` after too many redirects or when the answer has no usable address.
+        """
+        answer = command.lookupTopicResponse
+        address = self._address(answer)
+        if answer.response == pb.CommandLookupTopicResponse.Connect:
+            return BrokerPlace(address, answer.proxy_through_service_url)
+        if self._redirects_left == 0:
+            raise LookupError(
+                f"lookup of {self.topic!r} was redirected more than {self._redirects_max} times, last to "
+                f"{address}; the cluster does not agree on an owner, check its brokers"
+            )
+        self._redirects_left -= 1
+        # Behind a proxy the redirected question goes through the service URL, too.
+        target = None if answer.proxy_through_service_url else address
+        self.question = AskBroker(target, answer.authoritative)
+        return None
+
+    def _address(self, answer: pb.CommandLookupTopicResponse) -> Address:
+        url = answer.brokerServiceUrlTls if self._tls else answer.brokerServiceUrl
+        if not url:
+            kind, other = ("TLS", "pulsar://") if self._tls else ("plain", "pulsar+ssl://")
+            raise LookupError(
+                f"lookup of {self.topic!r}: the broker gave no address for {kind} connections; "
+                f"should the service URL start with {other}?"
+            )
+        try:
+            return parse_broker_url(url)
+        except InvalidUrl as error:
+            raise LookupError(
+                f"lookup of {self.topic!r}: the broker's answer is unusable: {error}"
+            ) from error
