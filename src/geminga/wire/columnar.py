@@ -542,25 +542,35 @@ class EncodedBatch:
 
 
 _INPUT_COLUMNS = ("value", "key", "ordering_key", "properties", "event_time")
-_NO_BYTES: Bytes = np.empty(0, np.uint8)
-_NO_OFFSETS: NDArray[np.int32] = np.empty(0, np.int32)
-_NO_NULLS: NDArray[np.bool_] = np.empty(0, np.bool_)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Read-only: numba compiles a kernel once for each mix of writable and read-only arguments."""
+    array.flags.writeable = False
+    return array
+
+
+_NO_BYTES: Bytes = _frozen(np.empty(0, np.uint8))
+_NO_OFFSETS: NDArray[np.int32] = _frozen(np.empty(0, np.int32))
+_NO_NULLS: NDArray[np.bool_] = _frozen(np.empty(0, np.bool_))
 _NO_ROWS: Int64s = np.empty(0, np.int64)
 
 
 def _null_mask(array: pa.Array) -> NDArray[np.bool_]:
     if not array.null_count:
         return _NO_NULLS
-    return array.is_null().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    return _frozen(array.is_null().to_numpy(zero_copy_only=False))
 
 
 def _raw_binary(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     """Offsets and bytes of a binary or string array, without a copy."""
     _, offsets, data = array.buffers()
     if offsets is None or not len(array):
-        return np.zeros(len(array) + 1, np.int32), _NO_BYTES
+        return _frozen(np.zeros(len(array) + 1, np.int32)), _NO_BYTES
     bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return bounds, np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
+    return _frozen(bounds), _frozen(
+        np.frombuffer(data, np.uint8)
+    ) if data is not None and data.size else _NO_BYTES
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
@@ -605,7 +615,7 @@ class _Encoder:
         array = _column(pa.table({"event_time": column}), "event_time", pa.int64())
         if array is None:
             return _NO_ROWS
-        times: Int64s = array.fill_null(0).to_numpy(zero_copy_only=False)
+        times: Int64s = array.fill_null(0).to_numpy(zero_copy_only=False).copy()
         if len(times) and times.min() < 0:
             row = self.first_row + int(np.argmax(times < 0))
             raise InvalidMessage(
@@ -642,7 +652,7 @@ class _Encoder:
         if array.items.null_count:
             raise InvalidMessage("a property has a null value; the protocol carries text only")
         offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-        return (offsets, *_raw_binary(array.keys), *_raw_binary(array.items), _null_mask(array))
+        return (_frozen(offsets), *_raw_binary(array.keys), *_raw_binary(array.items), _null_mask(array))
 
     def _worst_size(self, maps: tuple[Any, ...]) -> int:
         size = self.count * _kernels().WORST_METADATA_SIZE

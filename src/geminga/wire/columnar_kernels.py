@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +28,29 @@ def _kernel(function: F) -> F:
 
 def _inline(function: F) -> F:
     return numba.njit(function, cache=True, nogil=True, inline="never")  # type: ignore[no-any-return]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _memcpy(typing_context, out, position, buffer, start, size):  # type: ignore[no-untyped-def]
+    """``out[position:position + size] = buffer[start:start + size]`` for arrays that never overlap.
+
+    A byte loop is not recognised as a copy, because of numba's handling of negative indices: it costs
+    2 ns a byte where this costs less than a tenth.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        target = context.make_array(signature.args[0])(context, builder, arguments[0])
+        source = context.make_array(signature.args[2])(context, builder, arguments[2])
+        cgutils.raw_memcpy(
+            builder,
+            builder.gep(target.data, [arguments[1]]),
+            builder.gep(source.data, [arguments[3]]),
+            arguments[4],
+            1,
+        )
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, buffer, types.int64, types.int64), generate
 
 
 # --- fields of an entry head (one row an entry) ---------------------------------------------------
@@ -279,15 +304,26 @@ def _parse_message_metadata(buffer, position, end, outer, message):  # type: ign
     message[PROPERTIES_END] = end
     message[PROPERTY_FIELD] = properties
     while position < end:
-        tag, position = _varint(buffer, position, end)
-        if position < 0:
-            return False, False
+        # One-byte varints are nearly all there are: they are read in place.
+        tag = np.int64(buffer[position])
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = _varint(buffer, position, end)
+            if position < 0:
+                return False, False
         field = tag >> 3
         wire_type = tag & 7
         if wire_type == 0:
-            value, position = _varint(buffer, position, end)
-            if position < 0:
+            if position >= end:
                 return False, False
+            value = np.int64(buffer[position])
+            if value < 0x80:
+                position += 1
+            else:
+                value, position = _varint(buffer, position, end)
+                if position < 0:
+                    return False, False
             if field == payload_size:
                 announced = value
                 if value < 0:
@@ -305,7 +341,13 @@ def _parse_message_metadata(buffer, position, end, outer, message):  # type: ign
             elif field == null_key:
                 key_is_null = value != 0
         elif wire_type == 2:
-            size, position = _varint(buffer, position, end)
+            if position >= end:
+                return False, False
+            size = np.int64(buffer[position])
+            if size < 0x80:
+                position += 1
+            else:
+                size, position = _varint(buffer, position, end)
             if position < 0 or size < 0 or size > end - position:
                 return False, False
             if field == key:
@@ -425,9 +467,7 @@ def gather(buffer, starts, sizes, offsets, out):  # type: ignore[no-untyped-def]
     for i in range(len(starts)):
         size = sizes[i]
         if size > 0:
-            start = starts[i]
-            for j in range(size):
-                out[position + j] = buffer[start + j]
+            _memcpy(out, position, buffer, starts[i], size)
             position += size
         offsets[i + 1] = position
 
@@ -472,8 +512,7 @@ def gather_keys(buffer, starts, sizes, is_base64, offsets, out):  # type: ignore
                     out[position] = (held >> bits) & 0xFF
                     position += 1
         elif size > 0:
-            for j in range(size):
-                out[position + j] = buffer[start + j]
+            _memcpy(out, position, buffer, start, size)
             position += size
         offsets[i + 1] = position
     return -1
@@ -502,10 +541,8 @@ def gather_properties(  # type: ignore[no-untyped-def]
                 continue
             size, position = _varint(buffer, position, end)
             key_start, key_size, value_start, value_size = _property_sizes(buffer, position, position + size)
-            for j in range(key_size):
-                keys[key_position + j] = buffer[key_start + j]
-            for j in range(value_size):
-                values[value_position + j] = buffer[value_start + j]
+            _memcpy(keys, key_position, buffer, key_start, key_size)
+            _memcpy(values, value_position, buffer, value_start, value_size)
             key_position += key_size
             value_position += value_size
             slot += 1
@@ -735,8 +772,7 @@ WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 6 + 6
 
 @_inline
 def _copy(out, position, buffer, start, size):  # type: ignore[no-untyped-def]
-    for j in range(size):
-        out[position + j] = buffer[start + j]
+    _memcpy(out, position, buffer, start, size)
     return position + size
 
 
