@@ -1,0 +1,66 @@
+"""The acknowledgement time-out: entries that the application took and did not acknowledge in time.
+
+All entries have the same time-out, so the order of their deadlines is the order in which they were
+taken; a ``dict`` keeps it.
+"""
+
+from __future__ import annotations
+
+EntryKey = tuple[int, int]
+
+
+class AckTimeout:
+    """The taken, unacknowledged entries of one consumer. ``timeout_seconds`` 0 switches it off.
+
+    Expiry is looked for once a ``tick_seconds``, so an entry is redelivered between one time-out and one
+    time-out plus one tick after it was taken.
+    """
+
+    def __init__(self, timeout_seconds: float, tick_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._tick_seconds = min(tick_seconds, timeout_seconds) if timeout_seconds else tick_seconds
+        self._deadlines: dict[EntryKey, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    @property
+    def enabled(self) -> bool:
+        return self._timeout_seconds > 0
+
+    def taken(self, key: EntryKey, now: float) -> None:
+        """A message of the entry was handed to the application; the time of the entry starts anew."""
+        if self._timeout_seconds:
+            self._deadlines.pop(key, None)
+            self._deadlines[key] = now + self._timeout_seconds
+
+    def settled(self, key: EntryKey) -> None:
+        """The entry was acknowledged, negatively acknowledged or redelivered."""
+        self._deadlines.pop(key, None)
+
+    def settled_through(self, key: EntryKey) -> None:
+        """A cumulative acknowledgement."""
+        for known in [k for k in self._deadlines if k <= key]:
+            del self._deadlines[known]
+
+    def clear(self) -> None:
+        self._deadlines.clear()
+
+    def next_deadline(self) -> float | None:
+        if not self._deadlines:
+            return None
+        first = next(iter(self._deadlines.values()))
+        # The next tick at or after the first deadline.
+        ticks = -(-first // self._tick_seconds)
+        return float(ticks * self._tick_seconds)
+
+    def take_expired(self, now: float) -> list[EntryKey]:
+        """The entries whose time-out has passed; they are forgotten here."""
+        expired: list[EntryKey] = []
+        for key, deadline in self._deadlines.items():
+            if deadline > now:
+                break
+            expired.append(key)
+        for key in expired:
+            del self._deadlines[key]
+        return expired

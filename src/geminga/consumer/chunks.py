@@ -1,0 +1,141 @@
+"""Chunked messages: one message cut into several entries, put together again.
+
+The rules are those of algorithms.md section 12. Entries of different producers interleave, so the
+pieces are kept by the message's uuid. Every verdict names the entries that are to be acknowledged
+unseen; the others stay unacknowledged and come again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Buffer = bytes | bytearray | memoryview
+EntryKey = tuple[int, int]
+"""``(ledger_id, entry_id)``"""
+
+
+@dataclass(slots=True)
+class ChunkVerdict:
+    """What became of a chunk.
+
+    ``payload`` is the whole message when this was its last chunk, with the ids of all chunks in
+    ``chunk_ids``; else None. ``acknowledge`` are entries to acknowledge unseen.
+    """
+
+    payload: bytes | None = None
+    chunk_ids: list[EntryKey] = field(default_factory=list)
+    acknowledge: list[EntryKey] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Open:
+    count: int
+    total_bytes: int
+    opened_at: float
+    parts: list[bytes] = field(default_factory=list)
+    ids: list[EntryKey] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class ChunkAssembler:
+    """The open chunked messages of one consumer.
+
+    At most ``pending_max`` are open; the oldest makes room for a new one, and is acknowledged when
+    ``acknowledge_oldest``. One that stays open longer than ``expiry_seconds`` is dropped and acknowledged
+    (0: never). A message larger than ``bytes_max`` is dropped and left unacknowledged.
+    """
+
+    def __init__(
+        self, *, pending_max: int, acknowledge_oldest: bool, expiry_seconds: float, bytes_max: int
+    ) -> None:
+        self._pending_max = pending_max
+        self._acknowledge_oldest = acknowledge_oldest
+        self._expiry_seconds = expiry_seconds
+        self._bytes_max = bytes_max
+        self._open: dict[str, _Open] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held for messages that are not complete."""
+        return sum(context.size_bytes for context in self._open.values())
+
+    def clear(self) -> None:
+        """Forget all: after a reconnect or a seek the broker sends every chunk again."""
+        self._open.clear()
+
+    def next_deadline(self) -> float | None:
+        """When the oldest open message expires; they are kept in the order of their opening."""
+        if not self._open or not self._expiry_seconds:
+            return None
+        return next(iter(self._open.values())).opened_at + self._expiry_seconds
+
+    def expire(self, now: float) -> list[EntryKey]:
+        """Drop what has been open for too long; returns the entries to acknowledge."""
+        expired: list[EntryKey] = []
+        while True:
+            deadline = self.next_deadline()
+            if deadline is None or deadline > now:
+                return expired
+            expired += self._open.pop(next(iter(self._open))).ids
+
+    def add(
+        self, metadata: pb.MessageMetadata, payload: Buffer, key: EntryKey, now: float, now_ms: int
+    ) -> ChunkVerdict:
+        """Take one chunk (decrypted, not decompressed). ``now_ms``: wall clock, for the age of the chunk."""
+        verdict = ChunkVerdict()
+        uuid = metadata.uuid
+        if metadata.chunk_id == 0:
+            self._begin(uuid, metadata, key, now, verdict)
+        context = self._open.get(uuid)
+        if context is None or metadata.chunk_id != len(context.parts):
+            self._out_of_order(uuid, context, metadata, key, now_ms, verdict)
+            return verdict
+        context.parts.append(bytes(payload))
+        context.ids.append(key)
+        context.size_bytes += len(payload)
+        if context.size_bytes > min(context.total_bytes, self._bytes_max):
+            # Larger than announced, or than accepted: it can never become a message.
+            del self._open[uuid]
+            return verdict
+        if len(context.parts) == context.count:
+            del self._open[uuid]
+            if context.size_bytes == context.total_bytes:
+                verdict.payload = b"".join(context.parts)
+                verdict.chunk_ids = context.ids
+        return verdict
+
+    def _begin(
+        self, uuid: str, metadata: pb.MessageMetadata, key: EntryKey, now: float, verdict: ChunkVerdict
+    ) -> None:
+        older = self._open.pop(uuid, None)
+        if older is not None and older.ids[0] != key:
+            # The producer sent the message again: the first attempt will never be finished.
+            verdict.acknowledge += older.ids
+        if len(self._open) >= self._pending_max:
+            oldest = self._open.pop(next(iter(self._open)))
+            if self._acknowledge_oldest:
+                verdict.acknowledge += oldest.ids
+        self._open[uuid] = _Open(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size, now)
+
+    def _out_of_order(
+        self, uuid: str, context: _Open | None, metadata: pb.MessageMetadata, key: EntryKey, now_ms: int,
+        verdict: ChunkVerdict,
+    ) -> None:  # fmt: skip
+        if context is not None and metadata.chunk_id < len(context.parts):
+            # Seen already. The same entry again is a redelivery; another one is the producer's repetition.
+            if key not in context.ids:
+                verdict.acknowledge.append(key)
+            return
+        ids = [key]
+        if context is not None:
+            del self._open[uuid]
+            ids = [*context.ids, key]
+        # A piece is missing. It may still be redelivered, unless the message is too old for that.
+        age_seconds = (now_ms - metadata.publish_time) / 1000
+        if self._expiry_seconds and age_seconds > self._expiry_seconds:
+            verdict.acknowledge += ids

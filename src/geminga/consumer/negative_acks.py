@@ -1,0 +1,62 @@
+"""Negative acknowledgements: entries that are redelivered after a delay.
+
+Due times are rounded up to a grid (an eighth of the delay, at most 100 ms), so that a burst of negative
+acknowledgements leaves in few commands and never early.
+"""
+
+from __future__ import annotations
+
+import heapq
+from math import ceil
+
+EntryKey = tuple[int, int]
+
+_GRID_SECONDS_MAX = 0.1
+
+
+class NegativeAcks:
+    """The entries of one consumer that wait for their redelivery."""
+
+    def __init__(self) -> None:
+        self._due: dict[EntryKey, float] = {}
+        self._heap: list[tuple[float, EntryKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: EntryKey, delay_seconds: float, now: float) -> None:
+        """Redeliver the entry in ``delay_seconds``; an entry that waits already keeps the earlier time."""
+        grid = min(_GRID_SECONDS_MAX, delay_seconds / 8)
+        due = now + delay_seconds
+        if grid:
+            due = ceil(due / grid) * grid
+        known = self._due.get(key)
+        if known is None or due < known:
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, key))
+
+    def cancel(self, key: EntryKey) -> None:
+        """The entry was acknowledged after all."""
+        self._due.pop(key, None)
+
+    def clear(self) -> None:
+        """Everything is redelivered anyway: a reconnect, a seek, redeliver_unacknowledged_messages."""
+        self._due.clear()
+        self._heap.clear()
+
+    def next_deadline(self) -> float | None:
+        heap = self._heap
+        while heap and self._due.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take_due(self, now: float) -> list[EntryKey]:
+        """The entries whose time has come, in order of time."""
+        due: list[EntryKey] = []
+        while True:
+            deadline = self.next_deadline()
+            if deadline is None or deadline > now:
+                return due
+            _, key = heapq.heappop(self._heap)
+            del self._due[key]
+            due.append(key)

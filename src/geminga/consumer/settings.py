@@ -1,0 +1,319 @@
+"""What a consumer or reader can be told: frozen settings that check themselves.
+
+Argument names and defaults are ``pulsar-client``'s where it has them (algorithms.md section 8); times
+that it counts in milliseconds keep their ``_ms`` ending, all others are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from geminga.config import check_int, check_seconds, check_type, refuse
+from geminga.ids import MessageId, TopicName
+
+
+class ConsumerType(Enum):
+    """How the consumers of one subscription share its messages. The values are the wire's ``SubType``."""
+
+    Exclusive = 0
+    Shared = 1
+    Failover = 2
+    KeyShared = 3
+
+
+class InitialPosition(Enum):
+    """Where a durable subscription starts when it is created."""
+
+    Latest = 0
+    Earliest = 1
+
+
+class KeySharedMode(Enum):
+    """Who decides which keys a Key_Shared consumer gets: the broker, or the consumer's own ranges."""
+
+    AutoSplit = 0
+    Sticky = 1
+
+
+class RegexSubscriptionMode(Enum):
+    """Which topics a pattern may match."""
+
+    PersistentOnly = 0
+    NonPersistentOnly = 1
+    AllTopics = 2
+
+
+class ConsumerCryptoFailureAction(Enum):
+    """What happens to a message that cannot be decrypted.
+
+    ``FAIL``: it is not delivered and stays unacknowledged; ``DISCARD``: it is acknowledged unseen;
+    ``CONSUME``: it is delivered encrypted, with its encryption context.
+    """
+
+    FAIL = 0
+    DISCARD = 1
+    CONSUME = 2
+
+
+HASH_RANGE_MAX = 65535
+"""The last slot of the Key_Shared hash range (algorithms.md section 3)."""
+
+
+class ConsumerKeySharedPolicy:
+    """Key_Shared behaviour, with ``pulsar-client``'s constructor.
+
+    ``sticky_ranges`` are inclusive pairs within 0..65535; they are needed for ``KeySharedMode.Sticky``.
+    """
+
+    __slots__ = ("_allow_out_of_order_delivery", "_key_shared_mode", "_sticky_ranges")
+
+    def __init__(
+        self,
+        key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
+        allow_out_of_order_delivery: bool = False,
+        sticky_ranges: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        check_type("key_shared_mode", key_shared_mode, KeySharedMode)
+        check_type("allow_out_of_order_delivery", allow_out_of_order_delivery, bool)
+        ranges = tuple(sorted((low, high) for low, high in sticky_ranges or ()))
+        if key_shared_mode is KeySharedMode.Sticky and not ranges:
+            refuse("sticky_ranges", sticky_ranges, "at least one (first, last) pair with KeySharedMode.Sticky")
+        previous = -1
+        for low, high in ranges:
+            check_int("sticky_ranges", low, 0, HASH_RANGE_MAX)
+            check_int("sticky_ranges", high, low, HASH_RANGE_MAX)
+            if low <= previous:
+                refuse("sticky_ranges", sticky_ranges, "ranges that do not overlap")
+            previous = high
+        self._key_shared_mode = key_shared_mode
+        self._allow_out_of_order_delivery = allow_out_of_order_delivery
+        self._sticky_ranges = ranges
+
+    @property
+    def key_shared_mode(self) -> KeySharedMode:
+        return self._key_shared_mode
+
+    @property
+    def allow_out_of_order_delivery(self) -> bool:
+        return self._allow_out_of_order_delivery
+
+    @property
+    def sticky_ranges(self) -> list[tuple[int, int]]:
+        return list(self._sticky_ranges)
+
+
+class ConsumerBatchReceivePolicy:
+    """When `batch_receive` returns: enough messages, enough bytes, or the time-out; negative means no limit."""
+
+    __slots__ = ("max_num_bytes", "max_num_message", "timeout_ms")
+
+    def __init__(
+        self, max_num_message: int = -1, max_num_bytes: int = 10 * 1024 * 1024, timeout_ms: int = 100
+    ) -> None:
+        self.max_num_message = check_int("max_num_message", max_num_message)
+        self.max_num_bytes = check_int("max_num_bytes", max_num_bytes)
+        self.timeout_ms = check_int("timeout_ms", timeout_ms)
+        if max_num_message <= 0 and max_num_bytes <= 0 and timeout_ms <= 0:
+            refuse("ConsumerBatchReceivePolicy", (max_num_message, max_num_bytes, timeout_ms), "one limit > 0")
+
+
+class ConsumerDeadLetterPolicy:
+    """Where messages go that were redelivered more than ``max_redeliver_count`` times.
+
+    ``dead_letter_topic`` is ``<topic>-<subscription>-DLQ`` by default, ``retry_letter_topic``
+    ``<topic>-<subscription>-RETRY``. ``initial_subscription_name`` is created with the dead letter
+    topic, so that what is sent there is kept.
+    """
+
+    __slots__ = ("dead_letter_topic", "initial_subscription_name", "max_redeliver_count", "retry_letter_topic")
+
+    def __init__(
+        self,
+        max_redeliver_count: int,
+        dead_letter_topic: str | None = None,
+        initial_subscription_name: str | None = None,
+        *,
+        retry_letter_topic: str | None = None,
+    ) -> None:
+        self.max_redeliver_count = check_int("max_redeliver_count", max_redeliver_count, 1)
+        self.dead_letter_topic = dead_letter_topic
+        self.initial_subscription_name = initial_subscription_name
+        self.retry_letter_topic = retry_letter_topic
+        for name in (dead_letter_topic, retry_letter_topic):
+            if name is not None:
+                TopicName.parse(name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedeliveryBackoff:
+    """Delay before a negatively acknowledged message is redelivered, by its redelivery count.
+
+    ``first × multiplier ** redelivery_count``, never above ``max``.
+    """
+
+    first_seconds: float = 1.0
+    max_seconds: float = 60.0
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_seconds("first_seconds", self.first_seconds, 0.001)
+        check_seconds("max_seconds", self.max_seconds, self.first_seconds)
+        if not self.multiplier >= 1.0:
+            refuse("multiplier", self.multiplier, "a number >= 1")
+
+    def delay_seconds(self, redelivery_count: int) -> float:
+        # Beyond 64 doublings a float power only overflows; the cap was reached long before.
+        return float(min(self.max_seconds, self.first_seconds * self.multiplier ** min(redelivery_count, 64)))
+
+
+Decryptor = Callable[[Any, Any], bytes]
+"""``(MessageMetadata, payload) -> plain payload``; raises `geminga.errors.CryptoError`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSettings:
+    """All that decides how a consumer behaves.
+
+    Limits: at most ``receiver_queue_size`` messages are asked for ahead of the application (0: one at
+    a time, when it asks), and no more are asked for while ``receiver_queue_bytes_max`` bytes wait.
+    """
+
+    consumer_type: ConsumerType = ConsumerType.Exclusive
+    schema: Any = None
+    receiver_queue_size: int = 1000
+    receiver_queue_bytes_max: int = 128 * 1024 * 1024
+    max_total_receiver_queue_size_across_partitions: int = 50000
+    consumer_name: str | None = None
+    priority_level: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    initial_position: InitialPosition = InitialPosition.Latest
+    durable: bool = True
+    start_message_id: MessageId | None = None
+    start_message_id_inclusive: bool = False
+    start_message_rollback_seconds: int = 0
+    is_read_compacted: bool = False
+    replicate_subscription_state_enabled: bool = False
+    force_topic_creation: bool = True
+    key_shared_policy: ConsumerKeySharedPolicy | None = None
+
+    ack_grouping_time_ms: int = 100
+    ack_grouping_max: int = 1000
+    ack_receipt_enabled: bool = False
+    batch_index_ack_enabled: bool = False
+    unacked_messages_timeout_ms: int | None = None
+    unacked_messages_tick_ms: int = 1000
+    negative_ack_redelivery_delay_ms: int = 60000
+    negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
+    dead_letter_policy: ConsumerDeadLetterPolicy | None = None
+    retry_enabled: bool = False
+
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60000
+    message_bytes_max: int = 512 * 1024 * 1024
+    """The largest payload that is accepted after decompression or chunk assembly, in bytes."""
+
+    decryptor: Decryptor | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+
+    message_listener: Callable[[Any, Any], Any] | None = None
+    batch_receive_policy: ConsumerBatchReceivePolicy | None = None
+    pattern_auto_discovery_period: float = 60.0
+    regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    auto_update_partitions_seconds: float = 60.0
+    broker_consumer_stats_cache_time_ms: int = 30000
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        self._check_numbers()
+        shared = self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+        if self.is_read_compacted and shared:
+            refuse("is_read_compacted", True, "False for Shared and KeyShared subscriptions")
+        if self.start_message_id is not None and self.durable:
+            refuse("start_message_id", self.start_message_id, "None for a durable subscription")
+        if self.retry_enabled and not shared:
+            refuse("retry_enabled", True, "False for Exclusive and Failover: they keep the order of messages")
+        for mapping in (self.properties, self.subscription_properties):
+            for key, value in mapping.items():
+                check_type("properties key", key, str)
+                check_type(f"properties[{key!r}]", value, str)
+
+    def _check_kinds(self) -> None:
+        check_type("consumer_type", self.consumer_type, ConsumerType)
+        check_type("initial_position", self.initial_position, InitialPosition)
+        check_type("crypto_failure_action", self.crypto_failure_action, ConsumerCryptoFailureAction)
+        check_type("regex_subscription_mode", self.regex_subscription_mode, RegexSubscriptionMode)
+        check_type("key_shared_policy", self.key_shared_policy, ConsumerKeySharedPolicy, optional=True)
+        check_type("dead_letter_policy", self.dead_letter_policy, ConsumerDeadLetterPolicy, optional=True)
+        check_type("batch_receive_policy", self.batch_receive_policy, ConsumerBatchReceivePolicy, optional=True)
+        check_type("consumer_name", self.consumer_name, str, optional=True)
+        check_type("start_message_id", self.start_message_id, MessageId, optional=True)
+        for flag in (
+            "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
+            "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
+            "retry_enabled", "auto_ack_oldest_chunked_message_on_queue_full",
+        ):  # fmt: skip
+            check_type(flag, getattr(self, flag), bool)
+
+    def _check_numbers(self) -> None:
+        check_int("receiver_queue_size", self.receiver_queue_size, 0, 10_000_000)
+        check_int("receiver_queue_bytes_max", self.receiver_queue_bytes_max, 1)
+        check_int(
+            "max_total_receiver_queue_size_across_partitions",
+            self.max_total_receiver_queue_size_across_partitions, 1,
+        )  # fmt: skip
+        check_int("priority_level", self.priority_level, 0)
+        check_int("start_message_rollback_seconds", self.start_message_rollback_seconds, 0)
+        check_int("ack_grouping_time_ms", self.ack_grouping_time_ms, 0, 3_600_000)
+        check_int("ack_grouping_max", self.ack_grouping_max, 1, 100_000)
+        if self.unacked_messages_timeout_ms:
+            check_int("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
+        check_int("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 10)
+        check_int("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
+        check_int("max_pending_chunked_message", self.max_pending_chunked_message, 1)
+        check_int(
+            "expire_time_of_incomplete_chunked_message_ms",
+            self.expire_time_of_incomplete_chunked_message_ms, 0,
+        )  # fmt: skip
+        check_int("message_bytes_max", self.message_bytes_max, 1)
+        check_seconds("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0.01)
+        check_seconds("auto_update_partitions_seconds", self.auto_update_partitions_seconds, 0.01)
+
+    @property
+    def individual_only(self) -> bool:
+        """Shared and Key_Shared: messages are acknowledged and redelivered one by one."""
+        return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+
+    @property
+    def ack_timeout_seconds(self) -> float:
+        """0 when the acknowledgement time-out is off."""
+        return (self.unacked_messages_timeout_ms or 0) / 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """How a reader behaves; ``start_message_id`` is an argument of its own."""
+
+    schema: Any = None
+    receiver_queue_size: int = 1000
+    reader_name: str | None = None
+    subscription_role_prefix: str | None = None
+    subscription_name: str | None = None
+    is_read_compacted: bool = False
+    start_message_id_inclusive: bool = False
+    reader_listener: Callable[[Any, Any], Any] | None = None
+    decryptor: Decryptor | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+
+    def __post_init__(self) -> None:
+        check_int("receiver_queue_size", self.receiver_queue_size, 1, 10_000_000)
+        check_type("reader_name", self.reader_name, str, optional=True)
+        check_type("subscription_role_prefix", self.subscription_role_prefix, str, optional=True)
+        check_type("subscription_name", self.subscription_name, str, optional=True)
+        check_type("is_read_compacted", self.is_read_compacted, bool)
+        check_type("start_message_id_inclusive", self.start_message_id_inclusive, bool)
+        check_type("crypto_failure_action", self.crypto_failure_action, ConsumerCryptoFailureAction)

@@ -1,0 +1,122 @@
+"""The life of one consumer on one topic, as a table.
+
+::
+
+    IDLE ──attach──▶ SUBSCRIBING ──subscribed──▶ READY ──seek──▶ SEEKING
+      ▲                  │                         │               │
+      └──────── refused, connection lost, closed by the broker ────┘
+    any ──close──▶ CLOSING ──closed──▶ CLOSED        any ──failed──▶ FAILED
+
+`TRANSITIONS` holds every pair that changes something; `next_state` answers for all of them, and the
+tests walk each state × input.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from geminga.errors import AlreadyClosed, ConsumerNotInitialized
+
+
+class State(Enum):
+    """Where the consumer stands towards the broker."""
+
+    IDLE = auto()
+    """No subscription on any connection: before the first attach and between connections."""
+    SUBSCRIBING = auto()
+    """SUBSCRIBE is under way."""
+    READY = auto()
+    """Subscribed; permits were granted and messages arrive."""
+    SEEKING = auto()
+    """SEEK is under way: what arrives is put aside until its answer."""
+    CLOSING = auto()
+    """CLOSE_CONSUMER or UNSUBSCRIBE is under way; nothing is delivered any more."""
+    CLOSED = auto()
+    """Done; the consumer id is free again."""
+    FAILED = auto()
+    """The broker refused for good; the error is kept."""
+
+
+class Event(Enum):
+    """What can happen to a consumer."""
+
+    ATTACH = auto()
+    """A connection to the topic's broker is there: SUBSCRIBE goes out."""
+    SUBSCRIBED = auto()
+    """The broker answered SUCCESS."""
+    REFUSED = auto()
+    """The broker answered with an error, or did not answer in time; a later attempt may do."""
+    DETACHED = auto()
+    """The connection was lost, or the broker sent CLOSE_CONSUMER."""
+    SEEK = auto()
+    """The application asked for another position."""
+    SEEK_DONE = auto()
+    """The broker moved the cursor."""
+    SEEK_FAILED = auto()
+    """The broker did not move the cursor."""
+    CLOSE = auto()
+    """The application closes or unsubscribes."""
+    CLOSE_FAILED = auto()
+    """The broker refused to unsubscribe: the subscription has other consumers."""
+    CLOSED = auto()
+    """The close was answered, or there was nobody to answer it."""
+    FAILED = auto()
+    """An error after which no further attempt is made."""
+
+
+S, E = State, Event
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (S.IDLE, E.ATTACH): S.SUBSCRIBING,
+    (S.SUBSCRIBING, E.SUBSCRIBED): S.READY,
+    (S.SUBSCRIBING, E.REFUSED): S.IDLE,
+    (S.SUBSCRIBING, E.DETACHED): S.IDLE,
+    (S.READY, E.DETACHED): S.IDLE,
+    (S.READY, E.SEEK): S.SEEKING,
+    (S.SEEKING, E.SEEK_DONE): S.READY,
+    (S.SEEKING, E.SEEK_FAILED): S.READY,
+    # The broker disconnects the consumer before it answers the SEEK (framing.md section 9).
+    (S.SEEKING, E.DETACHED): S.IDLE,
+    **{(state, E.CLOSE): S.CLOSING for state in (S.IDLE, S.SUBSCRIBING, S.READY, S.SEEKING)},
+    (S.CLOSING, E.CLOSE_FAILED): S.READY,
+    (S.CLOSING, E.CLOSED): S.CLOSED,
+    **{(state, E.FAILED): S.FAILED for state in (S.IDLE, S.SUBSCRIBING, S.READY, S.SEEKING, S.CLOSING)},
+    (S.FAILED, E.CLOSE): S.CLOSED,
+}
+"""Every pair that changes the state."""
+
+IGNORED: frozenset[tuple[State, Event]] = frozenset(
+    {
+        # A late answer, or a loss that was already noticed.
+        (S.IDLE, E.DETACHED), (S.IDLE, E.REFUSED), (S.IDLE, E.SEEK_DONE), (S.IDLE, E.SEEK_FAILED),
+        (S.IDLE, E.CLOSE_FAILED), (S.IDLE, E.CLOSED),
+        (S.SUBSCRIBING, E.SEEK_DONE), (S.SUBSCRIBING, E.SEEK_FAILED),
+        (S.READY, E.SEEK_DONE), (S.READY, E.SEEK_FAILED), (S.READY, E.REFUSED),
+        (S.SEEKING, E.REFUSED),
+        # While closing, the fate of the connection no longer matters.
+        (S.CLOSING, E.CLOSE), (S.CLOSING, E.DETACHED), (S.CLOSING, E.SUBSCRIBED), (S.CLOSING, E.REFUSED),
+        (S.CLOSING, E.SEEK_DONE), (S.CLOSING, E.SEEK_FAILED),
+        *((S.CLOSED, event) for event in Event if event not in (E.ATTACH, E.SEEK)),
+        *((S.FAILED, event) for event in Event if event not in (E.ATTACH, E.SEEK, E.CLOSE)),
+    }
+)  # fmt: skip
+"""Pairs that may happen and change nothing."""
+
+
+def next_state(state: State, event: Event) -> State:
+    """The state after ``event``.
+
+    Raises `AlreadyClosed` for a call on a closed or failed consumer and `ConsumerNotInitialized` for
+    one that comes before the consumer is subscribed; those are the caller's mistakes. Any other pair
+    that is not in the table is ours, and an `AssertionError`.
+    """
+    after = TRANSITIONS.get((state, event))
+    if after is not None:
+        return after
+    if (state, event) in IGNORED:
+        return state
+    if state in (S.CLOSED, S.FAILED, S.CLOSING):
+        raise AlreadyClosed(f"the consumer is {state.name.lower()}: {event.name.lower()} is not possible")
+    if event is E.SEEK:
+        raise ConsumerNotInitialized(f"the consumer is {state.name.lower()}: seek needs a subscribed consumer")
+    raise AssertionError(f"consumer event {event.name} in state {state.name}")

@@ -1,0 +1,144 @@
+"""From an entry's payload to the places of its messages.
+
+The order is the one of framing.md section 1.5: decrypt, assemble chunks, decompress, split. What cannot
+be opened raises `InvalidEntry`, whose ``validation_error`` tells the broker why the entry is
+acknowledged unseen (section 7).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+
+from google.protobuf.message import DecodeError
+
+from geminga.errors import CorruptPayload
+from geminga.wire.compression import decompress
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Buffer = bytes | bytearray | memoryview
+
+UNCOMPRESSED_SIZE_CORRUPTION = pb.CommandAck.UncompressedSizeCorruption
+DECOMPRESSION_ERROR = pb.CommandAck.DecompressionError
+CHECKSUM_MISMATCH = pb.CommandAck.ChecksumMismatch
+BATCH_DESERIALIZE_ERROR = pb.CommandAck.BatchDeSerializeError
+DECRYPTION_ERROR = pb.CommandAck.DecryptionError
+
+_SMALLEST_MESSAGE_BYTES = 6
+"""The size prefix and ``payload_size`` 0, which is required."""
+
+_read_head = Struct(">IBBBB").unpack_from
+_read_size = Struct(">I").unpack_from
+
+_TAG_PROPERTIES, _TAG_KEY, _TAG_PAYLOAD_SIZE, _TAG_COMPACTED_OUT = 0x0A, 0x12, 0x18, 0x20
+
+
+class InvalidEntry(CorruptPayload):
+    """An entry that no consumer can read."""
+
+    def __init__(self, validation_error: int, reason: str) -> None:
+        super().__init__(reason)
+        self.validation_error = validation_error
+
+    def __reduce__(self) -> tuple[object, tuple[int, str]]:
+        return (InvalidEntry, (self.validation_error, str(self)))
+
+
+def open_payload(metadata: pb.MessageMetadata, payload: Buffer, bytes_max: int) -> bytes:
+    """The decompressed payload (of an entry, or of all chunks together).
+
+    Raises `InvalidEntry` when it does not decompress to the announced size or that exceeds ``bytes_max``.
+    """
+    kind = metadata.compression
+    if not kind:
+        return payload if type(payload) is bytes else bytes(payload)
+    size = metadata.uncompressed_size
+    if size > bytes_max:
+        raise InvalidEntry(
+            UNCOMPRESSED_SIZE_CORRUPTION, f"{size} bytes announced, message_bytes_max is {bytes_max}"
+        )
+    try:
+        return decompress(kind, payload, size, limit=bytes_max)
+    except CorruptPayload as error:
+        raise InvalidEntry(DECOMPRESSION_ERROR, str(error)) from error
+
+
+def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
+    """Where the messages of a batch start, and which of them were compacted out.
+
+    Returns ``count + 1`` places (the last is the end of the body) and the indexes to skip. Raises
+    `InvalidEntry` unless exactly ``count`` messages fill the body to its end.
+    """
+    size = len(body)
+    if count < 0 or count * _SMALLEST_MESSAGE_BYTES > size:
+        raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"{count} messages announced in a batch of {size} bytes")
+    starts: list[int] = []
+    compacted_out: list[int] = []
+    append = starts.append
+    position = 0
+    for index in range(count):
+        append(position)
+        try:
+            metadata_size, tag, first, second, third = _read_head(body, position)
+        except StructError:
+            tag = 0
+        # Most messages begin with payload_size, in one or two bytes; 0x20 behind it is compacted_out.
+        if tag == _TAG_PAYLOAD_SIZE and first < 128 and (second != _TAG_COMPACTED_OUT or metadata_size == 2):
+            position += 4 + metadata_size + first
+        elif (
+            tag == _TAG_PAYLOAD_SIZE
+            and first > 127
+            and second < 128
+            and (third != _TAG_COMPACTED_OUT or metadata_size == 3)
+        ):
+            position += 4 + metadata_size + first - 128 + (second << 7)
+        elif tag == _TAG_KEY and first < 128:
+            end = _skip_key(body, position, metadata_size, first)
+            position = end or _read_carefully(body, position, index, compacted_out)
+        else:
+            position = _read_carefully(body, position, index, compacted_out)
+    if position != size:
+        raise InvalidEntry(
+            BATCH_DESERIALIZE_ERROR, f"{count} messages end at byte {position} of a batch of {size} bytes"
+        )
+    append(size)
+    return starts, compacted_out
+
+
+def _skip_key(body: bytes, position: int, metadata_size: int, key_size: int) -> int:
+    """The end of a message that begins with a short key and then its payload size; 0 for any other."""
+    at = position + 6 + key_size
+    if at + 4 > len(body) or at + 4 > position + 4 + metadata_size or body[at] != _TAG_PAYLOAD_SIZE:
+        return 0
+    first, second, third = body[at + 1], body[at + 2], body[at + 3]
+    if first < 128 and second != _TAG_COMPACTED_OUT:
+        return position + 4 + metadata_size + first
+    if first > 127 and second < 128 and third != _TAG_COMPACTED_OUT:
+        return position + 4 + metadata_size + first - 128 + (second << 7)
+    return 0
+
+
+def _read_carefully(body: bytes, position: int, index: int, compacted_out: list[int]) -> int:
+    """The end of any message, by protobuf; every field is checked."""
+    start = position + 4
+    if start > len(body):
+        raise InvalidEntry(
+            BATCH_DESERIALIZE_ERROR, f"message {index} begins at byte {position} of {len(body)}"
+        )
+    end = start + int(_read_size(body, position)[0])
+    if end > len(body):
+        raise InvalidEntry(
+            BATCH_DESERIALIZE_ERROR, f"metadata of message {index} ends at byte {end} of {len(body)}"
+        )
+    single = pb.SingleMessageMetadata()
+    try:
+        single.ParseFromString(body[start:end])
+    except DecodeError as error:
+        raise InvalidEntry(
+            BATCH_DESERIALIZE_ERROR, f"metadata of message {index} is no protobuf: {error}"
+        ) from error
+    if not single.HasField("payload_size") or single.payload_size < 0:
+        raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"message {index} has no valid payload_size")
+    if single.compacted_out:
+        compacted_out.append(index)
+    return end + single.payload_size
