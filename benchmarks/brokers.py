@@ -99,7 +99,10 @@ def lite(folder: Path) -> Iterator[RunningBroker]:
     (port,) = free_ports(1)
     started = time.perf_counter()
     process = subprocess.Popen(
-        [str(binary), "--addr", f"127.0.0.1:{port}", "--db-path", str(folder / "lite"), "--log-level", "error"],
+        [
+            str(binary), "--addr", f"127.0.0.1:{port}", "--db-path", str(folder / "lite"),
+            "--log-level", "error",
+        ],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
     )  # fmt: skip
     try:

@@ -1,0 +1,85 @@
+"""Documentation that cannot rot: what the pages say is checked against the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import geminga
+from geminga import errors
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/geminga"
+MODULES = sorted(
+    p for p in SOURCE.rglob("*.py") if not p.name.startswith(("pulsar_wire_pb2", "__init__", "_version"))
+)
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+LINES_MAX = 700
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+
+def test_the_generated_pages_are_fresh() -> None:
+    generate_docs = importlib.import_module("generate_docs")
+    for path, text in generate_docs.pages().items():
+        assert path.exists(), f"{path.name} is missing: run `make docs`"
+        assert path.read_text() == text, f"{path.name} is stale: run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_map_names_every_module_and_nothing_else() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", text))
+    here = {str(p.relative_to(SOURCE)) for p in MODULES}
+    assert not here - named, f"docs/ARCHITECTURE.md does not name {sorted(here - named)}"
+    assert not named - here, f"docs/ARCHITECTURE.md names what is gone: {sorted(named - here)}"
+
+
+def test_readme_commands_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^\s*make ([a-z]+)", (ROOT / "README.md").read_text(), re.M):
+        assert re.search(rf"^{target}:", makefile, re.M), f"README names `make {target}`"
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert geminga.__all__
+    for name in geminga.__all__:
+        value = getattr(geminga, name)
+        if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
+            assert inspect.getdoc(value), f"geminga.{name} has no docstring"
+
+
+def test_the_error_tree_is_described() -> None:
+    for name, value in vars(errors).items():
+        if inspect.isclass(value) and issubclass(value, errors.PulsarException):
+            assert value.__doc__ or value.code or name == "UnknownError", name
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_modules_say_what_they_are_and_stay_small(module: Path) -> None:
+    text = module.read_text()
+    assert ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
+    lines = text.count("\n")
+    assert lines <= LINES_MAX, f"{module} has {lines} lines: split it by its ideas"
+
+
+def test_locks_hold_hashes_and_no_addresses() -> None:
+    for lock in (ROOT / "requirements").glob("*.lock"):
+        text = lock.read_text()
+        assert "://" not in text, f"{lock.name} holds an address"
+        pinned = re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^\\]*\\\n\s+--hash=sha256:", text, re.M)
+        assert len(pinned) == len(re.findall(r"^[A-Za-z0-9]", text, re.M)), (
+            f"{lock.name} has an unpinned line"
+        )

@@ -1,0 +1,118 @@
+"""The Java tools of the Apache Pulsar distribution against our broker, unchanged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.testing.apache_pulsar import run_tool
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+
+Tool = Callable[..., str]
+Topic = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def tool(broker: Any, pulsar_home: Path) -> Tool:
+    def run(name: str, *arguments: str) -> str:
+        done = run_tool(
+            pulsar_home, name, *arguments, service_url=broker.service_url, admin_url=broker.admin_url
+        )
+        assert done.returncode == 0, (
+            f"{name} {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        )
+        return done.stdout
+
+    return run
+
+
+def test_admin_tenants_and_namespaces(tool: Tool) -> None:
+    tool("pulsar-admin", "tenants", "create", "acme")
+    assert "acme" in tool("pulsar-admin", "tenants", "list").split()
+    tool("pulsar-admin", "namespaces", "create", "acme/orders")
+    assert "acme/orders" in tool("pulsar-admin", "namespaces", "list", "acme")
+    tool("pulsar-admin", "namespaces", "set-retention", "acme/orders", "--size", "100M", "--time", "2h")
+    retention = json.loads(tool("pulsar-admin", "namespaces", "get-retention", "acme/orders"))
+    assert retention == {"retentionTimeInMinutes": 120, "retentionSizeInMB": 100}
+    tool("pulsar-admin", "namespaces", "delete", "acme/orders")
+    tool("pulsar-admin", "tenants", "delete", "acme")
+    assert "acme" not in tool("pulsar-admin", "tenants", "list").split()
+
+
+def test_admin_topics(tool: Tool, topic: Topic) -> None:
+    name = topic("admin")
+    tool("pulsar-admin", "topics", "create-partitioned-topic", "-p", "3", name)
+    assert name in tool("pulsar-admin", "topics", "list-partitioned-topics", "public/default")
+    tool("pulsar-admin", "topics", "create-subscription", "-s", "one", f"{name}-partition-0")
+    assert "one" in tool("pulsar-admin", "topics", "subscriptions", f"{name}-partition-0")
+    stats = json.loads(tool("pulsar-admin", "topics", "partitioned-stats", name))
+    assert stats["metadata"]["partitions"] == 3
+    tool("pulsar-admin", "topics", "delete-partitioned-topic", name)
+    assert name not in tool("pulsar-admin", "topics", "list-partitioned-topics", "public/default")
+
+
+def test_the_java_client_produces_and_we_consume(tool: Tool, broker: Any, topic: Topic) -> None:
+    name = topic("java")
+    with broker.client() as client:
+        consumer = client.subscribe(name, "ours", initial_position=geminga.InitialPosition.Earliest)
+        tool("pulsar-client", "produce", name, "-m", "hello", "-n", "5", "-k", "the-key", "-p", "a=b")
+        for _ in range(5):
+            message = consumer.receive(20_000)
+            assert (message.data(), message.partition_key()) == (b"hello", "the-key")
+            assert message.properties() == {"a": "b"}
+            consumer.acknowledge(message)
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
+def test_we_produce_and_the_java_client_consumes(tool: Tool, broker: Any, topic: Topic, kind: str) -> None:
+    name = topic("to-java")
+    with (
+        broker.client() as client,
+        client.create_producer(name, compression_type=geminga.CompressionType.LZ4) as producer,
+    ):
+        for i in range(20):
+            producer.send_async(f"from python {i}".encode(), None, partition_key=f"k{i}")
+        producer.flush()
+    output = tool("pulsar-client", "consume", name, "-s", "java", "-t", kind, "-n", "20", "-p", "Earliest")
+    assert sorted(re.findall(r"from python (\d+)", output), key=int) == [str(i) for i in range(20)]
+
+
+def test_java_admin_resets_a_cursor_for_our_consumer(tool: Tool, broker: Any, topic: Topic) -> None:
+    name = topic("reset")
+    with broker.client() as client:
+        with client.create_producer(name) as producer:
+            for i in range(5):
+                producer.send(f"{i}".encode())
+        consumer = client.subscribe(name, "s", initial_position=geminga.InitialPosition.Earliest)
+        for _ in range(5):
+            consumer.acknowledge(consumer.receive(10_000))
+        consumer.close()
+        tool("pulsar-admin", "topics", "reset-cursor", name, "-s", "s", "-t", "1h")
+        consumer = client.subscribe(name, "s")
+        assert [bytes(consumer.receive(10_000).data()) for _ in range(5)] == [
+            f"{i}".encode() for i in range(5)
+        ]
+
+
+def test_pulsar_perf_produces_and_consumes(tool: Tool, topic: Topic) -> None:
+    name = topic("perf")
+    tool("pulsar-admin", "topics", "create-subscription", "-s", "perf", "-m", "earliest", name)
+    output = tool("pulsar-perf", "produce", name, "-r", "20000", "-m", "60000", "-s", "100")
+    assert "60000" in re.sub(r"\D", " ", output).split(), output[-1500:]
+    output = tool("pulsar-perf", "consume", name, "-ss", "perf", "-sp", "Earliest", "-m", "60000")
+    assert "60000" in re.sub(r"\D", " ", output).split(), output[-1500:]
+    stats = json.loads(tool("pulsar-admin", "topics", "stats", name))
+    assert stats["subscriptions"]["perf"]["msgBacklog"] == 0

@@ -1,0 +1,113 @@
+"""Write the reference pages that are drawn from the code: ``make docs``.
+
+``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
+settings classes: field, type, default and the text under the field. ``pages()`` is what the docs
+tests compare with what is checked in.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent.parent / "docs/reference"
+
+SETTINGS = (
+    ("geminga.client.settings", "ClientSettings"),
+    ("geminga.producer.settings", "ProducerSettings"),
+    ("geminga.consumer.settings", "ConsumerSettings"),
+    ("geminga.broker.settings", "BrokerSettings"),
+    ("geminga.ledger.settings", "StoreSettings"),
+)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def cli_page() -> str:
+    """Every command with its options, as ``--help`` shows them."""
+    import click
+
+    from geminga.cli.main import COMMANDS, command
+
+    lines = ["# The `geminga` command", "", "Drawn from the code by `make docs`.", ""]
+
+    def describe(path: str, one: click.Command) -> None:
+        context = click.Context(one, info_name=path, max_content_width=100)
+        lines.extend([f"## `{path}`", "", inspect.cleandoc(one.help or ""), ""])
+        lines.extend([f"    {path} {' '.join(one.collect_usage_pieces(context))}", ""])
+        options = [p for p in one.params if isinstance(p, click.Option)]
+        if options:
+            lines.extend(["| option | meaning | default |", "|---|---|---|"])
+        for option in options:
+            names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
+            default = option.get_default(context)
+            shown = "" if default is None or default is False or default == () else f"`{default}`"
+            if not isinstance(default, str | int | float | bool | tuple | None):
+                shown = ""
+            lines.append(f"| {names} | {_cell(option.help or '')} | {_cell(shown)} |")
+        if options:
+            lines.append("")
+        if isinstance(one, click.Group):
+            for name in one.list_commands(context):
+                inner = one.get_command(context, name)
+                assert inner is not None
+                describe(f"{path} {name}", inner)
+
+    for name in COMMANDS:
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        describe(f"geminga {name}", found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _fields(cls: type) -> list[tuple[str, str, str, str]]:
+    """(name, type, default, text) of each field; the text is the docstring below the field."""
+    tree = ast.parse(inspect.cleandoc(inspect.getsource(cls)))
+    body = tree.body[0]
+    assert isinstance(body, ast.ClassDef)
+    rows: list[tuple[str, str, str, str]] = []
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            default = ast.unparse(node.value) if node.value else "required"
+            rows.append((node.target.id, ast.unparse(node.annotation), default, ""))
+        elif rows and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            name, kind, default, _ = rows[-1]
+            rows[-1] = (name, kind, default, str(node.value.value))
+        elif isinstance(node, ast.FunctionDef):
+            break
+    return [row for row in rows if not row[0].startswith("_")]
+
+
+def settings_page() -> str:
+    """Every settings class as a table."""
+    lines = ["# Settings", "", "Drawn from the code by `make docs`.", ""]
+    for module, name in SETTINGS:
+        cls = getattr(importlib.import_module(module), name)
+        lines.extend([f"## `{name}`", "", inspect.getdoc(cls) or "", ""])
+        lines.extend(["| field | type | default | meaning |", "|---|---|---|---|"])
+        for field, kind, default, text in _fields(cls):
+            lines.append(f"| `{field}` | `{_cell(kind)}` | `{_cell(default)}` | {_cell(text)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """Path and text of each generated page."""
+    return {DOCS / "cli.md": cli_page(), DOCS / "settings.md": settings_page()}
+
+
+def main() -> int:
+    DOCS.mkdir(parents=True, exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text)
+        print(f"wrote {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
