@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+
+from geminga.demo import flights
+
+
+def test_events_are_the_flights_in_order_of_departure() -> None:
+    table = flights.events()
+    assert table.num_rows == 336_776
+    times = table.column("event_time").to_pylist()
+    assert times == sorted(times)
+    first = json.loads(table.column("value")[0].as_py())
+    assert set(first) == set(flights.FIELDS)
+    assert first["scheduled_departure"] == times[0].strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert table.column("key").null_count == 2512
+
+
+def test_values_are_json_with_nulls_for_what_is_unknown() -> None:
+    values = [json.loads(v) for v in flights.events(2_000).column("value").to_pylist()]
+    assert any(v["departure_delay"] is None for v in values)
+    assert all(isinstance(v["distance"], int) for v in values)
+
+
+def test_the_checksum_does_not_depend_on_order_and_sees_a_doubled_row() -> None:
+    values = flights.events(500).column("value").to_pylist()
+    whole = flights.Checksum.of(values)
+    assert whole == flights.Checksum.of(values[::-1])
+    assert whole == flights.Checksum.of(values[:200]) + flights.Checksum.of(values[200:])
+    assert whole != flights.Checksum.of([*values[:-1], values[0]])
+
+
+def test_the_dimensions_are_there() -> None:
+    rows = {name: len(flights.dimension(name)) for name in flights.DIMENSIONS}
+    assert rows == {"planes": 3322, "airlines": 16, "airports": 1458, "weather": 26115}
