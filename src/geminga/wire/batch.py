@@ -6,19 +6,30 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from struct import Struct
 from types import MappingProxyType
 
-from google.protobuf.message import DecodeError
-
 from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer
-from geminga.wire.metadata import text
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import SHORT, varint
+from geminga.wire.strict import parse, text
+from geminga.wire.varint import SHORT, read_varint, varint
 
 _SIZE = Struct(">I")
+_SIZE_AND_TAG = Struct(">IB").unpack_from
+
+# Tags of SingleMessageMetadata: field number << 3 | wire type.
+_PROPERTIES = 0x0A
+_PARTITION_KEY = 0x12
+_PAYLOAD_SIZE = 0x18
+_EVENT_TIME = 0x28
+_ORDERING_KEY = 0x3A
+_SEQUENCE_ID = 0x40
+_BYTES = frozenset((_PARTITION_KEY, _ORDERING_KEY))
+_FLAGS = frozenset((0x20, 0x30, 0x48, 0x50))
+"""compacted_out, partition_key_b64_encoded, null_value, null_partition_key."""
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 PREFIXES_MAX = 65_536
@@ -50,7 +61,8 @@ class SingleMessage:
         self.sequence_id = sequence_id
 
     def __repr__(self) -> str:
-        return f"SingleMessage({len(self.payload)} bytes, sequence_id={self.sequence_id}, key={self.partition_key!r})"
+        key = "" if self.partition_key is None else f", partition_key={self.partition_key!r}"
+        return f"SingleMessage({len(self.payload)} bytes, sequence_id={self.sequence_id}{key})"
 
 
 class FullSingleMessage(SingleMessage):
@@ -190,13 +202,99 @@ def decode_batch(payload: Buffer, count: int) -> list[SingleMessage]:
     if not 0 <= count <= len(data) // 6:
         raise CorruptPayload(f"a batch of {len(data)} bytes cannot hold {count} messages")
     messages: list[SingleMessage] = []
+    append = messages.append
     position = 0
     for index in range(count):
-        message, position = _read_message(data, position, index)
-        messages.append(message)
+        try:
+            size, tag = _SIZE_AND_TAG(data, position)
+            end = position + 4 + size
+            if tag == _PAYLOAD_SIZE:
+                start = position + 6
+                payload_size = data[position + 5]
+                if payload_size > 127:
+                    payload_size, start = read_varint(data, position + 5)
+                sequence_id = -1
+                if start < end and data[start] == _SEQUENCE_ID:
+                    sequence_id = data[start + 1]
+                    if sequence_id > 127:
+                        sequence_id, start = read_varint(data, start + 1)
+                    else:
+                        start += 2
+                if start == end:
+                    position = end + payload_size
+                    append(SingleMessage(data[end:position], sequence_id))
+                    continue
+            read = _read_fields(data, position + 4, end)
+        except (IndexError, ValueError, struct.error):
+            read = None
+        message, position = read or _read_message(data, position, index)
+        append(message)
     if position != len(data):
-        raise CorruptPayload(f"{len(data) - position} bytes follow the last of {count} messages of a batch")
+        raise CorruptPayload(
+            f"the {count} messages of a batch end at byte {position}; its payload has {len(data)} bytes"
+        )
     return messages
+
+
+def _read_fields(data: bytes, position: int, end: int) -> tuple[SingleMessage, int] | None:
+    """A message that has a key, properties or the like, by hand; and the place after it.
+
+    None, `IndexError` or `ValueError` for anything unusual.
+    """
+    payload_size = sequence_id = -1
+    partition_key = ordering_key = None
+    properties: dict[str, str] = {}
+    event_time = 0
+    flags = [False] * 11
+    while position < end:
+        tag = data[position]
+        if tag == _PAYLOAD_SIZE:
+            payload_size, position = read_varint(data, position + 1)
+        elif tag == _SEQUENCE_ID:
+            sequence_id, position = read_varint(data, position + 1)
+        elif tag == _EVENT_TIME:
+            event_time, position = read_varint(data, position + 1)
+        elif tag in _BYTES:
+            size, start = read_varint(data, position + 1)
+            position = start + size
+            if tag == _PARTITION_KEY:
+                partition_key = data[start:position].decode("utf-8", "replace")
+            else:
+                ordering_key = data[start:position]
+        elif tag == _PROPERTIES:
+            size, start = read_varint(data, position + 1)
+            position = start + size
+            if not _read_property(data, start, position, properties):
+                return None
+        elif tag in _FLAGS and data[position + 1] <= 1:
+            flags[tag >> 3] = data[position + 1] == 1
+            position += 2
+        else:
+            return None
+    after = end + payload_size
+    if position != end or payload_size < 0 or after > len(data):
+        return None
+    message = FullSingleMessage(
+        data[end:after], sequence_id, partition_key, flags[6], ordering_key, properties, event_time,
+        flags[9], flags[4], flags[10],
+    )  # fmt: skip
+    return message, after
+
+
+def _read_property(data: bytes, position: int, end: int, properties: dict[str, str]) -> bool:
+    """A ``KeyValue`` of key then value, put into ``properties``; False for anything else."""
+    if data[position] != 0x0A:
+        return False
+    size, start = read_varint(data, position + 1)
+    position = start + size
+    if data[position] != 0x12:
+        return False
+    name = data[start:position]
+    size, start = read_varint(data, position + 1)
+    if start + size != end:
+        return False
+    properties[name.decode("utf-8", "replace")] = data[start:end].decode("utf-8", "replace")
+    return True
 
 
 def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage, int]:
@@ -209,24 +307,20 @@ def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage
         raise CorruptPayload(
             f"the metadata of message {index} ends at byte {end} of a batch of {len(data)} bytes"
         )
-    try:
-        single = pb.SingleMessageMetadata.FromString(data[start:end])
-    except DecodeError as error:
-        raise CorruptPayload(f"the metadata of message {index} is no protobuf: {error}") from error
-    if not single.IsInitialized():
-        missing = ", ".join(single.FindInitializationErrors())
-        raise CorruptPayload(f"the metadata of message {index} lacks {missing}")
+    what = f"the metadata of message {index}"
+    single = parse(pb.SingleMessageMetadata, data[start:end], what, CorruptPayload)
     size = single.payload_size
     if size < 0 or end + size > len(data):
         raise CorruptPayload(
             f"message {index} announces {size} bytes; {len(data) - end} are left in the batch"
         )
+    has = single.HasField
     message = FullSingleMessage(
         data[end : end + size],
-        single.sequence_id if single.HasField("sequence_id") else -1,
-        text(single.partition_key) if single.HasField("partition_key") else None,
+        single.sequence_id if has("sequence_id") else -1,
+        text(single.partition_key) if has("partition_key") else None,
         single.partition_key_b64_encoded,
-        single.ordering_key if single.HasField("ordering_key") else None,
+        single.ordering_key if has("ordering_key") else None,
         {text(pair.key): text(pair.value) for pair in single.properties},
         single.event_time,
         single.null_value,

@@ -21,20 +21,19 @@ the stream has no place where reading could start again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.ids import to_signed
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import MINUS_ONE, MORE, SHORT, varint
+from geminga.wire.strict import check_text, excerpt, holds_text, missing_fields
+from geminga.wire.varint import MINUS_ONE, SHORT, read_varint, varint
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The broker's default limit of an entry's size in bytes, announced in CONNECTED."""
@@ -48,6 +47,7 @@ ENTRY_COPY_BYTES_MAX = 4096
 SEND: Final = 6
 SEND_RECEIPT: Final = 7
 MESSAGE: Final = 9
+_FLOW: Final = 11
 
 _HEADER = Struct(">II")
 _SIZE = Struct(">I")
@@ -83,7 +83,7 @@ class Frame:
 
     def __repr__(self) -> str:
         size = "" if self.entry is None else f", entry of {len(self.entry)} bytes"
-        return f"{type(self).__name__}({pb.BaseCommand.Type.Name(self.type)}{size})"  # type: ignore[arg-type]
+        return f"{type(self).__name__}({pb.BaseCommand.Type.Name(self.type)}{size})"
 
 
 class CommandFrame(Frame):
@@ -269,64 +269,30 @@ _BODY_FIELDS: Final[dict[int, str]] = {
 """Number of a command's type to the name of its body: the numbers are the same (framing.md 1.1)."""
 
 
-@lru_cache(maxsize=None)
-def _holds_text(descriptor: Descriptor) -> bool:
-    """Whether the message, or a message inside it, has a string field."""
-    return _holds_text_within(descriptor, set())
-
-
-def _holds_text_within(descriptor: Descriptor, seen: set[str]) -> bool:
-    if descriptor.full_name in seen:
-        return False
-    seen.add(descriptor.full_name)
-    return any(
-        field.type == FieldDescriptor.TYPE_STRING
-        or (field.message_type is not None and _holds_text_within(field.message_type, seen))
-        for field in descriptor.fields
-    )
-
-
-def _check_text(message: Message, where: str) -> None:
-    """Refuse text that is not UTF-8: protobuf lets it pass and hands it out as bytes."""
-    for field, value in message.ListFields():
-        values: Sequence[Any] = value if field.is_repeated else (value,)
-        if field.type == FieldDescriptor.TYPE_STRING:
-            for item in values:
-                if not isinstance(item, str):
-                    raise ProtocolError(f"{where}.{field.name} is not UTF-8 text: {bytes(item)[:40].hex()}")
-        elif field.message_type is not None and _holds_text(field.message_type):
-            for item in values:
-                _check_text(item, f"{where}.{field.name}")
-
-
 def parse_command(data: bytes) -> pb.BaseCommand:
     """A complete and known command. Raises `ProtocolError` for anything else, saying what was seen."""
     try:
         command = pb.BaseCommand.FromString(data)
     except DecodeError as error:
-        raise ProtocolError(f"a command of {len(data)} bytes is no protobuf: {_excerpt(data)}") from error
+        raise ProtocolError(f"a command of {len(data)} bytes is no protobuf: {excerpt(data)}") from error
     if not command.HasField("type"):
-        unknown = [field.data for field in UnknownFieldSet(command) if field.field_number == 1]
-        what = f"the unknown command type {unknown[-1]}" if unknown else "a command without a type"
-        raise ProtocolError(f"{what} was received: {_excerpt(data)}")
+        fields: Any = UnknownFieldSet(command)
+        unknown = [field.data for field in fields if field.field_number == pb.BaseCommand.TYPE_FIELD_NUMBER]
+        what = f"a command of the unknown type {unknown[-1]}" if unknown else "a command without a type"
+        raise ProtocolError(f"{what} came in: {excerpt(data)}")
     name = _BODY_FIELDS.get(command.type)
-    if name is None or not command.HasField(name):  # type: ignore[arg-type]
-        raise ProtocolError(f"a {_type_name(command.type)} command came without its body: {_excerpt(data)}")
+    if name is None or not command.HasField(name):
+        raise ProtocolError(f"a {_type_name(command.type)} command came without its body: {excerpt(data)}")
     if not command.IsInitialized():
-        missing = ", ".join(command.FindInitializationErrors())
-        raise ProtocolError(f"a {_type_name(command.type)} command lacks {missing}")
+        raise ProtocolError(f"a {_type_name(command.type)} command lacks {missing_fields(command)}")
     body = getattr(command, name)
-    if _holds_text(body.DESCRIPTOR):
-        _check_text(body, name)
+    if holds_text(body.DESCRIPTOR):
+        check_text(body, name, ProtocolError)
     return command
 
 
 def _type_name(number: int) -> str:
-    return pb.BaseCommand.Type.Name(number)  # type: ignore[arg-type]
-
-
-def _excerpt(data: Buffer) -> str:
-    return bytes(data[:32]).hex() + ("..." if len(data) > 32 else "")
+    return pb.BaseCommand.Type.Name(number)
 
 
 # --- decoding ---------------------------------------------------------------------------------------
@@ -420,12 +386,32 @@ class FrameDecoder:
     def _read(self, data: bytes, start: int, frames: list[Frame]) -> None:
         """Append the complete frames from ``start`` on; keep the rest."""
         end = len(data)
+        limit = self.max_frame_size
+        append = frames.append
+        while end - start >= _HOT_HEAD_SIZE:
+            total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data, start)
+            frame_end = start + 4 + total
+            if frame_end > end or frame_end - start > limit:
+                break
+            if id_tag == 8 and body_size == size - 4 and body_size < 128 and size + 4 <= total:
+                reader = _HOT_READERS.get(kind << 8 | tag)
+                if reader is not None:
+                    try:
+                        frame = reader(data, start + _HOT_HEAD_SIZE, start + 8 + size, frame_end, number)
+                    except (IndexError, ValueError):
+                        frame = None
+                    if frame is not None:
+                        append(frame)
+                        start = frame_end
+                        continue
+            append(_read_frame(data, start, start + self._frame_size(data, start)))
+            start = frame_end
         while end - start >= 4:
             frame_end = start + self._frame_size(data, start)
             if frame_end > end:
                 self._needed = frame_end - start
                 break
-            frames.append(_read_frame(data, start, frame_end))
+            append(_read_frame(data, start, frame_end))
             start = frame_end
         if start < end:
             self._pending += memoryview(data)[start:]
@@ -443,7 +429,7 @@ def _read_frame(data: bytes, start: int, end: int) -> Frame:
     if command_end > end or command_size == 0:
         raise ProtocolError(
             f"a frame of {end - start} bytes announces a command of {command_size} bytes: "
-            f"{_excerpt(data[start:end])}"
+            f"{excerpt(data[start:end])}"
         )
     command = parse_command(data[start + 8 : command_end])
     kind = command.type
@@ -510,6 +496,152 @@ def _full_message(command: pb.BaseCommand, entry: Buffer) -> MessageFrame:
     return frame
 
 
+# --- the three hot commands, by hand ----------------------------------------------------------------
+#
+# Each reader gets the place after the first byte of the body's first field, the ends of the command and
+# of the frame, and that byte. It returns None, or raises IndexError or ValueError, for anything that it
+# does not know; protobuf then has the word. A varint is read byte by byte: adding ``(byte - 1) << shift``
+# puts the byte in and takes the previous byte's "more follows" bit out.
+
+_HOT_HEAD = Struct(">IIHBBBB").unpack_from
+"""Total size; command size; 08 and the type; the body's tag; its size; 08; the first byte of the id."""
+_HOT_HEAD_SIZE = 14
+_INT32_MAX = (1 << 31) - 1
+_INT64_MAX = (1 << 63) - 1
+
+
+def _read_send(data: bytes, position: int, end: int, frame_end: int, producer_id: int) -> SendFrame | None:
+    if producer_id > 127:
+        producer_id, position = read_varint(data, position - 1)
+    if data[position] != 0x10:
+        return None
+    sequence_id = data[position + 1]
+    if sequence_id > 127:
+        byte = data[position + 2]
+        sequence_id += (byte - 1) << 7
+        if byte > 127:
+            byte = data[position + 3]
+            sequence_id += (byte - 1) << 14
+            if byte > 127:
+                sequence_id, position = read_varint(data, position + 1)
+            else:
+                position += 4
+        else:
+            position += 3
+    else:
+        position += 2
+    num_messages = 1
+    highest_sequence_id = 0
+    while position < end:
+        tag = data[position]
+        if tag == 0x18:
+            num_messages, position = read_varint(data, position + 1)
+            if num_messages > _INT32_MAX:
+                return None
+        elif tag == 0x30:
+            highest_sequence_id, position = read_varint(data, position + 1)
+        else:
+            return None
+    if position != end:
+        return None
+    entry: Buffer = (
+        data[end:frame_end] if frame_end - end <= ENTRY_COPY_BYTES_MAX else memoryview(data)[end:frame_end]
+    )
+    return SendFrame(producer_id, sequence_id, num_messages, highest_sequence_id, entry)
+
+
+def _read_receipt(
+    data: bytes, position: int, end: int, frame_end: int, producer_id: int
+) -> ReceiptFrame | None:
+    if producer_id > 127:
+        producer_id, position = read_varint(data, position - 1)
+    if data[position] != 0x10 or end != frame_end:
+        return None
+    sequence_id = data[position + 1]
+    if sequence_id > 127:
+        sequence_id, position = read_varint(data, position + 1)
+    else:
+        position += 2
+    if data[position] != 0x1A:
+        return None
+    place_end = position + 2 + data[position + 1]
+    if data[position + 2] != 0x08:
+        return None
+    ledger_id, position = read_varint(data, position + 3)
+    if data[position] != 0x10:
+        return None
+    entry_id, position = read_varint(data, position + 1)
+    if position != place_end:
+        return None
+    highest_sequence_id = 0
+    if position != end:
+        if data[position] != 0x20:
+            return None
+        if data[position + 1 :] == MINUS_ONE:
+            highest_sequence_id = -1
+        else:
+            highest_sequence_id, position = read_varint(data, position + 1)
+            if position != end:
+                return None
+    if ledger_id > _INT64_MAX or entry_id > _INT64_MAX or highest_sequence_id > _INT64_MAX:
+        return None
+    return ReceiptFrame(producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id)
+
+
+def _read_message(
+    data: bytes, position: int, end: int, frame_end: int, consumer_id: int
+) -> MessageFrame | None:
+    if consumer_id > 127:
+        consumer_id, position = read_varint(data, position - 1)
+    if data[position] != 0x12:
+        return None
+    place_end = position + 2 + data[position + 1]
+    if data[position + 2] != 0x08:
+        return None
+    ledger_id, position = read_varint(data, position + 3)
+    if data[position] != 0x10:
+        return None
+    entry_id, position = read_varint(data, position + 1)
+    partition = -1
+    if position != place_end:
+        if data[position] != 0x18:
+            return None
+        if data[position + 1 : place_end] != MINUS_ONE:
+            partition, position = read_varint(data, position + 1)
+            if position != place_end or partition > _INT32_MAX:
+                return None
+    position = place_end
+    redelivery_count = 0
+    consumer_epoch = -1
+    while position < end:
+        tag = data[position]
+        if tag == 0x18:
+            redelivery_count, position = read_varint(data, position + 1)
+        elif tag == 0x28:
+            consumer_epoch, position = read_varint(data, position + 1)
+        else:
+            return None
+    if position != end or redelivery_count > _INT32_MAX or consumer_epoch > _INT64_MAX:
+        return None
+    if ledger_id > _INT64_MAX or entry_id > _INT64_MAX:
+        return None
+    entry: Buffer = (
+        data[end:frame_end] if frame_end - end <= ENTRY_COPY_BYTES_MAX else memoryview(data)[end:frame_end]
+    )
+    return MessageFrame(
+        consumer_id, ledger_id, entry_id, partition, redelivery_count, (), consumer_epoch, entry
+    )
+
+
+_HotReader = Callable[[bytes, int, int, int, int], Frame | None]
+_HOT_READERS: Final[dict[int, _HotReader]] = {
+    0x080632: _read_send,
+    0x08073A: _read_receipt,
+    0x08094A: _read_message,
+}
+"""08, the type, and the tag of the body, to the reader of that command."""
+
+
 # --- encoding ---------------------------------------------------------------------------------------
 
 
@@ -519,11 +651,42 @@ def encode_command(command: pb.BaseCommand) -> bytes:
     return _HEADER.pack(len(body) + 4, len(body)) + body
 
 
-def _frame_head(kind: int, body: bytes, entry_size: int) -> bytes:
-    """Sizes, type and body of a hot command; an entry of ``entry_size`` bytes is to follow."""
-    size = len(body)
-    command = bytes((8, kind)) + varint(kind << 3 | 2) + varint(size) + body
-    return _HEADER.pack(len(command) + 4 + entry_size, len(command)) + command
+class _Tagged(dict[int, bytes]):
+    """A number to ``before``, its varint, and ``after``, made on first use and forgotten when too many."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before = before
+        self._after = after
+
+    def __missing__(self, number: int) -> bytes:
+        encoded = self._before + varint(number) + self._after
+        if len(self) >= REMEMBERED_IDS_MAX:
+            self.clear()
+        self[number] = encoded
+        return encoded
+
+
+REMEMBERED_IDS_MAX = 16_384
+"""How many producer, consumer and ledger ids the encoders remember the bytes of."""
+
+_ID_THEN_VARINT = _Tagged(b"\x08", b"\x10")
+"""Field 1 and the tag of a number in field 2: producer then sequence id, ledger then entry id."""
+_ID_THEN_BODY = _Tagged(b"\x08", b"\x12")
+"""Field 1 and the tag of a message in field 2: consumer id, then message id."""
+_PARTITION = _Tagged(b"\x18", b"")
+_RECEIPT_PLACE = tuple(b"\x1a" + bytes((size,)) for size in range(64))
+"""Tag and size of SEND_RECEIPT's message id, by its size."""
+_HOT_PACK = Struct(">IIHBB").pack
+_SHORT_BODY_MAX = 127
+"""The size of a longer body takes two bytes or more."""
+
+
+def _frame_head(kind: int, size: int, entry_size: int) -> bytes:
+    """What precedes the body of ``size`` bytes of a hot command; an entry of ``entry_size`` bytes follows."""
+    if size <= _SHORT_BODY_MAX:
+        return _HOT_PACK(size + 8 + entry_size, size + 4, 0x0800 | kind, kind << 3 | 2, size)
+    command = bytes((0x08, kind, kind << 3 | 2)) + varint(size)
+    return _HEADER.pack(size + len(command) + 4 + entry_size, size + len(command)) + command
 
 
 def encode_send(
@@ -542,7 +705,7 @@ def encode_send(
 
     ``num_messages`` is left out when 1 and ``highest_sequence_id`` when None, as the Java client does.
     """
-    body = b"\x08" + varint(producer_id) + b"\x10" + varint(sequence_id)
+    body = _ID_THEN_VARINT[producer_id] + varint(sequence_id)
     if num_messages != 1:
         body += b"\x18" + varint(num_messages)
     if txnid_least_bits is not None:
@@ -555,18 +718,25 @@ def encode_send(
         body += b"\x38\x01"
     if marker:
         body += b"\x40\x01"
-    return _frame_head(SEND, body, entry_size)
+    return _frame_head(SEND, len(body), entry_size) + body
 
 
 def encode_send_receipt(
     producer_id: int, sequence_id: int, highest_sequence_id: int | None, ledger_id: int, entry_id: int
 ) -> bytes:
     """A SEND_RECEIPT frame. -1 for ledger and entry (a duplicate) travels as 2^64-1."""
-    place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
-    body = b"\x08" + varint(producer_id) + b"\x10" + varint(sequence_id) + b"\x1a" + SHORT[len(place)] + place
+    producer = _ID_THEN_VARINT[producer_id]
+    sequence = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
+    ledger = _ID_THEN_VARINT[ledger_id]
+    entry = SHORT[entry_id] if entry_id < 16384 else varint(entry_id)
+    place_size = len(ledger) + len(entry)
+    size = len(producer) + len(sequence) + place_size + 2
+    highest = b""
     if highest_sequence_id is not None:
-        body += b"\x20" + varint(highest_sequence_id)
-    return _frame_head(SEND_RECEIPT, body, 0)
+        highest = b"\x20" + varint(highest_sequence_id)
+        size += len(highest)
+    head = _HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size)
+    return b"".join((head, producer, sequence, _RECEIPT_PLACE[place_size], ledger, entry, highest))
 
 
 def encode_message(
@@ -585,18 +755,35 @@ def encode_message(
     ``partition`` is always written, -1 too, as the Apache broker does; ``redelivery_count`` only above 0,
     ``consumer_epoch`` only above -1.
     """
-    place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id) + b"\x18" + varint(partition)
-    body = b"\x08" + varint(consumer_id) + b"\x12" + SHORT[len(place)] + place
+    consumer = _ID_THEN_BODY[consumer_id]
+    ledger = _ID_THEN_VARINT[ledger_id]
+    entry = SHORT[entry_id] if entry_id < 16384 else varint(entry_id)
+    tail = _PARTITION[partition]
+    place_size = len(ledger) + len(entry) + len(tail)
+    size = len(consumer) + place_size + 1
+    if redelivery_count or ack_set or consumer_epoch >= 0:
+        rest = _message_rest(redelivery_count, ack_set, consumer_epoch)
+        tail += rest
+        size += len(rest)
+        head = _frame_head(MESSAGE, size, entry_size)
+    else:
+        head = _HOT_PACK(size + 8 + entry_size, size + 4, 0x0809, 0x4A, size)
+    return b"".join((head, consumer, SHORT[place_size], ledger, entry, tail))
+
+
+def _message_rest(redelivery_count: int, ack_set: Sequence[int], consumer_epoch: int) -> bytes:
+    """The optional fields of MESSAGE."""
+    parts = []
     if redelivery_count:
-        body += b"\x18" + varint(redelivery_count)
+        parts += [b"\x18", varint(redelivery_count)]
     for word in ack_set:
-        body += b"\x20" + varint(word)
+        parts += [b"\x20", varint(word)]
     if consumer_epoch >= 0:
-        body += b"\x28" + varint(consumer_epoch)
-    return _frame_head(MESSAGE, body, entry_size)
+        parts += [b"\x28", varint(consumer_epoch)]
+    return b"".join(parts)
 
 
 def encode_flow(consumer_id: int, permits: int) -> bytes:
     """A FLOW frame."""
-    body = b"\x08" + varint(consumer_id) + b"\x10" + varint(permits)
-    return _frame_head(11, body, 0)
+    body = _ID_THEN_VARINT[consumer_id] + varint(permits)
+    return _frame_head(_FLOW, len(body), 0) + body

@@ -10,8 +10,8 @@ An entry is what follows the command in a SEND or MESSAGE frame::
 metadata alone: a hand-written reader for the fields in the order in which clients write them, which
 hands anything unusual to protobuf and gives the same result.
 
-Text that is not UTF-8 is read with replacement characters, as the Java client does: `text` does that
-for strings of parsed protobuf messages, which show such text as ``bytes``.
+Text that is not UTF-8 is read with replacement characters, as the Java client does; `strict.text` does
+that for the strings of a parsed protobuf message.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import parse, text
 from geminga.wire.varint import read_varint
 
 MAGIC_CHECKSUM = 0x0E01
@@ -33,7 +32,7 @@ MAGIC_BROKER_ENTRY_METADATA = 0x0E02
 _MAGIC = Struct(">H")
 _SIZE = Struct(">I")
 _MAGIC_AND_SIZE = Struct(">HI")
-_CHECKED_HEAD = Struct(">HII")
+_CHECKED_HEAD = Struct(">HII").unpack_from
 
 REMEMBERED_NAMES_MAX = 4096
 """Producer names and high bits of publish times that `peek_entry` remembers; then it forgets all."""
@@ -79,6 +78,7 @@ class EntryHead:
     """
 
     __slots__ = (
+        "event_time",
         "highest_sequence_id",
         "is_batch",
         "num_messages",
@@ -90,7 +90,6 @@ class EntryHead:
         "sequence_id",
     )
 
-    event_time: int = 0
     deliver_at_time: int = 0
     chunk_id: int = -1
     num_chunks: int = 0
@@ -99,9 +98,6 @@ class EntryHead:
     marker_type: int | None = None
     encrypted: bool = False
     null_value: bool = False
-    schema_version: bytes | None = None
-    replicated_from: str | None = None
-    replicate_to: Sequence[str] = ()
     txnid_least_bits: int | None = None
     txnid_most_bits: int | None = None
 
@@ -116,6 +112,7 @@ class EntryHead:
         partition_key: str | None,
         partition_key_b64: bool,
         ordering_key: bytes | None,
+        event_time: int,
     ) -> None:
         self.num_messages = num_messages
         self.is_batch = is_batch
@@ -127,6 +124,7 @@ class EntryHead:
         self.partition_key = partition_key
         self.partition_key_b64 = partition_key_b64
         self.ordering_key = ordering_key
+        self.event_time = event_time
 
     def __repr__(self) -> str:
         return (
@@ -140,11 +138,6 @@ class _FullEntryHead(EntryHead):
 
 
 # --- layout -----------------------------------------------------------------------------------------
-
-
-def text(value: str | bytes) -> str:
-    """A protobuf string field's value as text; protobuf hands out ``bytes`` when it is not UTF-8."""
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _cut_broker_metadata(entry: Buffer) -> int:
@@ -204,26 +197,11 @@ def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
                 f"entry of {len(entry)} bytes has the checksum {found:08x} and announces {announced:08x}"
             )
     broker_metadata = None
-    if start >= 6 and _MAGIC.unpack_from(entry)[0] == MAGIC_BROKER_ENTRY_METADATA:
-        size = _MAGIC_AND_SIZE.unpack_from(entry)[1]
-        try:
-            broker_metadata = pb.BrokerEntryMetadata.FromString(bytes(view[6 : 6 + size]))
-        except DecodeError as error:
-            raise CorruptPayload(f"broker entry metadata is no protobuf: {error}") from error
-    return Entry(_parse_metadata(bytes(view[first:end])), view[end:], broker_metadata)
-
-
-def _parse_metadata(data: bytes) -> pb.MessageMetadata:
-    try:
-        metadata = pb.MessageMetadata.FromString(data)
-    except DecodeError as error:
-        raise CorruptPayload(
-            f"message metadata is no protobuf: {error}; it starts {data[:32].hex()}"
-        ) from error
-    if not metadata.IsInitialized():
-        missing = ", ".join(metadata.FindInitializationErrors())
-        raise CorruptPayload(f"message metadata lacks {missing}")
-    return metadata
+    if _MAGIC.unpack_from(entry)[0] == MAGIC_BROKER_ENTRY_METADATA:
+        data = bytes(view[6 : _cut_broker_metadata(entry)])
+        broker_metadata = parse(pb.BrokerEntryMetadata, data, "the broker entry metadata", CorruptPayload)
+    metadata = parse(pb.MessageMetadata, bytes(view[first:end]), "the metadata", CorruptPayload)
+    return Entry(metadata, view[end:], broker_metadata)
 
 
 def build_entry(metadata: bytes, payload: Buffer) -> bytes:
@@ -235,16 +213,161 @@ def build_entry(metadata: bytes, payload: Buffer) -> bytes:
 # --- the broker's look ------------------------------------------------------------------------------
 
 
+class _Names(dict[bytes, str]):
+    """Producer names as they travel to text, made on first use and forgotten when too many."""
+
+    def __missing__(self, data: bytes) -> str:
+        name = data.decode("utf-8", "replace")
+        if len(self) >= REMEMBERED_NAMES_MAX:
+            self.clear()
+        self[data] = name
+        return name
+
+
+class _HighTimes(dict[bytes, int]):
+    """Bytes 2 to 5 of a publish time's 6-byte varint to their value; they change every 16 seconds."""
+
+    def __missing__(self, data: bytes) -> int:
+        value, end = read_varint(data, 0)
+        if end != 4:
+            raise ValueError("not the end of a varint of 6 bytes")
+        if len(self) >= REMEMBERED_NAMES_MAX:
+            self.clear()
+        self[data] = value << 14
+        return value << 14
+
+
+_NAMES = _Names()
+_HIGH_TIMES = _HighTimes()
+_INT32_MAX = (1 << 31) - 1
+
+# Tags of MessageMetadata: field number << 3 | wire type.
+_PROPERTIES = 0x22
+_PARTITION_KEY = 0x32
+_COMPRESSION = 0x40
+_UNCOMPRESSED_SIZE = 0x48
+_NUM_MESSAGES = 0x58
+_EVENT_TIME = 0x60
+# The first byte of those of two bytes, the second of which is 01.
+_SCHEMA_VERSION = 0x82
+_PARTITION_KEY_B64 = 0x88
+_ORDERING_KEY = 0x92
+_HIGHEST_SEQUENCE_ID = 0xC0
+
+_SKIPPED_NUMBERS = frozenset((_COMPRESSION, _UNCOMPRESSED_SIZE))
+_TEXTS = frozenset((_PROPERTIES, _PARTITION_KEY))
+_BYTES = frozenset((_ORDERING_KEY, _SCHEMA_VERSION))
+
+
 def peek_entry(entry: Buffer) -> EntryHead:
     """What a broker decides by, from the metadata alone; the payload is not touched.
 
-    The checksum is not verified: see `checksum_matches`. Raises `CorruptPayload` like `parse_entry`.
+    The checksum is not verified (see `checksum_matches`), and fields that are stepped over, such as
+    properties, are not looked into. Raises `CorruptPayload` like `parse_entry`.
     """
+    if len(entry) > 10:
+        magic, _, size = _CHECKED_HEAD(entry)
+        if magic == MAGIC_CHECKSUM:
+            data = entry[10 : 10 + size]
+            if type(data) is not bytes:
+                data = bytes(data)
+            if len(data) == size:
+                try:
+                    head = _read_head(data)
+                except (IndexError, ValueError):
+                    head = None
+                if head is not None:
+                    return head
     _, first, end, _ = _layout(entry)
-    return _head_of(_parse_metadata(bytes(entry[first:end])))
+    data = bytes(memoryview(entry)[first:end])
+    return _full_head(parse(pb.MessageMetadata, data, "the metadata", CorruptPayload))
 
 
-def _head_of(metadata: pb.MessageMetadata) -> EntryHead:
+def _read_head(data: bytes) -> EntryHead | None:
+    """The metadata by hand; None, `IndexError` or `ValueError` for anything unusual."""
+    if data[0] != 0x0A or data[1] > 127:
+        return None
+    position = data[1] + 2
+    name = _NAMES[data[2:position]]
+    if data[position] != 0x10:
+        return None
+    sequence_id = data[position + 1]
+    if sequence_id > 127:
+        sequence_id, position = read_varint(data, position + 1)
+    else:
+        position += 2
+    if data[position] != 0x18:
+        return None
+    low = data[position + 1]
+    middle = data[position + 2]
+    if low > 127 and middle > 127:
+        publish_time = _HIGH_TIMES[data[position + 3 : position + 7]] + (low & 127 | (middle & 127) << 7)
+        position += 7
+    else:
+        publish_time, position = read_varint(data, position + 1)
+    if position == len(data):
+        return EntryHead(1, False, publish_time, name, sequence_id, 0, None, False, None, 0)
+    return _read_options(data, position, publish_time, name, sequence_id)
+
+
+def _read_options(
+    data: bytes, position: int, publish_time: int, name: str, sequence_id: int
+) -> EntryHead | None:
+    """The optional fields that usual entries have; one-byte sizes and flags only."""
+    end = len(data)
+    num_messages = 1
+    is_batch = partition_key_b64 = False
+    highest_sequence_id = event_time = 0
+    partition_key = ordering_key = None
+    while position < end:
+        tag = data[position]
+        if tag in _SKIPPED_NUMBERS:
+            _, position = read_varint(data, position + 1)
+        elif tag == _NUM_MESSAGES:
+            num_messages, position = read_varint(data, position + 1)
+            if num_messages > _INT32_MAX:
+                return None
+            is_batch = True
+        elif tag in _TEXTS:
+            size, start = read_varint(data, position + 1)
+            position = start + size
+            if tag == _PARTITION_KEY:
+                partition_key = data[start:position].decode("utf-8", "replace")
+        elif tag == _EVENT_TIME:
+            event_time, position = read_varint(data, position + 1)
+        elif tag < 128 or data[position + 1] != 0x01:
+            return None
+        elif tag == _HIGHEST_SEQUENCE_ID:
+            highest_sequence_id, position = read_varint(data, position + 2)
+        elif tag == _PARTITION_KEY_B64:
+            partition_key_b64 = data[position + 2] == 1
+            if data[position + 2] > 1:
+                return None
+            position += 3
+        elif tag in _BYTES:
+            size, start = read_varint(data, position + 2)
+            position = start + size
+            if tag == _ORDERING_KEY:
+                ordering_key = data[start:position]
+        else:
+            return None
+    if position != end:
+        return None
+    return EntryHead(
+        num_messages,
+        is_batch,
+        publish_time,
+        name,
+        sequence_id,
+        highest_sequence_id,
+        partition_key,
+        partition_key_b64,
+        ordering_key,
+        event_time,
+    )
+
+
+def _full_head(metadata: pb.MessageMetadata) -> EntryHead:
     has = metadata.HasField
     head = _FullEntryHead(
         metadata.num_messages_in_batch,
@@ -256,8 +379,8 @@ def _head_of(metadata: pb.MessageMetadata) -> EntryHead:
         text(metadata.partition_key) if has("partition_key") else None,
         metadata.partition_key_b64_encoded,
         metadata.ordering_key if has("ordering_key") else None,
+        metadata.event_time,
     )
-    head.event_time = metadata.event_time
     head.deliver_at_time = metadata.deliver_at_time
     if has("chunk_id"):
         head.chunk_id = metadata.chunk_id
@@ -268,12 +391,6 @@ def _head_of(metadata: pb.MessageMetadata) -> EntryHead:
         head.marker_type = metadata.marker_type
     head.encrypted = len(metadata.encryption_keys) > 0
     head.null_value = metadata.null_value
-    if has("schema_version"):
-        head.schema_version = metadata.schema_version
-    if has("replicated_from"):
-        head.replicated_from = text(metadata.replicated_from)
-    if metadata.replicate_to:
-        head.replicate_to = tuple(text(cluster) for cluster in metadata.replicate_to)
     if has("txnid_least_bits"):
         head.txnid_least_bits = metadata.txnid_least_bits
     if has("txnid_most_bits"):

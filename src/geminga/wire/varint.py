@@ -59,11 +59,24 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     Raises `IndexError` when the data ends inside, `ValueError` when it does not end within 10 bytes
     or exceeds 64 bits.
     """
-    value = shift = 0
+    value = data[position]
+    if value < 128:
+        return value, position + 1
+    # ``(byte - 1) << 7`` puts a byte in and takes out the "more follows" bit of the one before.
+    byte = data[position + 1]
+    value += (byte - 1) << 7
+    if byte < 128:
+        return value, position + 2
+    byte = data[position + 2]
+    value += (byte - 1) << 14
+    if byte < 128:
+        return value, position + 3
+    position += 3
+    shift = 21
     while True:
         byte = data[position]
         position += 1
-        value |= (byte & 0x7F) << shift
+        value += (byte - 1) << shift
         if byte < 128:
             if value > U64_MASK:
                 raise ValueError("a varint exceeds 64 bits")

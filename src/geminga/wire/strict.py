@@ -1,0 +1,88 @@
+"""What protobuf lets pass and the protocol does not.
+
+Protobuf's parser accepts a message that lacks required fields, and hands text that is not UTF-8 out as
+``bytes``. These helpers close both gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from geminga.errors import PeerError
+from geminga.wire.checksum import Buffer
+
+M = TypeVar("M", bound=Message)
+
+EXCERPT_BYTES_MAX = 32
+"""How many of a peer's bytes an error message shows."""
+
+
+def excerpt(data: Buffer) -> str:
+    """The first bytes in hexadecimal, for error messages."""
+    return bytes(data[:EXCERPT_BYTES_MAX]).hex() + ("..." if len(data) > EXCERPT_BYTES_MAX else "")
+
+
+def parse(kind: type[M], data: bytes, what: str, error: type[PeerError]) -> M:
+    """The message of class ``kind`` that ``data`` holds, with all of its required fields.
+
+    Raises ``error``, whose text calls the data ``what``.
+    """
+    try:
+        message = kind.FromString(data)
+    except DecodeError as cause:
+        raise error(f"{what} of {len(data)} bytes is no {kind.__name__}: {excerpt(data)}") from cause
+    if not message.IsInitialized():
+        raise error(f"{what} of {len(data)} bytes lacks {missing_fields(message)}: {excerpt(data)}")
+    return message
+
+
+def missing_fields(message: Any) -> str:
+    """The required fields that are missing, as a list for error messages."""
+    return ", ".join(message.FindInitializationErrors())
+
+
+def text(value: str | bytes) -> str:
+    """A string field's value; text that is not UTF-8 is read with replacement characters, as in Java."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+@cache
+def holds_text(descriptor: Descriptor) -> bool:
+    """Whether the message, or a message inside it, has a string field."""
+    return _holds_text(descriptor, set())
+
+
+def _holds_text(descriptor: Descriptor, seen: set[str]) -> bool:
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    return any(
+        field.type == FieldDescriptor.TYPE_STRING
+        or (field.message_type is not None and _holds_text(field.message_type, seen))
+        for field in descriptor.fields
+    )
+
+
+def check_text(message: Message, where: str, error: type[PeerError]) -> None:
+    """Raise ``error`` when a string field of the message, at any depth, is not UTF-8."""
+    for field, value in message.ListFields():
+        values: Sequence[Any] = value if _is_repeated(field) else (value,)
+        if field.type == FieldDescriptor.TYPE_STRING:
+            for item in values:
+                if not isinstance(item, str):
+                    raise error(f"{where}.{field.name} is not UTF-8 text: {excerpt(item)}")
+        elif field.message_type is not None and holds_text(field.message_type):
+            for item in values:
+                check_text(item, f"{where}.{field.name}", error)
+
+
+@cache
+def _is_repeated(field: Any) -> bool:
+    # protobuf 6.31 brought the property, later versions drop the label.
+    repeated = getattr(field, "is_repeated", None)
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED if repeated is None else repeated)
