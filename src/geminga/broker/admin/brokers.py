@@ -1,0 +1,196 @@
+"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: the broker about itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from typing import Any
+
+from aiohttp import web
+
+from geminga._version import __version__
+from geminga.broker import metrics
+from geminga.broker.admin.http import Resource, answer, bare_text, done_answer, part
+from geminga.broker.namespaces import AdminError
+
+
+class Brokers(Resource):
+    """One broker, which leads itself."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        base = "/admin/v2/brokers"
+        router.add_get(f"{base}/health", self.health)
+        router.add_get("/status.html", self.health)
+        router.add_get(f"{base}/ready", self.health)
+        router.add_get(f"{base}/version", self.version)
+        router.add_get(f"{base}/leaderBroker", self.leader)
+        router.add_get(f"{base}/configuration", self.configuration_names)
+        router.add_get(f"{base}/configuration/runtime", self.configuration)
+        router.add_get(f"{base}/configuration/values", self.changed_configuration)
+        router.add_get(f"{base}/internal-configuration", self.internal_configuration)
+        router.add_get(f"{base}/backlog-quota-check", self.backlog_quota_check)
+        router.add_get(base, self.names)
+        router.add_get(f"{base}/{{cluster}}", self.names)
+        router.add_get(f"{base}/{{cluster}}/{{broker}}/ownedNamespaces", self.owned)
+        router.add_get("/metrics", self.metrics)
+        router.add_get("/metrics/", self.metrics)
+        router.add_get("/admin/v2/bookies/all", self.bookies)
+        router.add_get("/admin/v2/bookies/racks-info", self.no_entries)
+        router.add_get("/admin/v2/resourcegroups", self.no_names)
+        router.add_get("/admin/v2/resource-quotas", self.resource_quotas)
+
+    async def health(self, _request: web.Request) -> web.Response:
+        failure = self.server.store.failure
+        if failure is not None:
+            raise AdminError(503, f"the store has stopped: {failure}")
+        return bare_text("ok")
+
+    async def version(self, _request: web.Request) -> web.Response:
+        return bare_text(__version__)
+
+    async def leader(self, _request: web.Request) -> web.Response:
+        settings = self.server.settings
+        return answer({"serviceUrl": settings.admin_url, "brokerId": settings.broker_id})
+
+    async def names(self, request: web.Request) -> web.Response:
+        cluster = request.match_info.get("cluster", self.server.settings.cluster)
+        self.namespaces.cluster(cluster)
+        return answer([self.server.settings.broker_id] if cluster == self.server.settings.cluster else [])
+
+    async def owned(self, request: web.Request) -> web.Response:
+        if part(request, "broker") != self.server.settings.broker_id:
+            raise AdminError(404, f"broker {part(request, 'broker')} is not {self.server.settings.broker_id}")
+        owned = {}
+        for name in self.namespaces.all_namespaces():
+            boundaries = self.namespaces.document(*name.split("/"))["bundles"]["boundaries"]
+            for low, high in zip(boundaries, boundaries[1:], strict=False):
+                state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+                owned[f"{name}/{low}_{high}"] = state
+        return answer(owned)
+
+    # --- configuration ---
+    def _configuration(self) -> dict[str, str]:
+        settings = self.server.settings
+        own = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+        pulsar_names: dict[str, Any] = {
+            "clusterName": settings.cluster,
+            "advertisedAddress": settings.advertised_host,
+            "bindAddress": settings.host,
+            "brokerServicePort": settings.port,
+            "webServicePort": settings.web_port,
+            "maxMessageSize": settings.max_message_size,
+            "keepAliveIntervalSeconds": settings.keepalive_seconds,
+            "allowAutoTopicCreation": settings.auto_create_topics,
+            "allowAutoTopicCreationType": settings.auto_create_topic_kind,
+            "defaultNumPartitions": settings.auto_create_partitions,
+            "allowAutoSubscriptionCreation": settings.auto_create_subscriptions,
+            "acknowledgmentAtBatchIndexLevelEnabled": settings.batch_index_ack,
+            "brokerDeduplicationEnabled": settings.deduplication,
+            "defaultRetentionTimeInMinutes": settings.retention_minutes,
+            "defaultRetentionSizeInMB": settings.retention_megabytes_default,
+            "ttlDurationDefaultInSeconds": settings.message_ttl_seconds,
+            "journalSyncData": settings.sync == "always",
+            "brokerDeleteInactiveTopicsEnabled": settings.delete_inactive_topics,
+            "transactionCoordinatorEnabled": False,
+        }
+        found = own | pulsar_names
+        return {name: _text(value) for name, value in sorted(found.items()) if value is not None}
+
+    async def configuration(self, _request: web.Request) -> web.Response:
+        return answer(self._configuration())
+
+    async def configuration_names(self, _request: web.Request) -> web.Response:
+        # Settings that can change while the broker runs: none.
+        return answer([])
+
+    async def changed_configuration(self, _request: web.Request) -> web.Response:
+        return answer({})
+
+    async def internal_configuration(self, _request: web.Request) -> web.Response:
+        settings = self.server.settings
+        where = "memory:" if settings.memory else f"file:{os.fspath(settings.data_dir or '')}"
+        return answer(
+            {
+                "zookeeperServers": where, "configurationStoreServers": where, "metadataStoreUrl": where,
+                "configurationMetadataStoreUrl": where, "ledgersRootPath": "/ledgers",
+            }
+        )  # fmt: skip
+
+    async def backlog_quota_check(self, _request: web.Request) -> web.Response:
+        # Quotas are checked at each publish, not by a job.
+        return done_answer()
+
+    async def bookies(self, _request: web.Request) -> web.Response:
+        return answer({"bookies": [{"bookieId": self.server.settings.broker_id}]})
+
+    async def no_entries(self, _request: web.Request) -> web.Response:
+        return answer({})
+
+    async def no_names(self, _request: web.Request) -> web.Response:
+        return answer([])
+
+    async def resource_quotas(self, _request: web.Request) -> web.Response:
+        return answer(
+            {"msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100000.0, "bandwidthOut": 300000.0,
+             "memory": 80.0, "dynamic": True}
+        )  # fmt: skip
+
+    # --- metrics ---
+    async def metrics(self, _request: web.Request) -> web.Response:
+        server = self.server
+        out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
+        by_namespace: Counter[str] = Counter(dict.fromkeys(self.namespaces.all_namespaces(), 0))
+        for namespace in list(by_namespace):
+            for domain in ("persistent", "non-persistent"):
+                by_namespace[namespace] += len(self.topics.list(namespace, domain))
+        loaded = [(topic, self.topics.stats(topic)) for topic in self.topics.loaded()]
+        metrics.add_namespaces(out, by_namespace)
+        metrics.add_topics(out, loaded, sum(by_namespace.values()))
+        metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
+        metrics.add_process(
+            out, started_at_ms=server.started_at_ms, connections=len(server.connections),
+            connections_refused=server.connections_refused,
+        )  # fmt: skip
+        return web.Response(body=out.text().encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+
+class BrokerStats(Resource):
+    """``/admin/v2/broker-stats``: what of it has a meaning here."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        base = "/admin/v2/broker-stats"
+        router.add_get(f"{base}/topics", self.topics_by_bundle)
+        router.add_get(f"{base}/destinations", self.topics_by_bundle)
+        router.add_get(f"{base}/metrics", self.figures)
+        router.add_get(f"{base}/mbeans", self.figures)
+        router.add_get(f"{base}/load-report", self.load_report)
+        router.add_get(f"{base}/allocator-stats/{{allocator}}", self.allocator)
+
+    async def topics_by_bundle(self, _request: web.Request) -> web.Response:
+        found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+        for topic in self.topics.loaded():
+            bundles = found.setdefault(topic.namespace_name, {})
+            domains = bundles.setdefault("0x00000000_0xffffffff", {})
+            domains.setdefault(topic.domain, {})[str(topic)] = self.topics.stats(topic)
+        return answer(found)
+
+    async def figures(self, _request: web.Request) -> web.Response:
+        stats = self.server.store.stats()
+        store = {name: getattr(stats, name) for name in type(stats).__slots__}
+        process = {"residentBytes": metrics.resident_bytes(), "connections": len(self.server.connections)}
+        return answer([{"metrics": {**store, **process}, "dimensions": {"metric": "geminga"}}])
+
+    async def load_report(self, _request: web.Request) -> web.Response:
+        return done_answer()
+
+    async def allocator(self, request: web.Request) -> web.Response:
+        raise AdminError(
+            404, f"there is no allocator {part(request, 'allocator')}: this broker runs on Python"
+        )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

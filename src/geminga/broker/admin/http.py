@@ -1,0 +1,228 @@
+"""What the resources share: names from paths, bodies, answers, errors, and waiting for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from geminga.broker.namespaces import AdminError, Namespaces
+from geminga.errors import (
+    InvalidConfiguration,
+    InvalidTopicName,
+    LedgerNotFound,
+    StoreError,
+)
+from geminga.ids import MessageId, TopicName
+
+if TYPE_CHECKING:
+    from geminga.broker.server import BrokerServer
+    from geminga.broker.topics import TopicRegistry
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+DONE_SECONDS_MAX = 60.0
+"""How long a request waits for the store before it answers 504 (the change may still be made)."""
+SERVER: web.AppKey[Any] = web.AppKey("server", object)
+
+_NO_BODY = object()
+
+
+class Resource:
+    """Base of the resources: each registers its routes and works on one server."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        self.server = server
+
+    @property
+    def namespaces(self) -> Namespaces:
+        return self.server.broker.namespaces
+
+    @property
+    def topics(self) -> TopicRegistry:
+        return self.server.broker.topics
+
+    async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
+        """Runs ``call(done)`` on the core and waits until it is as durable as the store promises."""
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if finished.done():
+                return
+            if error is None:
+                finished.set_result(None)
+            else:
+                finished.set_exception(error)
+
+        with self.server.entry():
+            result = call(done)
+        try:
+            async with asyncio.timeout(DONE_SECONDS_MAX):
+                await finished
+        except TimeoutError:
+            raise AdminError(
+                504, "the store did not confirm the change in time; it may still be made"
+            ) from None
+        return result
+
+    def now(self, call: Callable[[], Any]) -> Any:
+        """Runs ``call()`` on the core where there is nothing to wait for."""
+        with self.server.entry():
+            return call()
+
+
+# --- requests ---
+
+
+def part(request: web.Request, name: str) -> str:
+    """A percent-decoded part of the path."""
+    return request.match_info[name]
+
+
+def topic_of(request: web.Request, *, domain: str | None = None) -> TopicName:
+    """The topic that the path names; 412 when the name is not valid."""
+    domain = domain or part(request, "domain")
+    text = f"{domain}://{part(request, 'tenant')}/{part(request, 'namespace')}/{part(request, 'topic')}"
+    try:
+        return TopicName.parse(text)
+    except InvalidTopicName as error:
+        raise AdminError(412, str(error)) from None
+
+
+def query_flag(request: web.Request, name: str, default: bool = False) -> bool:
+    value = request.query.get(name)
+    if value is None or value == "":
+        return default
+    if value.lower() not in ("true", "false"):
+        raise AdminError(400, f"{name}={value!r} is not allowed; allowed: true, false")
+    return value.lower() == "true"
+
+
+def whole_number(text: object, what: str, minimum: int = 0) -> int:
+    """A whole number from the path, the query or a body; 412 names what is wrong."""
+    try:
+        if isinstance(text, bool) or not isinstance(text, (str, int)):
+            raise ValueError
+        number = int(text)
+    except ValueError:
+        raise AdminError(412, f"{what}={text!r} is not a whole number") from None
+    if number < minimum:
+        raise AdminError(412, f"{what}={number} is not allowed; allowed: {minimum} or more")
+    return number
+
+
+async def body(request: web.Request, default: Any = _NO_BODY) -> Any:
+    """The JSON body; ``default`` where it is empty. 400 when it is not JSON or absent without a default."""
+    raw = await request.read()
+    if not raw.strip():
+        if default is _NO_BODY:
+            raise AdminError(400, f"{request.method} {request.path} needs a JSON body")
+        return default
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise AdminError(400, f"the body is not JSON: {error}") from None
+
+
+async def object_body(request: web.Request, *, optional: bool = False) -> dict[str, Any]:
+    """A body that must be a JSON object."""
+    found = await body(request, {} if optional else _NO_BODY)
+    if found is None and optional:
+        return {}
+    if not isinstance(found, dict):
+        raise AdminError(400, f"the body must be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def message_id_of(document: Any) -> MessageId:
+    """A message id in the admin API's JSON form."""
+    if not isinstance(document, dict):
+        raise AdminError(400, "a message id is a JSON object with ledgerId and entryId")
+    try:
+        return MessageId(
+            int(document.get("partitionIndex", -1)),
+            int(document["ledgerId"]),
+            int(document["entryId"]),
+            int(document.get("batchIndex", -1)),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise AdminError(400, f"a message id needs whole numbers ledgerId and entryId: {document}") from None
+
+
+def message_id_json(position: MessageId) -> dict[str, int]:
+    return {
+        "ledgerId": position.ledger_id,
+        "entryId": position.entry_id,
+        "partitionIndex": position.partition,
+        "batchIndex": position.batch_index,
+        "batchSize": position.batch_size,
+    }
+
+
+# --- answers ---
+
+
+def answer(document: Any, status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(
+        status=status,
+        body=json.dumps(document, separators=(",", ":")).encode(),
+        content_type="application/json",
+    )
+
+
+def answer_or_empty(document: Any) -> web.Response:
+    """JSON, or 200 without a body for None: that is how Pulsar says "not set"."""
+    if document is None:
+        return web.Response(status=200, content_type="application/json")
+    return answer(document)
+
+
+def bare_text(text: str) -> web.Response:
+    """Text that Pulsar labels JSON although it is not quoted."""
+    return web.Response(status=200, body=text.encode(), content_type="application/json")
+
+
+def done_answer(status: int = 204) -> web.Response:
+    return web.Response(status=status)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return answer({"reason": reason}, status)
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal has a status and ``{"reason": ...}``."""
+    try:
+        return await handler(request)
+    except AdminError as error:
+        return _refusal(error.status, error.reason)
+    except (InvalidTopicName, InvalidConfiguration) as error:
+        return _refusal(412, str(error))
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _refusal(error.status, _http_reason(request, error))
+    except LedgerNotFound as error:
+        return _refusal(404, str(error))
+    except StoreError as error:
+        return _refusal(503, f"the store refused: {error}")
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        return _refusal(500, f"{type(error).__name__}: {error}")
+
+
+def _http_reason(request: web.Request, error: web.HTTPException) -> str:
+    if error.status == 404:
+        return f"no such path: {request.method} {request.path}"
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{request.method} is not possible for {request.path}; possible: {', '.join(sorted(error.allowed_methods))}"
+    return error.text or error.reason

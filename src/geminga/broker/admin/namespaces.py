@@ -1,0 +1,243 @@
+"""``/admin/v2/namespaces``: life of namespaces, and what is done to all topics of one."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from aiohttp import web
+
+from geminga.broker.admin.http import (
+    Resource,
+    answer,
+    body,
+    done_answer,
+    object_body,
+    part,
+    query_flag,
+)
+from geminga.broker.namespaces import AdminError
+from geminga.broker.policies import AUTH_ACTIONS, words
+from geminga.ids import TopicName
+
+_BASE = "/admin/v2/namespaces"
+_PATH = _BASE + "/{tenant}/{namespace}"
+_MODES = {"PERSISTENT": ("persistent",), "NON_PERSISTENT": ("non-persistent",)}
+_ALL_DOMAINS = ("persistent", "non-persistent")
+
+
+def bundle_of(boundaries: list[str], topic: TopicName) -> str:
+    """The hash range that a topic falls into, as Pulsar names it: ``0x00000000_0x40000000``."""
+    place = zlib.crc32(str(topic).encode())
+    for low, high in zip(boundaries, boundaries[1:], strict=False):
+        if place < int(high, 16):
+            return f"{low}_{high}"
+    return f"{boundaries[-2]}_{boundaries[-1]}"
+
+
+async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
+    """Forced deletion: the topics go first, clients are disconnected."""
+    for topic in topics_of(resource, tenant, namespace):
+        await _delete_topic(resource, topic)
+    for base in resource.topics.partitioned(f"{tenant}/{namespace}"):
+        await _delete_topic(resource, TopicName.parse(base))
+    await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
+
+
+async def _delete_topic(resource: Resource, topic: TopicName) -> None:
+    try:
+        await resource.durable(lambda done: resource.topics.delete(topic, True, done))
+    except AdminError as error:
+        if error.status != 404:
+            raise
+
+
+def topics_of(
+    resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
+) -> list[TopicName]:
+    """All topics of a namespace, partitions as topics of their own, sorted by name."""
+    found: list[str] = []
+    for domain in domains:
+        found += resource.topics.list(f"{tenant}/{namespace}", domain)
+    return [TopicName.parse(name) for name in sorted(found)]
+
+
+class Namespaces(Resource):
+    """Namespaces. Policies are in `geminga.broker.admin.namespace_policies`."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        router.add_get(f"{_BASE}/{{tenant}}", self.names)
+        router.add_get(_PATH, self.get)
+        router.add_put(_PATH, self.create)
+        router.add_delete(_PATH, self.delete)
+        router.add_get(f"{_PATH}/topics", self.topic_names)
+        router.add_get(f"{_PATH}/bundles", self.bundles)
+        router.add_put(f"{_PATH}/unload", self.unload)
+        router.add_put(f"{_PATH}/{{bundle}}/unload", self.unload)
+        router.add_put(f"{_PATH}/{{bundle}}/split", self.split)
+        router.add_get(f"{_PATH}/{{bundle}}/topicHashPositions", self.hash_positions)
+        for scope in (_PATH, f"{_PATH}/{{bundle}}"):
+            router.add_post(f"{scope}/clearBacklog", self.clear_backlog)
+            router.add_post(f"{scope}/clearBacklog/{{subscription}}", self.clear_backlog)
+            router.add_post(f"{scope}/unsubscribe/{{subscription}}", self.unsubscribe)
+        self._register_permissions(router)
+
+    def _register_permissions(self, router: web.UrlDispatcher) -> None:
+        path = f"{_PATH}/permissions"
+        router.add_get(path, self.permissions)
+        router.add_get(f"{path}/subscription", self.subscription_permissions)
+        router.add_post(f"{path}/subscription/{{subscription}}", self.grant_subscription)
+        router.add_post(f"{path}/{{role}}", self.grant)
+        router.add_delete(f"{path}/{{role}}", self.revoke)
+        router.add_delete(f"{path}/{{subscription}}/{{role}}", self.revoke_subscription)
+
+    # --- life ---
+    async def names(self, request: web.Request) -> web.Response:
+        return answer(self.namespaces.namespaces(part(request, "tenant")))
+
+    async def get(self, request: web.Request) -> web.Response:
+        return answer(self.namespaces.document(*_names(request)))
+
+    async def create(self, request: web.Request) -> web.Response:
+        tenant, namespace = _names(request)
+        document = await object_body(request, optional=True)
+        await self.durable(lambda done: self.namespaces.create_namespace(tenant, namespace, document, done))
+        return done_answer()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        tenant, namespace = _names(request)
+        self.namespaces.document(tenant, namespace)
+        if query_flag(request, "force"):
+            await delete_namespace_with_topics(self, tenant, namespace)
+            return done_answer()
+        left = [str(t) for t in topics_of(self, tenant, namespace)]
+        left += self.topics.partitioned(f"{tenant}/{namespace}")
+        if left:
+            raise AdminError(409, f"Cannot delete non empty namespace {tenant}/{namespace}: it has {left[0]}")
+        await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
+        return done_answer()
+
+    # --- topics of the namespace ---
+    async def topic_names(self, request: web.Request) -> web.Response:
+        tenant, namespace = _names(request)
+        self.namespaces.document(tenant, namespace)
+        domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
+        return answer([str(topic) for topic in topics_of(self, tenant, namespace, domains)])
+
+    async def unload(self, request: web.Request) -> web.Response:
+        for topic in self._topics_in_path(request):
+            self.now(lambda topic=topic: self.topics.unload(topic))
+        return done_answer()
+
+    async def clear_backlog(self, request: web.Request) -> web.Response:
+        only = request.match_info.get("subscription")
+        for topic in self._topics_in_path(request, ("persistent",)):
+            for subscription in self.topics.subscriptions(topic):
+                if only in (None, subscription):
+                    await self.durable(lambda done, t=topic, s=subscription: self.topics.skip_all(t, s, done))
+        return done_answer()
+
+    async def unsubscribe(self, request: web.Request) -> web.Response:
+        name = part(request, "subscription")
+        for topic in self._topics_in_path(request, ("persistent",)):
+            if name in self.topics.subscriptions(topic):
+                await self.durable(
+                    lambda done, t=topic: self.topics.delete_subscription(t, name, done, force=False)
+                )
+        return done_answer()
+
+    def _topics_in_path(
+        self, request: web.Request, domains: tuple[str, ...] = _ALL_DOMAINS
+    ) -> list[TopicName]:
+        tenant, namespace = _names(request)
+        boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
+        found = topics_of(self, tenant, namespace, domains)
+        bundle = request.match_info.get("bundle")
+        if bundle is None:
+            return found
+        _check_bundle(boundaries, bundle)
+        return [topic for topic in found if bundle_of(boundaries, topic) == bundle]
+
+    # --- bundles: kept for the tools that show them; one broker owns them all ---
+    async def bundles(self, request: web.Request) -> web.Response:
+        return answer(self.namespaces.document(*_names(request))["bundles"])
+
+    async def split(self, request: web.Request) -> web.Response:
+        tenant, namespace = _names(request)
+        boundaries = list(self.namespaces.document(tenant, namespace)["bundles"]["boundaries"])
+        low, high = _check_bundle(boundaries, part(request, "bundle"))
+        middle = f"0x{(int(low, 16) + int(high, 16)) // 2:08x}"
+        if middle in boundaries:
+            raise AdminError(412, f"bundle {low}_{high} is too small to be split")
+        boundaries.insert(boundaries.index(high), middle)
+        bundles = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
+        await self.durable(
+            lambda done: self.namespaces.set_policy(tenant, namespace, "bundles", bundles, done)
+        )
+        return done_answer()
+
+    async def hash_positions(self, request: web.Request) -> web.Response:
+        tenant, namespace = _names(request)
+        wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
+        positions = {
+            str(topic): f"0x{zlib.crc32(str(topic).encode()):08x}"
+            for topic in self._topics_in_path(request)
+            if not wanted or str(topic) in wanted
+        }
+        found = {"namespace": f"{tenant}/{namespace}", "bundle": part(request, "bundle")}
+        return answer({**found, "topicHashPositions": positions})
+
+    # --- permissions: kept and shown; a broker without authentication asks nobody ---
+    async def permissions(self, request: web.Request) -> web.Response:
+        return answer(self._auth(request)["namespace_auth"])
+
+    async def subscription_permissions(self, request: web.Request) -> web.Response:
+        return answer(self._auth(request)["subscription_auth_roles"])
+
+    async def grant(self, request: web.Request) -> web.Response:
+        actions = words(AUTH_ACTIONS)("actions", await body(request))
+        auth = self._auth(request)
+        auth["namespace_auth"][part(request, "role")] = actions
+        return await self._set_auth(request, auth)
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        auth = self._auth(request)
+        auth["namespace_auth"].pop(part(request, "role"), None)
+        return await self._set_auth(request, auth)
+
+    async def grant_subscription(self, request: web.Request) -> web.Response:
+        roles = words()("roles", await body(request))
+        auth = self._auth(request)
+        auth["subscription_auth_roles"][part(request, "subscription")] = roles
+        return await self._set_auth(request, auth)
+
+    async def revoke_subscription(self, request: web.Request) -> web.Response:
+        auth = self._auth(request)
+        roles = auth["subscription_auth_roles"].get(part(request, "subscription"), [])
+        if part(request, "role") in roles:
+            roles.remove(part(request, "role"))
+        return await self._set_auth(request, auth)
+
+    def _auth(self, request: web.Request) -> dict[str, Any]:
+        kept = self.namespaces.document(*_names(request))["auth_policies"]
+        for kind in ("namespace_auth", "destination_auth", "subscription_auth_roles"):
+            kept.setdefault(kind, {})
+        return kept  # type: ignore[no-any-return]
+
+    async def _set_auth(self, request: web.Request, auth: dict[str, Any]) -> web.Response:
+        tenant, namespace = _names(request)
+        await self.durable(
+            lambda done: self.namespaces.set_policy(tenant, namespace, "auth_policies", auth, done)
+        )
+        return done_answer()
+
+
+def _names(request: web.Request) -> tuple[str, str]:
+    return part(request, "tenant"), part(request, "namespace")
+
+
+def _check_bundle(boundaries: list[str], bundle: str) -> tuple[str, str]:
+    low, _, high = bundle.partition("_")
+    if low not in boundaries or high not in boundaries or boundaries.index(high) != boundaries.index(low) + 1:
+        raise AdminError(412, f"Invalid bundle range {bundle}; boundaries: {', '.join(boundaries)}")
+    return low, high

@@ -1,0 +1,322 @@
+"""Policies over REST, for namespaces and for topics: one table, one set of handlers.
+
+A policy's last path part, the field it is kept under and the method that sets it are data; GET answers
+what was set (200 with an empty body when nothing was) and DELETE removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from geminga.broker.admin.http import (
+    Resource,
+    answer,
+    answer_or_empty,
+    bare_text,
+    body,
+    done_answer,
+    object_body,
+    part,
+    query_flag,
+    topic_of,
+    whole_number,
+)
+from geminga.broker.namespaces import AdminError
+from geminga.broker.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
+from geminga.ids import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """``segment`` is the path's last part; ``by_cluster`` policies are kept in a map from cluster."""
+
+    segment: str
+    field: str
+    method: str = "POST"
+    by_cluster: bool = False
+    status: int = 204
+
+
+_COMMON: Final = (
+    Route("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
+    Route("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+    Route("delayedDelivery", "delayed_delivery_policies"),
+    Route("dispatchRate", "topicDispatchRate", by_cluster=True),
+    Route("entryFilters", "entryFilters"),
+    Route("inactiveTopicPolicies", "inactive_topic_policies"),
+    Route("maxConsumersPerSubscription", "max_consumers_per_subscription"),
+    Route("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
+    Route("offloadPolicies", "offload_policies"),
+    Route("persistence", "persistence"),
+    Route("publishRate", "publishMaxMessageRate", by_cluster=True),
+    Route("replicatorDispatchRate", "replicatorDispatchRate", by_cluster=True),
+    Route("retention", "retention_policies"),
+    Route("schemaCompatibilityStrategy", "schema_compatibility_strategy", "PUT"),
+    Route("schemaValidationEnforced", "schema_validation_enforced"),
+    Route("subscribeRate", "clusterSubscribeRate", by_cluster=True),
+    Route("subscriptionDispatchRate", "subscriptionDispatchRate", by_cluster=True),
+    Route("subscriptionTypesEnabled", "subscription_types_enabled"),
+    Route("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
+)
+NAMESPACE_ROUTES: Final = (
+    *_COMMON,
+    Route("allowedClusters", "allowed_clusters"),
+    Route("autoTopicCreation", "autoTopicCreationOverride"),
+    Route("compactionThreshold", "compaction_threshold", "PUT"),
+    Route("deduplication", "deduplicationEnabled"),
+    Route("encryptionRequired", "encryption_required"),
+    Route("isAllowAutoUpdateSchema", "is_allow_auto_update_schema"),
+    Route("maxConsumersPerTopic", "max_consumers_per_topic"),
+    Route("maxProducersPerTopic", "max_producers_per_topic"),
+    Route("maxTopicsPerNamespace", "max_topics_per_namespace"),
+    Route("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
+    Route("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
+    Route("messageTTL", "message_ttl_in_seconds"),
+    Route("migration", "migrated", status=200),
+    Route("offloadDeletionLagMs", "offload_deletion_lag_ms", "PUT", status=200),
+    Route("offloadThreshold", "offload_threshold", "PUT", status=200),
+    Route("offloadThresholdInSeconds", "offload_threshold_in_seconds", "PUT"),
+    Route("replication", "replication_clusters", status=200),
+    Route("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy", "PUT"),
+    Route("subscriptionAuthMode", "subscription_auth_mode"),
+    Route("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
+)
+TOPIC_ROUTES: Final = (
+    *_COMMON,
+    Route("compactionThreshold", "compaction_threshold"),
+    Route("deduplicationEnabled", "deduplicationEnabled"),
+    Route("maxConsumers", "max_consumers_per_topic"),
+    Route("maxMessageSize", "max_message_size"),
+    Route("maxProducers", "max_producers_per_topic"),
+    Route("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
+    Route("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
+    Route("replication", "replication_clusters"),
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _PolicyResource(Resource):
+    """The handlers; subclasses say where a policy is kept."""
+
+    path = ""
+
+    def read(self, request: web.Request, field: str) -> Any:
+        raise NotImplementedError
+
+    async def write(self, request: web.Request, field: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def register_table(self, router: web.UrlDispatcher, routes: tuple[Route, ...]) -> None:
+        for route in routes:
+            path = f"{self.path}/{route.segment}"
+            router.add_get(path, self._getter(route))
+            router.add_route(route.method, path, self._setter(route))
+            router.add_delete(path, self._remover(route))
+        router.add_get(f"{self.path}/backlogQuotaMap", self.backlog_quotas)
+        router.add_post(f"{self.path}/backlogQuota", self.set_backlog_quota)
+        router.add_delete(f"{self.path}/backlogQuota", self.remove_backlog_quota)
+
+    def _getter(self, route: Route) -> Handler:
+        async def get(request: web.Request) -> web.StreamResponse:
+            found = self.read(request, route.field)
+            if route.by_cluster and found is not None:
+                found = found.get(self.server.settings.cluster)
+            return answer_or_empty(found)
+
+        return get
+
+    def _setter(self, route: Route) -> Handler:
+        async def set_policy(request: web.Request) -> web.StreamResponse:
+            # A POST without a body switches the policy on: so it is for the one policy sent that way.
+            value = await body(request, True)
+            if route.by_cluster and value is not None:
+                value = {**(self.read(request, route.field) or {}), self.server.settings.cluster: value}
+            await self.write(request, route.field, value)
+            return done_answer(route.status)
+
+        return set_policy
+
+    def _remover(self, route: Route) -> Handler:
+        async def remove(request: web.Request) -> web.StreamResponse:
+            value = None
+            if route.by_cluster:
+                value = dict(self.read(request, route.field) or {})
+                value.pop(self.server.settings.cluster, None)
+            await self.write(request, route.field, value or None)
+            return done_answer()
+
+        return remove
+
+    async def backlog_quotas(self, request: web.Request) -> web.Response:
+        return answer(self.read(request, "backlog_quota_map") or {})
+
+    async def set_backlog_quota(self, request: web.Request) -> web.Response:
+        quota = backlog_quota("backlogQuota", await object_body(request))
+        quotas = {**(self.read(request, "backlog_quota_map") or {}), _quota_kind(request): quota}
+        await self.write(request, "backlog_quota_map", quotas)
+        return done_answer()
+
+    async def remove_backlog_quota(self, request: web.Request) -> web.Response:
+        quotas = dict(self.read(request, "backlog_quota_map") or {})
+        quotas.pop(_quota_kind(request), None)
+        await self.write(request, "backlog_quota_map", quotas or None)
+        return done_answer()
+
+
+def _quota_kind(request: web.Request) -> str:
+    kind = request.query.get("backlogQuotaType") or QUOTA_KINDS[0]
+    return str(one_of(QUOTA_KINDS)("backlogQuotaType", kind))
+
+
+class NamespacePolicies(_PolicyResource):
+    """``/admin/v2/namespaces/{tenant}/{namespace}/...``"""
+
+    path = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        self.register_table(router, NAMESPACE_ROUTES)
+        router.add_delete(f"{self.path}/removeOffloadPolicies", self.remove_offload_policies)
+        router.add_get(f"{self.path}/antiAffinity", self.anti_affinity)
+        router.add_post(f"{self.path}/antiAffinity", self.set_anti_affinity)
+        router.add_delete(f"{self.path}/antiAffinity", self.remove_anti_affinity)
+        router.add_get(f"{self.path}/resourcegroup", self.resource_group)
+        router.add_delete(f"{self.path}/resourcegroup", self.remove_resource_group)
+        router.add_post(f"{self.path}/resourcegroup/{{group}}", self.set_resource_group)
+        router.add_get(f"{self.path}/properties", self.properties)
+        router.add_put(f"{self.path}/properties", self.add_properties)
+        router.add_delete(f"{self.path}/properties", self.clear_properties)
+        router.add_get(f"{self.path}/property/{{key}}", self.get_property)
+        router.add_put(f"{self.path}/property/{{key}}/{{value}}", self.set_property)
+        router.add_delete(f"{self.path}/property/{{key}}", self.remove_property)
+
+    def read(self, request: web.Request, field: str) -> Any:
+        return self.namespaces.get_policy(part(request, "tenant"), part(request, "namespace"), field)
+
+    async def write(self, request: web.Request, field: str, value: Any) -> None:
+        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        await self.durable(lambda done: self.namespaces.set_policy(tenant, namespace, field, value, done))
+
+    async def remove_offload_policies(self, request: web.Request) -> web.Response:
+        await self.write(request, "offload_policies", None)
+        return done_answer()
+
+    async def anti_affinity(self, request: web.Request) -> web.Response:
+        found = self.read(request, "antiAffinityGroup")
+        return done_answer() if found is None else bare_text(found)
+
+    async def set_anti_affinity(self, request: web.Request) -> web.Response:
+        await self.write(request, "antiAffinityGroup", await body(request))
+        return done_answer()
+
+    async def remove_anti_affinity(self, request: web.Request) -> web.Response:
+        await self.write(request, "antiAffinityGroup", None)
+        return done_answer(200)
+
+    async def resource_group(self, request: web.Request) -> web.Response:
+        found = self.read(request, "resource_group_name")
+        return answer_or_empty(None) if found is None else bare_text(found)
+
+    async def set_resource_group(self, request: web.Request) -> web.Response:
+        await self.write(request, "resource_group_name", part(request, "group"))
+        return done_answer()
+
+    async def remove_resource_group(self, request: web.Request) -> web.Response:
+        await self.write(request, "resource_group_name", None)
+        return done_answer()
+
+    async def properties(self, request: web.Request) -> web.Response:
+        return answer(self.read(request, "properties") or {})
+
+    async def add_properties(self, request: web.Request) -> web.Response:
+        added = text_map("properties", await object_body(request))
+        await self.write(request, "properties", {**(self.read(request, "properties") or {}), **added})
+        return done_answer()
+
+    async def clear_properties(self, request: web.Request) -> web.Response:
+        await self.write(request, "properties", None)
+        return done_answer()
+
+    async def get_property(self, request: web.Request) -> web.Response:
+        found = (self.read(request, "properties") or {}).get(part(request, "key"))
+        return answer_or_empty(None) if found is None else bare_text(found)
+
+    async def set_property(self, request: web.Request) -> web.Response:
+        properties = {
+            **(self.read(request, "properties") or {}),
+            part(request, "key"): part(request, "value"),
+        }
+        await self.write(request, "properties", properties)
+        return done_answer()
+
+    async def remove_property(self, request: web.Request) -> web.Response:
+        properties = dict(self.read(request, "properties") or {})
+        found = properties.pop(part(request, "key"), None)
+        await self.write(request, "properties", properties or None)
+        return answer_or_empty(None) if found is None else bare_text(found)
+
+
+class TopicPolicies(_PolicyResource):
+    """``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/...``"""
+
+    path = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        self.register_table(router, TOPIC_ROUTES)
+        router.add_get(f"{self.path}/messageTTL", self._getter(Route("messageTTL", "message_ttl_in_seconds")))
+        router.add_post(f"{self.path}/messageTTL", self.set_message_ttl)
+        router.add_delete(
+            f"{self.path}/messageTTL", self._remover(Route("messageTTL", "message_ttl_in_seconds"))
+        )
+
+    def _topic(self, request: web.Request) -> TopicName:
+        topic = topic_of(request)
+        if not self.topics.exists(topic.base) and not self.topics.exists(topic):
+            raise AdminError(404, f"Topic {topic} not found")
+        return topic
+
+    def read(self, request: web.Request, field: str) -> Any:
+        topic = self._topic(request)
+        found = self.namespaces.get_topic_policy(topic, field)
+        if found is None and query_flag(request, "applied"):
+            found = self.namespaces.get_policy(topic.tenant, topic.namespace, field)
+            if found is None:
+                found = self._broker_default(topic, field)
+        return found
+
+    def _broker_default(self, topic: TopicName, field: str) -> Any:
+        """What the broker's own settings say where a policy is set nowhere; None where they say nothing."""
+        effective = self.namespaces.topic_policies(topic)
+        return {
+            "retention_policies": {
+                "retentionTimeInMinutes": effective.retention_minutes,
+                "retentionSizeInMB": effective.retention_megabytes,
+            },
+            "message_ttl_in_seconds": effective.message_ttl_seconds,
+            "deduplicationEnabled": effective.deduplication,
+            "max_unacked_messages_per_consumer": effective.unacked_messages_per_consumer_max,
+            "max_unacked_messages_per_subscription": effective.unacked_messages_per_subscription_max,
+            "max_message_size": effective.max_message_size,
+            "schema_compatibility_strategy": effective.schema_compatibility_strategy,
+            "backlog_quota_map": {
+                "destination_storage": {
+                    "limit": effective.backlog_quota_bytes,
+                    "limitSize": effective.backlog_quota_bytes,
+                    "limitTime": -1,
+                    "policy": effective.backlog_quota_action,
+                }
+            },
+        }.get(field)
+
+    async def write(self, request: web.Request, field: str, value: Any) -> None:
+        topic = self._topic(request)
+        await self.durable(lambda done: self.namespaces.set_topic_policy(topic, field, value, done))
+
+    async def set_message_ttl(self, request: web.Request) -> web.Response:
+        seconds = whole_number(request.query.get("messageTTL"), "messageTTL")
+        await self.write(request, "message_ttl_in_seconds", seconds)
+        return done_answer()

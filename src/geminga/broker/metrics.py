@@ -1,0 +1,194 @@
+"""Metrics in Prometheus' text format, under the names that Apache Pulsar's dashboards use.
+
+Figures come from the topics' stats, the store's counters and the process; nothing is collected between
+two scrapes. Only topics that are loaded are listed a topic; idle ones cost a scrape nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from geminga._version import __version__
+from geminga.ids import TopicName
+from geminga.ledger.api import StoreStats
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+Labels = tuple[tuple[str, str], ...]
+
+
+def escape(value: str) -> str:
+    """A label's value as the text format wants it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def number(value: float) -> str:
+    """A sample's value; whole numbers without a fraction."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, int):
+        return str(value)
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value)) if value != int(value) or abs(value) > 1e15 else f"{int(value)}.0"
+
+
+@dataclass(slots=True)
+class Exposition:
+    """Collects samples and writes each metric as one block, as the format demands."""
+
+    common: Labels = ()
+    _types: dict[str, str] = field(default_factory=dict)
+    _samples: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, name: str, value: float, kind: str = "gauge", labels: Labels = ()) -> None:
+        """One sample; ``kind`` is gauge or counter."""
+        self._types.setdefault(name, kind)
+        text = ",".join(f'{key}="{escape(item)}"' for key, item in (*self.common, *labels))
+        self._samples[name].append(f"{name}{{{text}}} {number(value)}" if text else f"{name} {number(value)}")
+
+    def text(self) -> str:
+        lines = []
+        for name, samples in self._samples.items():
+            lines.append(f"# TYPE {name} {self._types[name]}")
+            lines.extend(samples)
+        lines.append("")
+        return "\n".join(lines)
+
+
+_TOPIC: Final = (
+    # metric, key of the topic's stats, kind
+    ("pulsar_rate_in", "msgRateIn", "gauge"),
+    ("pulsar_rate_out", "msgRateOut", "gauge"),
+    ("pulsar_throughput_in", "msgThroughputIn", "gauge"),
+    ("pulsar_throughput_out", "msgThroughputOut", "gauge"),
+    ("pulsar_in_messages_total", "msgInCounter", "counter"),
+    ("pulsar_in_bytes_total", "bytesInCounter", "counter"),
+    ("pulsar_out_messages_total", "msgOutCounter", "counter"),
+    ("pulsar_out_bytes_total", "bytesOutCounter", "counter"),
+    ("pulsar_average_msg_size", "averageMsgSize", "gauge"),
+    ("pulsar_storage_size", "storageSize", "gauge"),
+    ("pulsar_storage_backlog_size", "backlogSize", "gauge"),
+    ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize", "gauge"),
+    ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime", "gauge"),
+    ("pulsar_storage_offloaded_size", "offloadedStorageSize", "gauge"),
+)
+_SUBSCRIPTION: Final = (
+    ("pulsar_subscription_back_log", "msgBacklog", "gauge"),
+    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed", "gauge"),
+    ("pulsar_subscription_delayed", "msgDelayed", "gauge"),
+    ("pulsar_subscription_in_replay", "msgInReplay", "gauge"),
+    ("pulsar_subscription_unacked_messages", "unackedMessages", "gauge"),
+    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs", "gauge"),
+    ("pulsar_subscription_msg_rate_out", "msgRateOut", "gauge"),
+    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut", "gauge"),
+    ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver", "gauge"),
+    ("pulsar_subscription_msg_ack_rate", "messageAckRate", "gauge"),
+    ("pulsar_subscription_msg_rate_expired", "msgRateExpired", "gauge"),
+    ("pulsar_subscription_total_msg_expired", "totalMsgExpired", "counter"),
+    ("pulsar_subscription_last_expire_timestamp", "lastExpireTimestamp", "gauge"),
+    ("pulsar_subscription_last_acked_timestamp", "lastAckedTimestamp", "gauge"),
+    ("pulsar_subscription_last_consumed_timestamp", "lastConsumedTimestamp", "gauge"),
+    ("pulsar_subscription_last_consumed_flow_timestamp", "lastConsumedFlowTimestamp", "gauge"),
+    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "lastMarkDeleteAdvancedTimestamp", "gauge"),
+    ("pulsar_out_bytes_total", "bytesOutCounter", "counter"),
+    ("pulsar_out_messages_total", "msgOutCounter", "counter"),
+)
+_BROKER_SUMS: Final = (
+    ("pulsar_broker_rate_in", "msgRateIn"),
+    ("pulsar_broker_rate_out", "msgRateOut"),
+    ("pulsar_broker_throughput_in", "msgThroughputIn"),
+    ("pulsar_broker_throughput_out", "msgThroughputOut"),
+    ("pulsar_broker_storage_size", "storageSize"),
+)
+
+
+def add_topics(
+    out: Exposition, stats: Iterable[tuple[TopicName, Mapping[str, Any]]], topics_count: int
+) -> None:
+    """Every topic, and the broker's sums over them. ``topics_count`` includes topics that are not loaded."""
+    sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)
+    counts = {"producers": 0, "consumers": 0, "subscriptions": 0, "backlog": 0}
+    for topic, found in stats:
+        for key in sums:
+            sums[key] += found.get(key, 0)
+        _add_topic(out, topic, found, counts)
+    out.add("pulsar_broker_topics_count", topics_count)
+    out.add("pulsar_broker_subscriptions_count", counts["subscriptions"])
+    out.add("pulsar_broker_producers_count", counts["producers"])
+    out.add("pulsar_broker_consumers_count", counts["consumers"])
+    out.add("pulsar_broker_msg_backlog", counts["backlog"])
+    for metric, key in _BROKER_SUMS:
+        out.add(metric, sums[key])
+
+
+def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int]) -> None:
+    labels: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
+    subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
+    consumers = sum(len(s.get("consumers", ())) for s in subscriptions.values())
+    publishers = len(found.get("publishers", ()))
+    backlog = sum(s.get("msgBacklog", 0) for s in subscriptions.values())
+    counts["producers"] += publishers
+    counts["consumers"] += consumers
+    counts["subscriptions"] += len(subscriptions)
+    counts["backlog"] += backlog
+    out.add("pulsar_subscriptions_count", len(subscriptions), labels=labels)
+    out.add("pulsar_producers_count", publishers, labels=labels)
+    out.add("pulsar_consumers_count", consumers, labels=labels)
+    out.add("pulsar_msg_backlog", backlog, labels=labels)
+    for metric, key, kind in _TOPIC:
+        if key in found:
+            out.add(metric, found[key], kind, labels)
+    for name, subscription in subscriptions.items():
+        inner: Labels = (*labels, ("subscription", name))
+        out.add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), labels=inner)
+        for metric, key, kind in _SUBSCRIPTION:
+            if key in subscription:
+                out.add(metric, subscription[key], kind, inner)
+
+
+def add_namespaces(out: Exposition, topics_by_namespace: Mapping[str, int]) -> None:
+    """``pulsar_topics_count`` a namespace."""
+    for namespace, count in topics_by_namespace.items():
+        out.add("pulsar_topics_count", count, labels=(("namespace", namespace),))
+
+
+def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
+    """The store's counters since it was opened."""
+    out.add("geminga_store_healthy", healthy)
+    out.add("geminga_store_appended_entries_total", stats.appended_entries, "counter")
+    out.add("geminga_store_appended_bytes_total", stats.appended_bytes, "counter")
+    out.add("geminga_store_syncs_total", stats.syncs, "counter")
+    out.add("geminga_store_sync_seconds_total", stats.sync_seconds_total, "counter")
+    out.add("geminga_store_disk_bytes", stats.disk_bytes)
+    out.add("geminga_store_pending_writes", stats.pending_writes)
+
+
+def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
+    """The process and its connections."""
+    out.add("pulsar_version_info", 1, labels=(("version", __version__), ("implementation", "geminga")))
+    out.add("pulsar_active_connections", connections)
+    out.add("geminga_connections_refused_total", connections_refused, "counter")
+    out.add("process_start_time_seconds", started_at_ms / 1000)
+    out.add("process_cpu_seconds_total", time.process_time(), "counter")
+    resident = resident_bytes()
+    if resident:
+        out.add("process_resident_memory_bytes", resident)
+
+
+def resident_bytes() -> int:
+    """The process's resident memory; 0 where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,91 @@
+"""Broker settings: defaults, refusals that name the field, derived addresses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
+
+
+def test_defaults_are_loopback_and_synced() -> None:
+    settings = BrokerSettings(memory=True)
+    assert settings.host == "127.0.0.1"
+    assert settings.sync == "always"
+    assert settings.service_url == "pulsar://127.0.0.1:6650"
+    assert settings.admin_url == "http://127.0.0.1:8080"
+    assert settings.broker_id == "127.0.0.1:8080"
+    assert not settings.lookup_through_service_url
+
+
+def test_a_folder_is_a_path(tmp_path: Path) -> None:
+    assert BrokerSettings(data_dir=str(tmp_path)).data_dir == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ({"data_dir": None, "memory": False}, "data_dir"),
+        ({"data_dir": "x", "memory": True}, "data_dir"),
+        ({"port": 70_000}, "port"),
+        ({"port": True}, "port"),
+        ({"port": 6650, "web_port": 6650}, "web_port"),
+        ({"host": "http://localhost"}, "host"),
+        ({"advertised_address": "a b"}, "advertised_address"),
+        ({"cluster": "a/b"}, "cluster"),
+        ({"sync": "alwys"}, "did you mean 'always'"),
+        ({"max_message_size": 10}, "max_message_size"),
+        ({"keepalive_seconds": 0}, "keepalive_seconds"),
+        ({"connections_max": 0}, "connections_max"),
+        ({"write_buffer_high_bytes": 1, "write_buffer_low_bytes": 2}, "write_buffer_high_bytes"),
+        ({"write_buffer_limit_bytes": 5}, "write_buffer_limit_bytes"),
+        ({"auto_create_topics": 1}, "auto_create_topics"),
+        ({"auto_create_topic_kind": "partition"}, "auto_create_topic_kind"),
+        ({"auto_create_partitions": 0}, "auto_create_partitions"),
+        ({"retention_minutes": -2}, "retention_minutes"),
+        ({"backlog_quota_action": "drop"}, "backlog_quota_action"),
+        ({"ledger_entries_max": 0}, "ledger_entries_max"),
+        ({"failover_delay_seconds": float("nan")}, "failover_delay_seconds"),
+    ],
+)
+def test_refusals_name_what_is_wrong(wrong: dict[str, Any], names: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=names):
+        BrokerSettings(**{"memory": True, **wrong})
+
+
+def test_frozen_and_keyword_only() -> None:
+    settings = BrokerSettings(memory=True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.port = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        BrokerSettings("127.0.0.1")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "*"])
+def test_wildcard_hosts_send_clients_back_the_way_they_came(host: str) -> None:
+    settings = BrokerSettings(memory=True, host=host)
+    assert settings.lookup_through_service_url
+    assert settings.service_url == "pulsar://localhost:6650"
+    named = BrokerSettings(memory=True, host=host, advertised_address="broker.example")
+    assert not named.lookup_through_service_url
+    assert named.service_url == "pulsar://broker.example:6650"
+
+
+def test_ipv6_addresses_are_bracketed() -> None:
+    assert BrokerSettings(memory=True, host="::1").service_url == "pulsar://[::1]:6650"
+
+
+def test_without_web_server() -> None:
+    settings = BrokerSettings(memory=True, web_port=None)
+    assert settings.admin_url is None
+    assert settings.broker_id == "127.0.0.1:6650"
+
+
+def test_retention_by_kind_of_store(tmp_path: Path) -> None:
+    assert BrokerSettings(memory=True).retention_megabytes_default == 256
+    assert BrokerSettings(data_dir=tmp_path).retention_megabytes_default == -1
+    assert BrokerSettings(data_dir=tmp_path, retention_megabytes=5).retention_megabytes_default == 5
