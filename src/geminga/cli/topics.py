@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import click
 
-from geminga.cli.common import admin, admin_url_option, emit, json_option, topic_path
+from geminga.cli.common import admin_url_option, emit, json_option
+from geminga.client.admin import admin, topic_path
 from geminga.ids import TopicName
 
 

@@ -67,9 +67,9 @@ def events(limit: int | None = None) -> pa.Table:
 
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive:
         frame = pandas.read_csv(io.BytesIO(archive.read(archive.namelist()[0])))
-    frame["event_time"] = pandas.to_datetime(frame.time_hour, utc=True).dt.as_unit("ms") + pandas.to_timedelta(
-        frame.minute, unit="min"
-    )
+    frame["event_time"] = pandas.to_datetime(frame.time_hour, utc=True).dt.as_unit(
+        "ms"
+    ) + pandas.to_timedelta(frame.minute, unit="min")
     frame = frame.sort_values(["event_time", "carrier", "flight"], kind="stable").reset_index(drop=True)
     if limit is not None:
         frame = frame.head(limit)
