@@ -141,8 +141,9 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
             ]
             for one in published:
                 console.line(
-                    f"{one.how:>8}: {one.rows:,} events in {one.seconds:.2f} s = {one.rows / one.seconds:,.0f} "
-                    f"a second, {one.cpu_seconds / one.rows * 1e6:.1f} µs of CPU each (broker included)"
+                    f"{one.how:>8}: {one.rows:,} events in {one.seconds:.2f} s = "
+                    f"{one.rows / one.seconds:,.0f} a second, "
+                    f"{one.cpu_seconds / one.rows * 1e6:.1f} µs of CPU each (broker included)"
                 )
             runs = _stream(folder, broker, client, table, console)
         lake, spark_runs, sums, best = runs

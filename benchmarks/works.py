@@ -1,0 +1,250 @@
+"""Each piece of work that is compared; every function returns measurements of all parties in turn."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import brokers, load
+from benchmarks.brokers import APACHE, RunningBroker, slug
+from benchmarks.harness import (
+    OURS,
+    Figure,
+    Measurement,
+    collect,
+    process_cpu_seconds,
+    python,
+    resident_megabytes,
+)
+
+Results = list[Measurement | Figure]
+PULSAR_PERF = "pulsar-perf 4.0.4 (Java)"
+SYNC_NOTE = {OURS: "every receipt synced", APACHE: "no sync (its default)", brokers.LITE: "no sync"}
+
+
+def _topic(name: str, run: int) -> str:
+    return f"persistent://public/default/{slug(name)}-{run}-{time.time_ns()}"
+
+
+def broker_ready_made(folder: Path, runs: int) -> Results:
+    """Batches of 1,000 × 100 B that are built beforehand; the first run of each broker is its warm-up."""
+    return _broker_load(
+        folder, runs, "broker: batches of 1,000 × 100 B", entries=3_000, messages=1_000, window=64
+    )
+
+
+def broker_unbatched(folder: Path, runs: int) -> Results:
+    """Single messages of 100 B with 2,000 in flight."""
+    return _broker_load(folder, runs, "broker: unbatched 100 B", entries=100_000, messages=1, window=2_000)
+
+
+def _broker_load(folder: Path, runs: int, work: str, *, entries: int, messages: int, window: int) -> Results:
+    results: Results = []
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(start(folder)) for start in (brokers.geminga, brokers.apache, brokers.lite)
+        ]
+        for run in range(runs + 1):
+            for broker in running:
+                one = load.measure(
+                    work, broker.who, broker.address, broker.pid, _topic(work, run),
+                    entries=entries, messages=messages, window=window, note=SYNC_NOTE[broker.who],
+                )  # fmt: skip
+                if run:
+                    results.append(one)
+    results += _disk_bound(folder, runs) if messages > 1 else []
+    return results
+
+
+def _disk_bound(folder: Path, runs: int) -> Results:
+    """A bare loop of write and fdatasync of 2 MiB on the same disk, as messages of 100 B a second."""
+    import os
+
+    results: Results = []
+    block = os.urandom(2 << 20)
+    for _ in range(runs):
+        path = folder / "bound"
+        with path.open("wb", buffering=0) as file:
+            start = time.perf_counter()
+            for _ in range(100):
+                file.write(block)
+                os.fdatasync(file.fileno())
+            seconds = time.perf_counter() - start
+        path.unlink()
+        messages = 100 * len(block) // 108
+        note = f"{100 * len(block) / seconds / 1e6:.0f} MB/s"
+        work = "broker: batches of 1,000 × 100 B"
+        results.append(
+            Measurement(
+                work=work, who="bound: write + fdatasync", messages=messages, seconds=seconds, note=note
+            )
+        )
+    return results
+
+
+def row_produce(folder: Path, runs: int) -> Results:
+    """Rows of 100 B with batching, each library into our broker and into Apache Pulsar."""
+    results: Results = []
+    with brokers.geminga(folder) as ours, brokers.apache(folder) as apache:
+        for run in range(runs):
+            for broker in (ours, apache):
+                work = f"row produce 100 B into {broker.who}"
+                for library, messages in (("geminga", 1_000_000), ("pulsar", 150_000)):
+                    results += _rows("produce", library, broker, _topic(work, run), messages, work)
+                results.append(_perf_produce(broker, _topic(work, run), work))
+    return results
+
+
+def column_produce(folder: Path, runs: int) -> Results:
+    """An Arrow table of 100 B values, published as columns."""
+    results: Results = []
+    with brokers.geminga(folder) as ours, brokers.apache(folder) as apache:
+        for run in range(runs):
+            for broker in (ours, apache):
+                work = f"columnar produce 100 B into {broker.who}"
+                results += _rows("produce-columns", "geminga", broker, _topic(work, run), 3_000_000, work)
+    return results
+
+
+def consume(folder: Path, runs: int) -> Results:
+    """Rows and columns of 100 B, received and acknowledged, from our broker."""
+    results: Results = []
+    messages = 1_000_000
+    with brokers.geminga(folder) as ours:
+        topic = _topic("consume", 0)
+        _rows("produce-columns", "geminga", ours, topic, messages, "fill")
+        for _ in range(runs):
+            for library in ("geminga", "pulsar"):
+                results += _rows("consume", library, ours, topic, messages, "row consume 100 B from Geminga")
+            results.append(_perf_consume(ours, topic, messages, "row consume 100 B from Geminga"))
+            results += _rows("consume-columns", "geminga", ours, topic, messages, "columnar consume 100 B")
+    return results
+
+
+def _rows(action: str, library: str, broker: RunningBroker, topic: str, messages: int, work: str) -> Results:
+    command = python(
+        "benchmarks.rows", action, "--library", library, "--url", broker.service_url, "--topic", topic,
+        "--messages", str(messages), "--work", work,
+    )  # fmt: skip
+    return collect(command, timeout_seconds=300)
+
+
+def _perf(arguments: list[str]) -> tuple[str, float]:
+    """Run pulsar-perf; its output and the CPU of its JVM."""
+    import os
+
+    before = os.times()
+    run = subprocess.run(
+        [str(brokers.pulsar_home() / "bin/pulsar-perf"), *arguments],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PULSAR_MEM": "-Xmx1g", "PULSAR_GC_LOG": " "},
+    )  # fmt: skip
+    after = os.times()
+    if run.returncode != 0:
+        raise RuntimeError(f"pulsar-perf {' '.join(arguments)}\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return run.stdout + run.stderr, after.children_user + after.children_system - (
+        before.children_user + before.children_system
+    )
+
+
+def _aggregated_rate(output: str) -> float:
+    rates = re.findall(r"Aggregated throughput stats --- .*?([\d.]+) msg/s", output)
+    if not rates:
+        raise RuntimeError(f"pulsar-perf said no aggregated rate:\n{output[-1500:]}")
+    return float(rates[-1])
+
+
+def _perf_produce(broker: RunningBroker, topic: str, work: str) -> Measurement:
+    """The JVM warms up within the run; its own aggregated rate is what it says of itself."""
+    messages = 2_000_000
+    output, cpu = _perf(
+        [
+            "produce",
+            topic,
+            "-u",
+            broker.service_url,
+            "-m",
+            str(messages),
+            "-r",
+            "10000000",
+            "-s",
+            "100",
+            "-o",
+            "20000",
+        ]
+    )
+    rate = _aggregated_rate(output)
+    return Measurement(
+        work=work,
+        who=PULSAR_PERF,
+        messages=messages,
+        seconds=messages / rate,
+        cpu_seconds=cpu,
+        note="JVM start in CPU",
+    )
+
+
+def _perf_consume(broker: RunningBroker, topic: str, messages: int, work: str) -> Measurement:
+    output, cpu = _perf(
+        ["consume", topic, "-u", broker.service_url, "-ss", f"perf-{time.time_ns()}", "-sp", "Earliest",
+         "-m", str(messages), "-q", "10000"]
+    )  # fmt: skip
+    rate = _aggregated_rate(output)
+    return Measurement(
+        work=work,
+        who=PULSAR_PERF,
+        messages=messages,
+        seconds=messages / rate,
+        cpu_seconds=cpu,
+        note="JVM start in CPU",
+    )
+
+
+def spark(folder: Path, runs: int) -> Results:
+    """Spark batch read and write of 100 B rows through ``format("pulsar")``."""
+    with brokers.geminga(folder) as ours:
+        command = python("benchmarks.spark_rows", "--url", ours.service_url, "--runs", str(runs))
+        return collect(command, timeout_seconds=600)
+
+
+def start_and_memory(folder: Path, runs: int) -> Results:
+    """Milliseconds until the first PONG, resident memory 2 s later, CPU of 5 idle seconds."""
+    results: Results = []
+    for run in range(runs):
+        for start in (brokers.geminga, brokers.lite, *((brokers.apache,) if run == 0 else ())):
+            place = folder / f"start-{run}"
+            place.mkdir(exist_ok=True)
+            with start(place) as broker:
+                time.sleep(2)
+                memory = resident_megabytes(broker.pid)
+                cpu = process_cpu_seconds(broker.pid)
+                time.sleep(5)
+                idle = process_cpu_seconds(broker.pid) - cpu
+            results += [
+                Figure(
+                    work="broker: first answer after start",
+                    who=broker.who,
+                    value=broker.start_seconds * 1000,
+                    unit="ms",
+                ),
+                Figure(work="broker: resident when idle", who=broker.who, value=memory, unit="MB"),
+                Figure(
+                    work="broker: CPU while idle", who=broker.who, value=idle / 5 * 1000, unit="ms a second"
+                ),
+            ]
+    return results
+
+
+WORKS: dict[str, Callable[[Path, int], Results]] = {
+    "start": start_and_memory,
+    "ready-made": broker_ready_made,
+    "unbatched": broker_unbatched,
+    "row-produce": row_produce,
+    "column-produce": column_produce,
+    "consume": consume,
+    "spark": spark,
+}
