@@ -1,0 +1,75 @@
+"""The command line as a user meets it: a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GEMINGA, *arguments], capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from geminga.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'pyarrow', 'numpy', 'numba', 'aiohttp', 'pyspark', 'pandas', 'google.protobuf'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "HEAVY []" in done.stdout
+    for name in ("standalone", "produce", "consume", "topics", "demo", "doctor"):
+        assert name in done.stdout
+
+
+def test_help_answers_at_once() -> None:
+    """The promise is 200 ms; the best of a few tries is compared with a bare interpreter's start."""
+
+    def best(command: list[str]) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run(command, capture_output=True, check=True, timeout=30)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    bare = best([sys.executable, "-c", "pass"])
+    assert (
+        best([*GEMINGA, "--help"]) < bare + 1.0
+    )  # generous: a timing never decides a test on a busy machine
+
+
+def test_a_misspelt_command_gets_a_suggestion() -> None:
+    done = _run("prodce")
+    assert done.returncode == 2
+    assert "did you mean 'produce'" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["standalone", "produce", "consume", "topics", "demo", "doctor"])
+def test_every_command_has_help(command: str) -> None:
+    done = _run(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage: geminga" in done.stdout
+
+
+def test_standalone_needs_a_folder_or_memory() -> None:
+    done = _run("standalone")
+    assert done.returncode == 2
+    assert "--data-dir" in done.stderr
+
+
+def test_an_unreachable_broker_is_named() -> None:
+    done = _run("topics", "list", "--admin-url", "http://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,100 @@
+"""produce, consume and topics against an embedded broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import geminga
+from geminga.cli.main import command
+from geminga.errors import PulsarException, TopicNotFound
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    with geminga.embedded() as running:
+        yield running
+
+
+@pytest.fixture
+def run(broker: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
+    monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
+
+    def invoke(*arguments: str, stdin: str | None = None, check: bool = True) -> Result:
+        done = CliRunner().invoke(command, arguments, input=stdin)
+        if check:
+            assert done.exit_code == 0, (done.output, done.exception)
+        return done
+
+    return invoke
+
+
+def _lines(done: Result) -> list[Any]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_what_is_produced_is_consumed(run: Any) -> None:
+    run("produce", "cli-round", "-m", "one", "-m", "two", "-k", "k", "-p", "a=b", "--compression", "zstd")
+    rows = _lines(run("consume", "cli-round", "-n", "2", "--json"))
+    assert [r["value"] for r in rows] == ["one", "two"]
+    assert all(r["key"] == "k" and r["properties"] == {"a": "b"} for r in rows)
+
+
+def test_lines_of_standard_input_are_messages(run: Any) -> None:
+    (summary,) = _lines(run("produce", "cli-stdin", "--json", stdin="a\nb\nc\n"))
+    assert (summary["messages"], summary["failed"]) == (3, 0)
+    assert [r["value"] for r in _lines(run("consume", "cli-stdin", "-n", "3", "--json"))] == ["a", "b", "c"]
+
+
+def test_a_subscription_remembers_what_it_has_seen(run: Any) -> None:
+    run("produce", "cli-sub", "-m", "x", "-n", "4")
+    assert len(_lines(run("consume", "cli-sub", "-s", "s", "-n", "3", "--json"))) == 3
+    assert len(_lines(run("consume", "cli-sub", "-s", "s", "--timeout", "1", "--json"))) == 1
+
+
+def test_too_few_messages_is_a_timeout(run: Any) -> None:
+    run("produce", "cli-few", "-m", "x")
+    done = run("consume", "cli-few", "-n", "2", "--timeout", "0.5", "--json", check=False)
+    assert isinstance(done.exception, geminga.Timeout)
+    assert "1 of 2" in str(done.exception)
+
+
+def test_binary_payloads_are_base64_in_json(run: Any, broker: Any) -> None:
+    with broker.client() as client, client.create_producer("cli-binary") as producer:
+        producer.send(b"\xff\x00")
+    (row,) = _lines(run("consume", "cli-binary", "-n", "1", "--json"))
+    assert row["value_base64"] == "/wA="
+    assert "value" not in row
+
+
+def test_topics_are_made_described_and_deleted(run: Any) -> None:
+    name = "persistent://public/default/cli-topic"
+    run("topics", "create", name, "-p", "3")
+    assert {"topic": name, "partitions": 3} in _lines(run("topics", "list", "--json"))
+    run("topics", "partitions", name, "--set", "5")
+    assert _lines(run("topics", "partitions", name, "--json")) == [{"topic": name, "partitions": 5}]
+    assert name in run("topics", "stats", name).stdout
+    run("topics", "delete", name)
+    assert name not in run("topics", "list").stdout
+
+
+def test_an_absent_topic_is_named(run: Any) -> None:
+    done = run("topics", "stats", "cli-absent", check=False)
+    assert isinstance(done.exception, TopicNotFound)
+
+
+@pytest.mark.parametrize("name", ["a/b", "x://y/z/t", ""])
+def test_wrong_topic_names_are_refused(run: Any, name: str) -> None:
+    done = run("produce", name, "-m", "x", check=False)
+    assert isinstance(done.exception, PulsarException)
+
+
+def test_a_property_without_a_value_is_wrong_usage(run: Any) -> None:
+    done = run("produce", "t", "-m", "x", "-p", "novalue", check=False)
+    assert done.exit_code == 2
+    assert "NAME=VALUE" in done.stderr
