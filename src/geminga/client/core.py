@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import random as random_module
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -19,6 +20,7 @@ from geminga.connection.lookup import BrokerPlace, TopicLookup
 from geminga.connection.partitions import partition_count, partition_names
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException, ServiceUnitNotReady, Timeout
 from geminga.ids import TopicName
+from geminga.producer.backlog import ByteBudget
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 T = TypeVar("T")
@@ -32,6 +34,9 @@ class Closable(Protocol):
     """A producer, consumer or reader that the client closes when it is closed itself."""
 
     async def close(self) -> None: ...
+
+
+H = TypeVar("H", bound=Closable)
 
 
 class ServiceUnreachable(ConnectError):
@@ -59,6 +64,8 @@ class ClientCore:
         self.pool = ConnectionPool(settings, self.loop)
         self.service_url = ServiceUrl.parse(settings.service_url)
         self.closed = False
+        self.memory_budget = ByteBudget(settings.memory_limit_bytes, threading.Lock())
+        """Bytes of messages without a receipt, over all producers."""
         self._wall_clock = wall_clock
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
@@ -89,6 +96,20 @@ class ClientCore:
             initial_seconds=self.settings.backoff_initial_seconds,
             maximum_seconds=self.settings.backoff_max_seconds,
         )
+
+    async def opened(self, opening: Awaitable[H]) -> H:
+        """Await the opening of a handle and `register` it."""
+        try:
+            self.check_open()
+        except AlreadyClosed:
+            if asyncio.iscoroutine(opening):
+                opening.close()
+            raise
+        handle = await opening
+        if self.closed:
+            await handle.close()
+        self.register(handle)
+        return handle
 
     def register(self, handle: Closable) -> None:
         """The client's close will close this handle."""
@@ -256,7 +277,7 @@ class ClientCore:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` has passed.
+        """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` (may be infinite) has passed.
 
         Errors that say ``retriable`` are tried again after a backoff delay. An unreachable service URL is
         reported at once: waiting would only hide a wrong address.
@@ -268,7 +289,7 @@ class ClientCore:
         while True:
             remaining = deadline - self.now()
             try:
-                async with asyncio.timeout(remaining):
+                async with asyncio.timeout(None if remaining == float("inf") else remaining):
                     return await attempt(topic, remaining)
             except ServiceUnreachable:
                 raise

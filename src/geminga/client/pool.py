@@ -539,9 +539,10 @@ class ConnectionPool:
 
     def _lost(self, key: tuple[Address, str | None, int], connection: BrokerConnection) -> None:
         task = self._connections.get(key)
-        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-            if task.result() is connection:
-                del self._connections[key]
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return
+        if task.result() is connection:
+            del self._connections[key]
 
     def close(self) -> None:
         """End all connections; attempts that run are cancelled."""

@@ -1,0 +1,52 @@
+"""The choices of the public API, under ``pulsar-client``'s names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from geminga.consumer.settings import (
+    ConsumerBatchReceivePolicy,
+    ConsumerCryptoFailureAction,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    ConsumerType,
+    InitialPosition,
+    KeySharedMode,
+    RegexSubscriptionMode,
+)
+from geminga.producer.result import Result
+from geminga.producer.settings import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+)
+
+
+class LoggerLevel(Enum):
+    """Levels for `ConsoleLogger` and `FileLogger`."""
+
+    Debug = 0
+    Info = 1
+    Warn = 2
+    Error = 3
+
+
+__all__ = [
+    "BatchingType",
+    "CompressionType",
+    "ConsumerBatchReceivePolicy",
+    "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerKeySharedPolicy",
+    "ConsumerType",
+    "HashingScheme",
+    "InitialPosition",
+    "KeySharedMode",
+    "LoggerLevel",
+    "PartitionsRoutingMode",
+    "ProducerAccessMode",
+    "RegexSubscriptionMode",
+    "Result",
+]

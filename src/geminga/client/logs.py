@@ -1,0 +1,84 @@
+"""Where a client's log lines go.
+
+The library logs to the standard logger ``geminga`` and prints nothing by itself. The ``logger`` argument
+of a client sends those lines to a logger, to standard output or to a file as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from geminga.client.enums import LoggerLevel
+from geminga.config import check_type
+from geminga.errors import InvalidConfiguration
+
+_LEVELS = {
+    LoggerLevel.Debug: logging.DEBUG,
+    LoggerLevel.Info: logging.INFO,
+    LoggerLevel.Warn: logging.WARNING,
+    LoggerLevel.Error: logging.ERROR,
+}
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+root = logging.getLogger("geminga")
+
+
+class ConsoleLogger:
+    """Log lines from ``log_level`` on go to standard output."""
+
+    def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
+        self.log_level: LoggerLevel = check_type("log_level", log_level, LoggerLevel)
+
+
+class FileLogger:
+    """Log lines from ``log_level`` on are appended to ``log_file``."""
+
+    def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
+        self.log_level: LoggerLevel = check_type("log_level", log_level, LoggerLevel)
+        self.log_file: str = check_type("log_file", log_file, str)
+
+
+class _Forward(logging.Handler):
+    """Hands records to another logger, whose own level decides."""
+
+    def __init__(self, target: logging.Logger) -> None:
+        super().__init__()
+        self._target = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._target.isEnabledFor(record.levelno):
+            self._target.handle(record)
+
+
+def attach(target: logging.Logger | ConsoleLogger | FileLogger | None) -> logging.Handler | None:
+    """Start sending the library's log lines to ``target``; give the result to `detach` later."""
+    handler: logging.Handler
+    if target is None or target is root:
+        return None
+    if isinstance(target, logging.Logger):
+        handler = _Forward(target)
+        level = target.getEffectiveLevel()
+    elif isinstance(target, (ConsoleLogger, FileLogger)):
+        if isinstance(target, ConsoleLogger):
+            handler = logging.StreamHandler(sys.stdout)
+        else:
+            handler = logging.FileHandler(target.log_file, encoding="utf-8")
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        level = _LEVELS[target.log_level]
+    else:
+        raise InvalidConfiguration(
+            f"logger={target!r} is not allowed; allowed: None, logging.Logger, ConsoleLogger or FileLogger"
+        )
+    handler.setLevel(level)
+    if root.level == logging.NOTSET or root.level > level:
+        root.setLevel(level)
+    root.addHandler(handler)
+    return handler
+
+
+def detach(handler: logging.Handler | None) -> None:
+    """Undo `attach`."""
+    if handler is not None:
+        root.removeHandler(handler)
+        handler.close()

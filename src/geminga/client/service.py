@@ -1,0 +1,83 @@
+"""Cluster endpoints and failing over between them, under ``pulsar-client``'s names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from geminga.client.authentication import Authentication
+from geminga.config import check_int, check_type, refuse
+from geminga.connection.addresses import ServiceUrl
+
+
+class ServiceInfo:
+    """How to reach one cluster."""
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: Authentication | None = None,
+        tls_trust_certs_file_path: str | None = None,
+    ) -> None:
+        check_type("authentication", authentication, Authentication, optional=True)
+        check_type("tls_trust_certs_file_path", tls_trust_certs_file_path, str, optional=True)
+        self._url = ServiceUrl.parse(service_url)
+        self._authentication = authentication
+        self._tls_trust_certs_file_path = tls_trust_certs_file_path
+
+    @property
+    def service_url(self) -> str:
+        return self._url.text
+
+    @property
+    def use_tls(self) -> bool:
+        return self._url.tls
+
+    @property
+    def tls_trust_certs_file_path(self) -> str | None:
+        return self._tls_trust_certs_file_path
+
+    def __repr__(self) -> str:
+        return (
+            f"ServiceInfo(service_url={self.service_url!r}, use_tls={self.use_tls!r}, "
+            f"tls_trust_certs_file_path={self.tls_trust_certs_file_path!r})"
+        )
+
+
+class ServiceInfoProvider:
+    """Base of providers that tell a client where to connect, and tell it again when that changes."""
+
+    def initial_service_info(self) -> ServiceInfo:
+        raise NotImplementedError
+
+    def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what the provider holds; called when the client is closed."""
+
+
+class AutoClusterFailover:
+    """A primary cluster and those to use, in order, while it cannot be reached."""
+
+    def __init__(
+        self,
+        primary: ServiceInfo,
+        secondary: list[ServiceInfo],
+        check_interval_ms: int = 5000,
+        failover_threshold: int = 1,
+        switch_back_threshold: int = 1,
+    ) -> None:
+        check_type("primary", primary, ServiceInfo)
+        check_type("secondary", secondary, list)
+        if not secondary:
+            refuse("secondary", secondary, "a list with at least one ServiceInfo")
+        for index, info in enumerate(secondary):
+            check_type(f"secondary[{index}]", info, ServiceInfo)
+        self.primary = primary
+        self.secondary = list(secondary)
+        self.check_interval_ms = check_int("check_interval_ms", check_interval_ms, 1)
+        self.failover_threshold = check_int("failover_threshold", failover_threshold, 1)
+        self.switch_back_threshold = check_int("switch_back_threshold", switch_back_threshold, 1)
+
+    def __repr__(self) -> str:
+        return f"AutoClusterFailover(primary={self.primary!r}, secondary={self.secondary!r})"

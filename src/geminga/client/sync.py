@@ -1,0 +1,433 @@
+"""`geminga.Client`: the client for plain threads, with the names, arguments and defaults of
+``pulsar-client`` 3.13.
+
+Two defaults differ. Batching is on, because a sender that waits closes its batch at once and loses
+nothing; and the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from geminga.client import arguments
+from geminga.client.authentication import Authentication
+from geminga.client.core import ClientCore
+from geminga.client.crypto import CryptoKeyReader
+from geminga.client.enums import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+)
+from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
+from geminga.client.runtime import LoopThread
+from geminga.client.service import ServiceInfo
+from geminga.client.settings import ClientSettings
+from geminga.consumer.settings import (
+    ConsumerBatchReceivePolicy,
+    ConsumerCryptoFailureAction,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    ConsumerType,
+    InitialPosition,
+    RedeliveryBackoff,
+    RegexSubscriptionMode,
+)
+from geminga.errors import PulsarException
+from geminga.ids import MessageId
+from geminga.schema import BytesSchema, Schema
+
+if TYPE_CHECKING:
+    from geminga.client.consumer import Consumer
+    from geminga.client.producer import Producer
+    from geminga.client.reader import Reader
+    from geminga.client.table_view import TableView
+
+T = TypeVar("T")
+
+_BYTES = BytesSchema()
+
+_GRACE_SECONDS = 5.0
+"""How much longer than the operation time-out a call waits for the I/O thread, which keeps it itself."""
+
+
+class Client:
+    """A connection to a cluster; producers, consumers and readers share its connections.
+
+    ::
+
+        with geminga.Client("pulsar://localhost:6650") as client:
+            producer = client.create_producer("my-topic")
+            producer.send(b"hello")
+
+    May be used from several threads. After ``fork`` the child needs a client of its own.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: Authentication | None = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
+        logger: logging.Logger | ConsoleLogger | FileLogger | None = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        *,
+        memory_limit_bytes: int = 0,
+        connections_per_broker: int = 1,
+        keep_alive_interval_seconds: float = 30,
+        initial_backoff_interval_ms: int = 100,
+        max_backoff_interval_ms: int = 60000,
+    ) -> None:
+        """Nothing is connected yet; an unreachable broker shows with the first operation.
+
+        service_url:
+            ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
+            are tried in turn.
+        authentication:
+            `AuthenticationToken`, `AuthenticationBasic` or `AuthenticationTLS`.
+        operation_timeout_seconds:
+            The most that creating, subscribing, seeking, closing and lookups take.
+        message_listener_threads:
+            Threads that call message listeners; each consumer keeps to one.
+        tls_trust_certs_file_path:
+            PEM certificates to trust; default: the system's.
+        tls_allow_insecure_connection:
+            True trusts any certificate: for tests only.
+        tls_validate_hostname:
+            On by default, unlike ``pulsar-client``.
+        logger:
+            Where log lines go besides the standard logger ``geminga``.
+        connection_timeout_ms:
+            The most that connecting and the handshake take.
+        io_threads, log_conf_file_path, use_tls:
+            Accepted without effect: one thread carries all I/O, and the URL decides about TLS.
+        memory_limit_bytes:
+            Bound on messages without a receipt, over all producers; 0: none.
+
+        Raises `InvalidUrl` and `InvalidConfiguration`.
+        """
+        self._settings: ClientSettings = arguments.client_settings(
+            service_url=service_url,
+            authentication=authentication,
+            operation_timeout_seconds=operation_timeout_seconds,
+            io_threads=io_threads,
+            message_listener_threads=message_listener_threads,
+            concurrent_lookup_requests=concurrent_lookup_requests,
+            log_conf_file_path=log_conf_file_path,
+            stats_interval_in_seconds=stats_interval_in_seconds,
+            use_tls=use_tls,
+            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+            tls_validate_hostname=tls_validate_hostname,
+            connection_timeout_ms=connection_timeout_ms,
+            listener_name=listener_name,
+            tls_private_key_file_path=tls_private_key_file_path,
+            tls_certificate_file_path=tls_certificate_file_path,
+            memory_limit_bytes=memory_limit_bytes,
+            connections_per_broker=connections_per_broker,
+            keep_alive_interval_seconds=keep_alive_interval_seconds,
+            initial_backoff_interval_ms=initial_backoff_interval_ms,
+            max_backoff_interval_ms=max_backoff_interval_ms,
+        )
+        self._authentication = authentication
+        self._log_handler = attach(logger)
+        self._runtime = LoopThread()
+        self._core = self._runtime.call(_make_core(self._settings))
+
+    @property
+    def core(self) -> ClientCore:
+        """The heart of this client, for the modules of this package; it belongs to `runtime`'s thread."""
+        return self._core
+
+    @property
+    def runtime(self) -> LoopThread:
+        """The I/O thread, for the modules of this package."""
+        return self._runtime
+
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema = _BYTES,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = True,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: float = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: Mapping[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Callable[..., int] | None = None,
+        *,
+        hashing_scheme: HashingScheme = HashingScheme.BoostHash,
+        chunk_max_message_size: int | None = None,
+        initial_subscription_name: str | None = None,
+        batching_partition_switch_frequency: int = 10,
+        blocked_after_ms: int = 1000,
+        partitions_refresh_seconds: float = 60.0,
+        interceptors: Sequence[Any] = (),
+    ) -> Producer:
+        """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
+
+        ``hashing_scheme`` decides the partition of a key: ``BoostHash``, the default, agrees with
+        ``pulsar-client``, ``JavaStringHash`` with the Java client.
+
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
+        reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
+        """
+        from geminga.client.producer import Producer, create_producer
+
+        name = arguments.checked_topic(topic)
+        checked = arguments.checked_schema(schema)
+        settings = arguments.producer_settings(
+            producer_name=producer_name,
+            schema=checked,
+            initial_sequence_id=initial_sequence_id,
+            send_timeout_millis=send_timeout_millis,
+            compression_type=compression_type,
+            max_pending_messages=max_pending_messages,
+            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+            block_if_queue_full=block_if_queue_full,
+            batching_enabled=batching_enabled,
+            batching_max_messages=batching_max_messages,
+            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            chunking_enabled=chunking_enabled,
+            message_routing_mode=message_routing_mode,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            properties=properties,
+            batching_type=batching_type,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+            access_mode=access_mode,
+            message_router=message_router,
+            hashing_scheme=hashing_scheme,
+            chunk_max_message_size=chunk_max_message_size,
+            initial_subscription_name=initial_subscription_name,
+            batching_partition_switch_frequency=batching_partition_switch_frequency,
+            blocked_after_ms=blocked_after_ms,
+            partitions_refresh_seconds=partitions_refresh_seconds,
+            interceptors=interceptors,
+        )
+        checked.attach_client(self)
+        waits = access_mode is ProducerAccessMode.WaitForExclusive
+        opened = self._call(self._core.opened(create_producer(self._core, name, settings)), bounded=not waits)
+        return Producer(self._runtime, opened)
+
+    def subscribe(
+        self,
+        topic: str | Sequence[str] | re.Pattern[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema = _BYTES,
+        message_listener: Callable[[Any, Any], Any] | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: Mapping[str, str] | None = None,
+        pattern_auto_discovery_period: float = 60,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        priority_level: int = 0,
+        subscription_properties: Mapping[str, str] | None = None,
+        ack_grouping_time_ms: int = 100,
+        ack_receipt_enabled: bool = False,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        retry_enabled: bool = False,
+    ) -> Consumer:
+        """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
+
+        `ConsumerSettings` tells what each argument does.
+
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
+        reports, for example `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`.
+        """
+        from geminga.client.consumer import Consumer, subscribe
+
+        topics = arguments.checked_topics(topic)
+        checked = arguments.checked_schema(schema)
+        settings = arguments.consumer_settings(
+            consumer_type=consumer_type,
+            schema=checked,
+            message_listener=message_listener,
+            receiver_queue_size=receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            consumer_name=consumer_name,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            broker_consumer_stats_cache_time_ms=broker_consumer_stats_cache_time_ms,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            is_read_compacted=is_read_compacted,
+            properties=properties,
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            initial_position=initial_position,
+            crypto_key_reader=crypto_key_reader,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_receive_policy=batch_receive_policy,
+            key_shared_policy=key_shared_policy,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            regex_subscription_mode=regex_subscription_mode,
+            dead_letter_policy=dead_letter_policy,
+            crypto_failure_action=crypto_failure_action,
+            priority_level=priority_level,
+            subscription_properties=subscription_properties,
+            ack_grouping_time_ms=ack_grouping_time_ms,
+            ack_receipt_enabled=ack_receipt_enabled,
+            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
+            retry_enabled=retry_enabled,
+        )
+        subscription = arguments.checked_subscription(subscription_name)
+        checked.attach_client(self)
+        opened = self._call(self._core.opened(subscribe(self._core, topics, subscription, settings)))
+        return Consumer(self._runtime, opened)
+
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema = _BYTES,
+        reader_listener: Callable[[Any, Any], Any] | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
+        ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic."""
+        from geminga.client.reader import Reader, create_reader
+
+        name = arguments.checked_topic(topic)
+        start = arguments.checked_start(start_message_id)
+        checked = arguments.checked_schema(schema)
+        settings = arguments.reader_settings(
+            schema=checked,
+            reader_listener=reader_listener,
+            receiver_queue_size=receiver_queue_size,
+            reader_name=reader_name,
+            subscription_role_prefix=subscription_role_prefix,
+            is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            start_message_id_inclusive=start_message_id_inclusive,
+            crypto_failure_action=crypto_failure_action,
+        )
+        checked.attach_client(self)
+        opened = self._call(self._core.opened(create_reader(self._core, name, start, settings)))
+        return Reader(self._runtime, opened)
+
+    def create_table_view(
+        self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES
+    ) -> TableView:
+        """The newest value of every key of ``topic``, kept up to date. Returns when all that the topic held
+        at the start has been read."""
+        from geminga.client.table_view import TableView, open_table_view
+
+        name = arguments.checked_topic(topic)
+        checked = arguments.checked_schema(schema)
+        if subscription_name is not None:
+            arguments.checked_subscription(subscription_name)
+        checked.attach_client(self)
+        view = self._call(
+            self._core.opened(open_table_view(self._core, name, subscription_name, checked)), bounded=False
+        )
+        return TableView(self._runtime, view)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
+        return self._call(self._core.partition_topics(arguments.checked_topic(topic)))
+
+    def get_service_info(self) -> ServiceInfo:
+        """Where this client connects to."""
+        return ServiceInfo(
+            self._settings.service_url, self._authentication, self._settings.tls.trust_certificates_path
+        )
+
+    def shutdown(self) -> None:
+        """Close at once, without waiting for what is pending."""
+        if not self._runtime.closed and not self._runtime.forked:
+            with contextlib.suppress(PulsarException):
+                self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
+        self._runtime.close()
+        detach(self._log_handler)
+
+    def close(self) -> None:
+        """Close the client with all that it opened; what producers have pending is sent first.
+
+        A second call does nothing, and neither does one in a forked child.
+        """
+        if self._runtime.closed or self._runtime.forked:
+            return
+        try:
+            self._call(self._core.close())
+        finally:
+            self.shutdown()
+
+    def __enter__(self) -> Client:
+        self._runtime.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<geminga.Client {self._settings.service_url}{' closed' if self._runtime.closed else ''}>"
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], *, bounded: bool = True) -> T:
+        limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
+        return self._runtime.call(coroutine, limit)
+
+
+async def _make_core(settings: ClientSettings) -> ClientCore:
+    return ClientCore(settings)
+
+
+async def _shutdown(core: ClientCore) -> None:
+    core.shutdown()

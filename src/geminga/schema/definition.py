@@ -1,0 +1,428 @@
+"""Records: classes whose attributes declare the fields of a structured schema.
+
+::
+
+    class Flight(Record):
+        tail = String(required=True)
+        delay = Integer()
+        stops = Array(String())
+
+A record class knows its Avro definition (`Record.schema`), which is what Pulsar stores for JSON and Avro
+schemas alike. Values are checked when they are set.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from enum import Enum, EnumMeta
+from typing import Any, ClassVar
+
+
+class Field:
+    """One field of a record.
+
+    ``default`` is its value when none is given; ``required`` forbids null; ``required_default`` writes
+    the default, null included, into the definition.
+    """
+
+    def __init__(self, default: Any = None, required: bool = False, required_default: bool = False) -> None:
+        self._required = required
+        self._required_default = required_default
+        self._default = None if default is None else self.validate_type("default", default)
+
+    def type(self) -> str:
+        """The field's Avro type name."""
+        raise NotImplementedError
+
+    def python_type(self) -> Any:
+        """The type, or a tuple of types, that values have."""
+        raise NotImplementedError
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        """The value to keep for ``val``. Raises `TypeError` naming the field."""
+        if val is None and not self._required:
+            return self.default()
+        expected = self.python_type()
+        # bool is an int to Python but not to a schema.
+        wrong_bool = isinstance(val, bool) and expected is int
+        if wrong_bool or not isinstance(val, expected):
+            raise TypeError(
+                f"field {name!r} has a value of type {_name(type(val))}; expected {_name(expected)}"
+            )
+        return val
+
+    def schema(self) -> Any:
+        return self.schema_info(set())
+
+    def schema_info(self, defined_names: set[str]) -> Any:
+        """The field's part of an Avro definition; named types are written out once."""
+        return self.type()
+
+    def default(self) -> Any:
+        return self._default
+
+    def required_default(self) -> bool:
+        return self._required_default
+
+
+def _name(kind: Any) -> str:
+    if isinstance(kind, tuple):
+        return " or ".join(_name(k) for k in kind)
+    return getattr(kind, "__name__", str(kind))
+
+
+class Null(Field):
+    def type(self) -> str:
+        return "null"
+
+    def python_type(self) -> Any:
+        return type(None)
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        if val is not None:
+            raise TypeError(f"field {name!r} is Null and cannot hold {val!r}")
+        return None
+
+
+class Boolean(Field):
+    def type(self) -> str:
+        return "boolean"
+
+    def python_type(self) -> Any:
+        return bool
+
+    def default(self) -> Any:
+        return False if self._default is None else self._default
+
+
+class Integer(Field):
+    def type(self) -> str:
+        return "int"
+
+    def python_type(self) -> Any:
+        return int
+
+
+class Long(Field):
+    def type(self) -> str:
+        return "long"
+
+    def python_type(self) -> Any:
+        return int
+
+
+class Float(Field):
+    def type(self) -> str:
+        return "float"
+
+    def python_type(self) -> Any:
+        return (float, int)
+
+
+class Double(Field):
+    def type(self) -> str:
+        return "double"
+
+    def python_type(self) -> Any:
+        return (float, int)
+
+
+class Bytes(Field):
+    """Text is accepted and kept as its UTF-8 bytes."""
+
+    def type(self) -> str:
+        return "bytes"
+
+    def python_type(self) -> Any:
+        return (bytes, str)
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        val = super().validate_type(name, val)
+        return val.encode() if isinstance(val, str) else val
+
+
+class String(Field):
+    """Bytes are accepted and kept as text."""
+
+    def type(self) -> str:
+        return "string"
+
+    def python_type(self) -> Any:
+        return (str, bytes)
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        val = super().validate_type(name, val)
+        return val.decode() if isinstance(val, bytes) else val
+
+
+class CustomEnum(Field):
+    """A member of an `enum.Enum` class; names and integer values are accepted for it."""
+
+    def __init__(
+        self,
+        enum_type: type[Enum],
+        default: Any = None,
+        required: bool = False,
+        required_default: bool = False,
+    ) -> None:
+        if not (isinstance(enum_type, type) and issubclass(enum_type, Enum)):
+            raise TypeError(f"{_name(enum_type)} is not an Enum class")
+        self.enum_type = enum_type
+        super().__init__(default, required, required_default)
+
+    def type(self) -> str:
+        return "enum"
+
+    def python_type(self) -> Any:
+        return self.enum_type
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        if val is None:
+            return None
+        if isinstance(val, self.enum_type):
+            return val
+        if isinstance(val, str) and val in self.enum_type.__members__:
+            return self.enum_type[val]
+        if isinstance(val, (str, int)):
+            try:
+                return self.enum_type(val)
+            except ValueError:
+                pass
+        raise TypeError(
+            f"field {name!r} has the value {val!r}; expected one of {', '.join(self.enum_type.__members__)}"
+        )
+
+    def schema_info(self, defined_names: set[str]) -> Any:
+        if self.enum_type.__name__ in defined_names:
+            return self.enum_type.__name__
+        defined_names.add(self.enum_type.__name__)
+        return {
+            "type": "enum",
+            "name": self.enum_type.__name__,
+            "symbols": [member.name for member in self.enum_type],
+        }
+
+
+class _Container(Field):
+    """What Array and Map share: an element type that is a field or a record."""
+
+    def __init__(self, element: Any, default: Any, required: bool, required_default: bool) -> None:
+        if isinstance(element, type) and issubclass(element, Record):
+            element = element()
+        if not isinstance(element, (Field, Record)):
+            raise TypeError(f"{_name(element)} is not a Record or a Field")
+        self._element = element
+        super().__init__(default, required, required_default)
+
+    def _check(self, name: str, values: Any) -> None:
+        expected = self._element.python_type()
+        for value in values:
+            if not isinstance(value, expected):
+                raise TypeError(
+                    f"{self.type()} field {name!r} holds a {_name(type(value))}; "
+                    f"expected {self._element.type()}"
+                )
+
+    def _element_info(self, defined_names: set[str]) -> Any:
+        return self._element.schema_info(defined_names)
+
+
+class Array(_Container):
+    """A list whose items all have ``array_type``."""
+
+    def __init__(
+        self, array_type: Any, default: Any = None, required: bool = False, required_default: bool = False
+    ) -> None:
+        super().__init__(array_type, default, required, required_default)
+
+    @property
+    def array_type(self) -> Any:
+        return self._element
+
+    def type(self) -> str:
+        return "array"
+
+    def python_type(self) -> Any:
+        return list
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        if val is None:
+            return None
+        super().validate_type(name, val)
+        self._check(name, val)
+        return val
+
+    def schema_info(self, defined_names: set[str]) -> Any:
+        return {"type": "array", "items": self._element_info(defined_names)}
+
+
+class Map(_Container):
+    """A dict from text to ``value_type``."""
+
+    def __init__(
+        self, value_type: Any, default: Any = None, required: bool = False, required_default: bool = False
+    ) -> None:
+        super().__init__(value_type, default, required, required_default)
+
+    @property
+    def value_type(self) -> Any:
+        return self._element
+
+    def type(self) -> str:
+        return "map"
+
+    def python_type(self) -> Any:
+        return dict
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        if val is None:
+            return None
+        super().validate_type(name, val)
+        for key in val:
+            if not isinstance(key, str):
+                raise TypeError(f"map field {name!r} has the key {key!r}; keys must be text")
+        self._check(name, val.values())
+        return val
+
+    def schema_info(self, defined_names: set[str]) -> Any:
+        return {"type": "map", "values": self._element_info(defined_names)}
+
+
+_OWN_ATTRIBUTES = frozenset({"_default", "_required", "_required_default"})
+
+
+class RecordMeta(type):
+    """Collects the fields that a record class declares, those of its parents first."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
+        fields: dict[str, Any] = {}
+        for base in reversed(bases):
+            fields.update(getattr(base, "_fields", {}))
+        for attribute, value in namespace.items():
+            if isinstance(value, EnumMeta):
+                value = CustomEnum(value)  # type: ignore[arg-type]
+            elif isinstance(value, RecordMeta):
+                value = value()
+            if isinstance(value, Field) or isinstance(type(value), RecordMeta):
+                fields[attribute] = value
+        namespace["_fields"] = fields
+        return super().__new__(mcs, name, bases, namespace)
+
+
+class Record(metaclass=RecordMeta):
+    """Base of record classes; an instance also serves as the field declaration of a nested record.
+
+    ``_avro_namespace`` names the definition's namespace, ``_sorted_fields = True`` writes its fields in
+    alphabetical order.
+    """
+
+    _avro_namespace: ClassVar[str | None] = None
+    _sorted_fields: ClassVar[bool] = False
+    _fields: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        default: Any = None,
+        required_default: bool = False,
+        required: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        object.__setattr__(self, "_required_default", required_default)
+        object.__setattr__(self, "_default", default)
+        object.__setattr__(self, "_required", required)
+        # Names that the record does not declare are left out, as a reader of a newer schema must.
+        for name, declared in self._fields.items():
+            if name in kwargs:
+                setattr(self, name, _from_plain(declared, kwargs[name]))
+            elif isinstance(declared, Record):
+                object.__setattr__(self, name, copy.copy(declared))
+            else:
+                object.__setattr__(self, name, copy.copy(declared.default()))
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """The Avro definition of the record."""
+        definition: dict[str, Any] = cls.schema_info(set())
+        return definition
+
+    @classmethod
+    def schema_info(cls, defined_names: set[str]) -> Any:
+        full_name = f"{cls._avro_namespace}.{cls.__name__}" if cls._avro_namespace else cls.__name__
+        if full_name in defined_names:
+            return full_name
+        defined_names.add(full_name)
+        definition: dict[str, Any] = {"type": "record", "name": cls.__name__}
+        if cls._avro_namespace is not None:
+            definition["namespace"] = cls._avro_namespace
+        fields = definition["fields"] = []
+        for name in sorted(cls._fields) if cls._sorted_fields else cls._fields:
+            fields.append(_field_definition(name, cls._fields[name], defined_names))
+        return definition
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key in _OWN_ATTRIBUTES:
+            object.__setattr__(self, key, value)
+            return
+        if key not in self._fields:
+            raise AttributeError(f"record {type(self).__name__} declares no field {key!r}")
+        object.__setattr__(self, key, self._fields[key].validate_type(key, value))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record) or type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return str({name: getattr(self, name) for name in self._fields})
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"{type(self).__name__}({values})"
+
+    # As a field of another record:
+
+    def type(self) -> str:
+        return type(self).__name__
+
+    def python_type(self) -> Any:
+        return type(self)
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        if val is None and not self._required:  # type: ignore[attr-defined]
+            return self.default()
+        if not isinstance(val, type(self)):
+            raise TypeError(f"field {name!r} has a {_name(type(val))}; expected {type(self).__name__}")
+        return val
+
+    def default(self) -> Any:
+        return self._default  # type: ignore[attr-defined]
+
+    def required_default(self) -> bool:
+        return self._required_default  # type: ignore[attr-defined, no-any-return]
+
+
+def _field_definition(name: str, field: Any, defined_names: set[str]) -> dict[str, Any]:
+    kind = field.schema_info(defined_names)
+    definition: dict[str, Any] = {"name": name}
+    if field.required_default():
+        default = field.default()
+        definition["default"] = default.name if isinstance(default, Enum) else default
+    definition["type"] = kind if field._required else ["null", kind]
+    return definition
+
+
+def _from_plain(declared: Any, value: Any) -> Any:
+    """Dicts, lists of dicts and dicts of dicts become the records that the field declares."""
+    if isinstance(declared, Record) and isinstance(value, Mapping):
+        return type(declared)(**value)
+    if isinstance(declared, Array) and isinstance(value, list):
+        return [_from_plain(declared.array_type, item) for item in value]
+    if isinstance(declared, Map) and isinstance(value, dict):
+        return {key: _from_plain(declared.value_type, item) for key, item in value.items()}
+    if isinstance(declared, CustomEnum) and isinstance(value, (str, int)):
+        return declared.validate_type("item", value)
+    return value
