@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from geminga.wire.metadata import text
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Buffer = bytes | bytearray | memoryview
@@ -88,7 +89,7 @@ class ChunkAssembler:
     ) -> ChunkVerdict:
         """Take one chunk (decrypted, not decompressed). ``now_ms``: wall clock, for the age of the chunk."""
         verdict = ChunkVerdict()
-        uuid = metadata.uuid
+        uuid = text(metadata.uuid)
         if metadata.chunk_id == 0:
             self._begin(uuid, metadata, key, now, verdict)
         context = self._open.get(uuid)

@@ -108,6 +108,12 @@ class FlowControl:
         elif self._outstanding <= 0:
             self._earned = 1
 
+    def set_aside(self, permits: int) -> Release:
+        """Permits of messages that are busy elsewhere, on their way to a dead letter topic; the release is
+        handed back when that is done, so that no more of them pile up than the window holds."""
+        self._outstanding -= permits
+        return Release(self._owner, self._generation, permits)
+
     def released(self, release: Release) -> None:
         """The application took the message that carries ``release``."""
         if release.generation == self._generation:

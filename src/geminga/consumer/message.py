@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from geminga.ids import MessageId
+from geminga.wire.metadata import text
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class Message:
 
     __slots__ = ("_entry", "_index", "_metadata", "_release")
 
+    _metadata: Any
+
     def __init__(self, entry: ReceivedEntry, index: int, release: Release | None = None) -> None:
         self._entry = entry
         self._index = index
@@ -197,11 +200,11 @@ class Message:
 
     def properties(self) -> dict[str, str]:
         """The application's properties; the last value of a repeated key."""
-        return {pair.key: pair.value for pair in self._own_metadata().properties}
+        return {text(pair.key): text(pair.value) for pair in self._own_metadata().properties}
 
     def partition_key(self) -> str:
         """The key, empty without one. A key of bytes (Java) is its base64 text."""
-        return str(self._own_metadata().partition_key)
+        return text(self._own_metadata().partition_key)
 
     def has_partition_key(self) -> bool:
         """Tells an empty key from none."""
@@ -239,7 +242,7 @@ class Message:
         return bytes(self._entry.metadata.schema_version).decode("latin-1")
 
     def producer_name(self) -> str:
-        return str(self._entry.metadata.producer_name)
+        return text(self._entry.metadata.producer_name)
 
     def sequence_id(self) -> int:
         """The producer's sequence id of this message."""
@@ -250,14 +253,17 @@ class Message:
 
     def replicated_from(self) -> str:
         """The cluster that the message was replicated from, empty if none."""
-        return str(self._entry.metadata.replicated_from)
+        return text(self._entry.metadata.replicated_from)
 
     def has_null_value(self) -> bool:
         """True for a tombstone: a message whose value is null, not empty."""
         return bool(self._own_metadata().null_value)
 
     def encryption_context(self) -> Any:
-        """The metadata of a message delivered encrypted (``ConsumerCryptoFailureAction.CONSUME``), else None."""
+        """The metadata of a message that was delivered encrypted, None for any other.
+
+        See ``ConsumerCryptoFailureAction.CONSUME``.
+        """
         metadata = self._entry.metadata
         return metadata if len(metadata.encryption_keys) else None
 

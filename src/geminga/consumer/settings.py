@@ -80,7 +80,9 @@ class ConsumerKeySharedPolicy:
         check_type("allow_out_of_order_delivery", allow_out_of_order_delivery, bool)
         ranges = tuple(sorted((low, high) for low, high in sticky_ranges or ()))
         if key_shared_mode is KeySharedMode.Sticky and not ranges:
-            refuse("sticky_ranges", sticky_ranges, "at least one (first, last) pair with KeySharedMode.Sticky")
+            refuse(
+                "sticky_ranges", sticky_ranges, "at least one (first, last) pair with KeySharedMode.Sticky"
+            )
         previous = -1
         for low, high in ranges:
             check_int("sticky_ranges", low, 0, HASH_RANGE_MAX)
@@ -106,7 +108,10 @@ class ConsumerKeySharedPolicy:
 
 
 class ConsumerBatchReceivePolicy:
-    """When `batch_receive` returns: enough messages, enough bytes, or the time-out; negative means no limit."""
+    """When `batch_receive` returns: enough messages, enough bytes, or the time-out.
+
+    A negative limit does not count.
+    """
 
     __slots__ = ("max_num_bytes", "max_num_message", "timeout_ms")
 
@@ -117,7 +122,9 @@ class ConsumerBatchReceivePolicy:
         self.max_num_bytes = check_int("max_num_bytes", max_num_bytes)
         self.timeout_ms = check_int("timeout_ms", timeout_ms)
         if max_num_message <= 0 and max_num_bytes <= 0 and timeout_ms <= 0:
-            refuse("ConsumerBatchReceivePolicy", (max_num_message, max_num_bytes, timeout_ms), "one limit > 0")
+            refuse(
+                "ConsumerBatchReceivePolicy", (max_num_message, max_num_bytes, timeout_ms), "one limit > 0"
+            )
 
 
 class ConsumerDeadLetterPolicy:
@@ -128,7 +135,12 @@ class ConsumerDeadLetterPolicy:
     topic, so that what is sent there is kept.
     """
 
-    __slots__ = ("dead_letter_topic", "initial_subscription_name", "max_redeliver_count", "retry_letter_topic")
+    __slots__ = (
+        "dead_letter_topic",
+        "initial_subscription_name",
+        "max_redeliver_count",
+        "retry_letter_topic",
+    )
 
     def __init__(
         self,
@@ -249,7 +261,9 @@ class ConsumerSettings:
         check_type("regex_subscription_mode", self.regex_subscription_mode, RegexSubscriptionMode)
         check_type("key_shared_policy", self.key_shared_policy, ConsumerKeySharedPolicy, optional=True)
         check_type("dead_letter_policy", self.dead_letter_policy, ConsumerDeadLetterPolicy, optional=True)
-        check_type("batch_receive_policy", self.batch_receive_policy, ConsumerBatchReceivePolicy, optional=True)
+        check_type(
+            "batch_receive_policy", self.batch_receive_policy, ConsumerBatchReceivePolicy, optional=True
+        )
         check_type("consumer_name", self.consumer_name, str, optional=True)
         check_type("start_message_id", self.start_message_id, MessageId, optional=True)
         for flag in (

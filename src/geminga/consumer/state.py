@@ -118,5 +118,7 @@ def next_state(state: State, event: Event) -> State:
     if state in (S.CLOSED, S.FAILED, S.CLOSING):
         raise AlreadyClosed(f"the consumer is {state.name.lower()}: {event.name.lower()} is not possible")
     if event is E.SEEK:
-        raise ConsumerNotInitialized(f"the consumer is {state.name.lower()}: seek needs a subscribed consumer")
+        raise ConsumerNotInitialized(
+            f"the consumer is {state.name.lower()}: seek needs a subscribed consumer"
+        )
     raise AssertionError(f"consumer event {event.name} in state {state.name}")

@@ -8,7 +8,7 @@ acknowledged unseen (section 7).
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError  # noqa: N812
+from struct import error as StructError
 
 from google.protobuf.message import DecodeError
 

@@ -1,0 +1,366 @@
+"""Acknowledgements: collected, grouped, sent, and, if asked for, receipted.
+
+Grouping: acknowledgements wait up to the grouping time or until enough ids are there, and leave in one
+ACK for individual ids and one for the cumulative position (algorithms.md section 8).
+
+Batches: the broker stores entries, so an entry is acknowledged when all its messages are. With
+batch-index acknowledgement the broker is also told which messages of a batch remain, as a bit set
+(framing.md section 8). A cumulative acknowledgement inside a batch moves to the entry before it
+otherwise.
+
+An acknowledgement that was not sent, or whose receipt is outstanding, survives a reconnect; entries
+that come again meanwhile are recognised by `AckTracker.is_duplicate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
+from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
+from geminga.ids import MessageId
+
+EntryKey = tuple[int, int]
+
+KNOWN_BATCHES_MAX = 100_000
+"""Batches whose acknowledgement has begun or may begin by id; the oldest is forgotten first."""
+
+IDS_PER_COMMAND_MAX = 10_000
+"""Ids in one ACK command: a frame of about 200 KB."""
+
+
+@dataclass(slots=True)
+class _Cumulative:
+    """The place up to which everything is acknowledged; ``acks`` tells what remains of its last entry."""
+
+    key: EntryKey
+    acks: EntryAcks | None
+
+
+@dataclass(slots=True)
+class _Flush:
+    """The tokens that wait until every ACK of one flush has its receipt."""
+
+    tokens: list[Any]
+    unanswered: int
+
+
+@dataclass(slots=True)
+class AckRequest:
+    """One ACK command, sent or about to be."""
+
+    individual: dict[EntryKey, EntryAcks | None] = field(default_factory=dict)
+    cumulative: _Cumulative | None = None
+    flush: _Flush | None = None
+
+
+class AckTracker:
+    """The acknowledgements of one consumer.
+
+    ``receipts``: every ACK carries a request id, and the tokens given with its acknowledgements come back
+    when the broker has answered.
+    """
+
+    def __init__(
+        self,
+        consumer_id: int,
+        *,
+        grouping_seconds: float = 0.1,
+        grouping_max: int = 1000,
+        batch_index: bool = False,
+        receipts: bool = False,
+    ) -> None:
+        self._consumer_id = consumer_id
+        self._grouping_seconds = grouping_seconds
+        self._grouping_max = grouping_max
+        self._batch_index = batch_index
+        self._receipts = receipts
+        self._pending: dict[EntryKey, EntryAcks | None] = {}
+        self._cumulative: _Cumulative | None = None
+        self._cumulative_pending = False
+        self._tokens: list[Any] = []
+        self._deadline: float | None = None
+        self._requests: dict[int, AckRequest] = {}
+        self._batches: dict[EntryKey, EntryAcks] = {}
+        self._chunked: dict[EntryKey, list[EntryKey]] = {}
+
+    # --- what arrives ----------------------------------------------------------------------------
+
+    def batch_of(self, key: EntryKey, count: int) -> EntryAcks:
+        """The acknowledgement state of a batch: the known one when the entry comes again."""
+        acks = self._batches.get(key)
+        if acks is None or len(acks.flags) != count:
+            acks = self._batches[key] = EntryAcks(key[0], key[1], count)
+            if len(self._batches) > KNOWN_BATCHES_MAX:
+                del self._batches[next(iter(self._batches))]
+        return acks
+
+    def chunked(self, key: EntryKey, chunk_ids: list[EntryKey]) -> None:
+        """A chunked message is acknowledged by all its chunks; ``key`` is the last one's."""
+        self._chunked[key] = chunk_ids
+        if len(self._chunked) > KNOWN_BATCHES_MAX:
+            del self._chunked[next(iter(self._chunked))]
+
+    def entries_of(self, key: EntryKey) -> list[EntryKey]:
+        """The entries of a message: its own, or all chunks of a chunked one."""
+        return self._chunked.get(key) or [key]
+
+    def is_duplicate(self, key: EntryKey) -> bool:
+        """True for an entry whose acknowledgement the broker has not seen yet.
+
+        One below the cumulative position means that the broker lost it: it is sent again.
+        """
+        if self._pending.get(key, self) is None:
+            return True
+        cumulative = self._cumulative
+        if cumulative is not None and (
+            key < cumulative.key or (key == cumulative.key and not _remaining(cumulative.acks))
+        ):
+            self._cumulative_pending = True
+            return True
+        return any(request.individual.get(key, self) is None for request in self._requests.values())
+
+    # --- what the application says ---------------------------------------------------------------
+
+    def acknowledge_messages(self, messages: Iterable[Message], now: float) -> list[EntryKey]:
+        """Acknowledge messages one by one; returns the entries that are done now.
+
+        The hot path: a message of a batch costs a flag and a countdown.
+        """
+        done: list[EntryKey] = []
+        partial = None
+        for message in messages:
+            entry = message._entry
+            acks = entry.acks
+            if acks is not None:
+                index = message._index
+                flags = acks.flags
+                if not flags[index]:
+                    continue
+                flags[index] = 0
+                acks.remaining -= 1
+                if acks.remaining:
+                    if self._batch_index:
+                        self._pending[entry.ledger_id, entry.entry_id] = acks
+                    partial = acks
+                    continue
+            self._entry_done(entry, done)
+        if done or (partial is not None and self._batch_index):
+            self._arm(now)
+        return done
+
+    def _entry_done(self, entry: ReceivedEntry, done: list[EntryKey]) -> None:
+        key = (entry.ledger_id, entry.entry_id)
+        if entry.chunk_ids is not None:
+            self._chunked.pop(key, None)
+            self._pending.update(dict.fromkeys(entry.chunk_ids))
+        elif entry.acks is not None:
+            self._batches.pop(key, None)
+        self._pending[key] = None
+        done.append(key)
+
+    def acknowledge_entries(self, entries: Iterable[ReceivedEntry], now: float) -> list[EntryKey]:
+        """Acknowledge all messages of entries at once."""
+        done: list[EntryKey] = []
+        for entry in entries:
+            if entry.acks is not None:
+                entry.acks.settle_through(entry.count - 1)
+            self._entry_done(entry, done)
+        if done:
+            self._arm(now)
+        return done
+
+    def acknowledge_id(self, message_id: MessageId, now: float) -> list[EntryKey]:
+        """Acknowledge by id; returns the entries that are done now.
+
+        A batch that is not known here is completed by the ids of all its messages, if the id tells how
+        many they are; otherwise the whole entry is acknowledged, as the C++ client does.
+        """
+        key = (message_id.ledger_id, message_id.entry_id)
+        self._arm(now)
+        if message_id.batch_index >= 0:
+            acks = self._batches.get(key)
+            if acks is None and message_id.batch_size > 0:
+                acks = self.batch_of(key, message_id.batch_size)
+            if acks is not None and not acks.settle(message_id.batch_index):
+                if self._batch_index and acks.remaining:
+                    self._pending[key] = acks
+                return []
+        chunk_ids = self._chunked.pop(key, None)
+        if chunk_ids is None and message_id.first_chunk is not None:
+            first = message_id.first_chunk
+            chunk_ids = [(first.ledger_id, first.entry_id)]
+        if chunk_ids:
+            self._pending.update(dict.fromkeys(chunk_ids))
+        self._batches.pop(key, None)
+        self._pending[key] = None
+        return [key]
+
+    def acknowledge_keys(self, keys: Iterable[EntryKey], now: float) -> None:
+        """Acknowledge entries unseen: abandoned chunks, markers."""
+        self._pending.update(dict.fromkeys(keys))
+        if self._pending:
+            self._arm(now)
+
+    def acknowledge_through(self, key: EntryKey, index: int, acks: EntryAcks | None, now: float) -> EntryKey:
+        """Everything up to this message is done. Returns the last entry that is done completely."""
+        self._arm(now)
+        if acks is not None and index >= 0 and not acks.settle_through(index):
+            if not self._batch_index:
+                # The rest of this batch keeps the whole entry; only the one before it is done.
+                self._move_cumulative((key[0], key[1] - 1), None)
+            else:
+                self._move_cumulative(key, acks)
+            return (key[0], key[1] - 1)
+        self._move_cumulative(key, None)
+        return key
+
+    def acknowledge_id_through(self, message_id: MessageId, now: float) -> EntryKey:
+        """`acknowledge_through` by id. Inside a batch of unknown size the entry before it is the last."""
+        key = (message_id.ledger_id, message_id.entry_id)
+        if message_id.batch_index < 0:
+            return self.acknowledge_through(key, -1, None, now)
+        acks = self._batches.get(key)
+        if acks is None and message_id.batch_size > 0:
+            acks = self.batch_of(key, message_id.batch_size)
+        if acks is None:
+            before = (key[0], key[1] - 1)
+            return self.acknowledge_through(before, -1, None, now)
+        return self.acknowledge_through(key, message_id.batch_index, acks, now)
+
+    def _move_cumulative(self, key: EntryKey, acks: EntryAcks | None) -> None:
+        known = self._cumulative
+        if known is not None and (key < known.key or (key == known.key and known.acks is None)):
+            return
+        self._cumulative = _Cumulative(key, acks)
+        self._cumulative_pending = True
+        # What lies below is covered. The tables are mostly in the order of their keys: a covered key
+        # behind one that is not stays a while and harms nothing.
+        _drop_through(self._batches, key, acks is None)
+        _drop_through(self._pending, key, acks is None)
+        _drop_through(self._chunked, key, acks is None)
+
+    # --- tokens and time -------------------------------------------------------------------------
+
+    def add_token(self, token: Any, now: float) -> None:
+        """Comes back when what is pending now has been receipted; nothing waits any longer for company."""
+        self._tokens.append(token)
+        self._deadline = now
+
+    @property
+    def pending_count(self) -> int:
+        """Ids that wait to be sent."""
+        return len(self._pending) + self._cumulative_pending
+
+    @property
+    def unanswered_count(self) -> int:
+        """ACK commands that wait for their receipt."""
+        return len(self._requests)
+
+    def _arm(self, now: float) -> None:
+        if self._deadline is None:
+            self._deadline = now + self._grouping_seconds
+
+    def next_deadline(self) -> float | None:
+        return self._deadline
+
+    def due(self, now: float) -> bool:
+        """Time, or number, says that the pending acknowledgements leave."""
+        return self._deadline is not None and (
+            self._deadline <= now or len(self._pending) >= self._grouping_max
+        )
+
+    # --- the wire --------------------------------------------------------------------------------
+
+    def flush(self, new_request_id: Callable[[], int] | None) -> tuple[list[bytes], list[Any]]:
+        """All pending acknowledgements as frames, and the tokens that are settled by sending.
+
+        With receipts no token is settled here: `answered` returns them. ``new_request_id`` is only
+        needed with receipts.
+        """
+        self._deadline = None
+        tokens, self._tokens = self._tokens, []
+        frames: list[bytes] = []
+        pending, self._pending = self._pending, {}
+        ids = list(pending.items())
+        chunks = [ids[i : i + IDS_PER_COMMAND_MAX] for i in range(0, len(ids), IDS_PER_COMMAND_MAX)]
+        requests = [AckRequest(individual=dict(chunk)) for chunk in chunks]
+        if self._cumulative_pending:
+            self._cumulative_pending = False
+            requests.append(AckRequest(cumulative=self._cumulative))
+        if not self._receipts or new_request_id is None:
+            return [self._encode(request, None) for request in requests], tokens
+        if not requests:
+            return [], tokens
+        flush = _Flush(tokens, len(requests))
+        for request in requests:
+            request.flush = flush
+            request_id = new_request_id()
+            self._requests[request_id] = request
+            frames.append(self._encode(request, request_id))
+        return frames, []
+
+    def _encode(self, request: AckRequest, request_id: int | None) -> bytes:
+        if request.cumulative is not None:
+            (ledger_id, entry_id), acks = request.cumulative.key, request.cumulative.acks
+            ids = [(ledger_id, entry_id, acks.ack_set() if _remaining(acks) and acks is not None else [])]
+            return encode_ack(self._consumer_id, ACK_CUMULATIVE, ids, request_id=request_id)
+        ids = [
+            (ledger_id, entry_id, [] if acks is None else acks.ack_set())
+            for (ledger_id, entry_id), acks in request.individual.items()
+        ]
+        return encode_ack(self._consumer_id, ACK_INDIVIDUAL, ids, request_id=request_id)
+
+    def answered(self, request_id: int) -> list[Any]:
+        """ACK_RESPONSE came; returns the tokens that wait for it. An unknown id has none."""
+        request = self._requests.pop(request_id, None)
+        if request is None or request.flush is None:
+            return []
+        request.flush.unanswered -= 1
+        return request.flush.tokens if request.flush.unanswered == 0 else []
+
+    def disconnected(self, now: float) -> None:
+        """What was not receipted is pending again and leaves after the reconnect."""
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            for key, acks in request.individual.items():
+                self._pending.setdefault(key, acks)
+            if request.cumulative is not None:
+                self._cumulative_pending = True
+        self._tokens = _tokens_of(requests.values()) + self._tokens
+        if self._pending or self._cumulative_pending:
+            self._arm(now)
+
+    def forget(self) -> list[Any]:
+        """The position was moved by a seek: nothing pending or known applies. Returns all tokens."""
+        tokens = _tokens_of(self._requests.values()) + self._tokens
+        self._tokens = []
+        self._requests.clear()
+        self._pending.clear()
+        self._batches.clear()
+        self._chunked.clear()
+        self._cumulative = None
+        self._cumulative_pending = False
+        self._deadline = None
+        return tokens
+
+
+def _tokens_of(requests: Iterable[AckRequest]) -> list[Any]:
+    flushes = {id(request.flush): request.flush for request in requests if request.flush is not None}
+    return [token for flush in flushes.values() for token in flush.tokens]
+
+
+def _drop_through(table: dict[EntryKey, Any], key: EntryKey, inclusive: bool) -> None:
+    covered = []
+    for known in table:
+        if not (known < key or (inclusive and known == key)):
+            break
+        covered.append(known)
+    for known in covered:
+        del table[known]
+
+
+def _remaining(acks: EntryAcks | None) -> int:
+    return 0 if acks is None else acks.remaining

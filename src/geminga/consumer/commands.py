@@ -1,0 +1,174 @@
+"""The commands that a consumer sends, built from settings and ids (framing.md sections 6 to 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+from geminga.consumer.settings import ConsumerSettings, ConsumerType
+from geminga.ids import MessageId, to_unsigned
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.varint import varint
+
+EntryKey = tuple[int, int]
+
+_SIZES = Struct(">II")
+_ACK = pb.BaseCommand.ACK
+
+ACK_INDIVIDUAL = pb.CommandAck.Individual
+ACK_CUMULATIVE = pb.CommandAck.Cumulative
+
+
+def subscribe(
+    settings: ConsumerSettings,
+    *,
+    topic: str,
+    subscription: str,
+    consumer_id: int,
+    consumer_name: str,
+    request_id: int,
+    start_message_id: MessageId | None,
+    first_time: bool,
+    epoch: int | None,
+) -> pb.BaseCommand:
+    """SUBSCRIBE. ``start_message_id`` only goes out for a subscription that is not durable.
+
+    ``first_time``: the start rollback is only asked for once, as the Java client does.
+    """
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    body = command.subscribe
+    body.topic = topic
+    body.subscription = subscription
+    body.subType = settings.consumer_type.value  # type: ignore[assignment]
+    body.consumer_id = consumer_id
+    body.request_id = request_id
+    body.consumer_name = consumer_name
+    body.priority_level = settings.priority_level
+    body.durable = settings.durable
+    if not settings.durable and start_message_id is not None:
+        write_position(body.start_message_id, start_message_id)
+    _add_pairs(body.metadata, settings.properties)
+    body.read_compacted = settings.is_read_compacted
+    _add_schema(body, settings.schema)
+    body.initialPosition = settings.initial_position.value  # type: ignore[assignment]
+    body.replicate_subscription_state = settings.replicate_subscription_state_enabled
+    body.force_topic_creation = settings.force_topic_creation
+    if first_time and settings.start_message_rollback_seconds:
+        body.start_message_rollback_duration_sec = settings.start_message_rollback_seconds
+    if settings.consumer_type is ConsumerType.KeyShared:
+        _add_key_shared(body.keySharedMeta, settings)
+    _add_pairs(body.subscription_properties, settings.subscription_properties)
+    if epoch is not None:
+        body.consumer_epoch = epoch
+    return command
+
+
+def _add_pairs(target: Any, pairs: Mapping[str, str]) -> None:
+    for key, value in pairs.items():
+        target.add(key=key, value=value)
+
+
+def _add_schema(body: Any, schema: Any) -> None:
+    """A schema object that takes part in the broker's check offers ``wire_schema()``; bytes do not."""
+    wire_schema = getattr(schema, "wire_schema", None)
+    described = wire_schema() if callable(wire_schema) else None
+    if described is not None:
+        body.schema.CopyFrom(described)
+
+
+def _add_key_shared(meta: Any, settings: ConsumerSettings) -> None:
+    policy = settings.key_shared_policy
+    if policy is None:
+        meta.keySharedMode = pb.AUTO_SPLIT
+        return
+    meta.keySharedMode = policy.key_shared_mode.value
+    for low, high in policy.sticky_ranges:
+        meta.hashRanges.add(start=low, end=high)
+    meta.allowOutOfOrderDelivery = policy.allow_out_of_order_delivery
+
+
+def write_position(target: Any, message_id: MessageId) -> None:
+    """The entry of an id, and its first chunk's for a chunked message: what a cursor can stand on."""
+    place = message_id.first_chunk or message_id
+    target.ledgerId = to_unsigned(place.ledger_id)
+    target.entryId = to_unsigned(place.entry_id)
+
+
+def seek(
+    consumer_id: int, request_id: int, target: MessageId | int, ack_set: Sequence[int]
+) -> pb.BaseCommand:
+    """SEEK to a message, or to a publish time in milliseconds since 1970."""
+    command = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+    body = command.seek
+    body.consumer_id = consumer_id
+    body.request_id = request_id
+    if isinstance(target, MessageId):
+        write_position(body.message_id, target)
+        body.message_id.ack_set.extend(ack_set)
+    else:
+        body.message_publish_time = target
+    return command
+
+
+def close_consumer(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = request_id
+    return command
+
+
+def unsubscribe(consumer_id: int, request_id: int, *, force: bool = False) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE)
+    command.unsubscribe.consumer_id = consumer_id
+    command.unsubscribe.request_id = request_id
+    if force:
+        command.unsubscribe.force = True
+    return command
+
+
+def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID)
+    command.getLastMessageId.consumer_id = consumer_id
+    command.getLastMessageId.request_id = request_id
+    return command
+
+
+def redeliver(consumer_id: int, keys: Iterable[EntryKey], epoch: int | None) -> pb.BaseCommand:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES of these entries; of all when there are none."""
+    command = pb.BaseCommand(type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    body = command.redeliverUnacknowledgedMessages
+    body.consumer_id = consumer_id
+    for ledger_id, entry_id in keys:
+        body.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
+    if epoch is not None:
+        body.consumer_epoch = epoch
+    return command
+
+
+def encode_ack(
+    consumer_id: int,
+    ack_type: int,
+    ids: Iterable[tuple[int, int, Sequence[int]]],
+    *,
+    request_id: int | None = None,
+    validation_error: int | None = None,
+) -> bytes:
+    """An ACK frame, written by hand: acknowledgements are as many as unbatched messages.
+
+    ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (the place before the first entry)
+    travels as 2^64-1.
+    """
+    parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
+    for ledger_id, entry_id, ack_set in ids:
+        place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
+        for word in ack_set:
+            place += b"\x28" + varint(word)
+        parts += (b"\x1a", varint(len(place)), place)
+    if validation_error is not None:
+        parts += (b"\x20", varint(validation_error))
+    if request_id is not None:
+        parts += (b"\x40", varint(request_id))
+    body = b"".join(parts)
+    command = b"\x08" + varint(_ACK) + varint(_ACK << 3 | 2) + varint(len(body)) + body
+    return _SIZES.pack(len(command) + 4, len(command)) + command

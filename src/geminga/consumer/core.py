@@ -1,0 +1,593 @@
+"""One consumer on one topic (partition), without I/O.
+
+The shell gives it frames, calls and time; it gives back bytes (`take_output`), events (`take_events`),
+a deadline (`next_deadline`), and puts messages into the receive queue. All methods run on one thread;
+only the queue is read from others.
+
+States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.acknowledgements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from geminga.consumer import commands
+from geminga.consumer.ack_timeout import AckTimeout
+from geminga.consumer.acknowledgements import AckTracker
+from geminga.consumer.commands import ACK_INDIVIDUAL, encode_ack
+from geminga.consumer.dead_letters import is_dead
+from geminga.consumer.flow import FlowControl, Release
+from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.negative_acks import NegativeAcks
+from geminga.consumer.opening import EntryOpener, Opened
+from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_end, seek_ack_set, start_filter
+from geminga.consumer.settings import ConsumerSettings
+from geminga.consumer.state import Event, State, next_state
+from geminga.errors import PulsarException
+from geminga.ids import MessageId
+from geminga.wire.frames import MessageFrame, encode_command, encode_flow
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+EntryKey = tuple[int, int]
+
+REDELIVER_IDS_MAX = 1000
+"""Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """Messages to publish to the dead letter topic; then call `ConsumerCore.dead_letters_settled`."""
+
+    messages: Sequence[Message]
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class AcksSettled:
+    """The acknowledgements with these tokens are done: receipted, or refused with ``error``."""
+
+    tokens: Sequence[Any]
+    error: PulsarException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """An entry that cannot be read. ``acknowledged`` is false when it stays with the broker."""
+
+    key: EntryKey
+    error: PulsarException
+    acknowledged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """Failover: this consumer became, or is no longer, the active one."""
+
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfTopic:
+    """The topic is terminated and all of it was delivered."""
+
+
+ConsumerEvent = DeadLettered | AcksSettled | EntryRefused | ActiveChanged | EndOfTopic
+
+
+class ConsumerCore:
+    """The state of one subscription on one topic.
+
+    ``queue_size`` is this consumer's share of the receive queue (default: the settings' size).
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        topic: str,
+        subscription: str,
+        consumer_id: int,
+        consumer_name: str,
+        queue: ReceiveQueue,
+        partition: int = -1,
+        queue_size: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self.topic = topic
+        self.subscription = subscription
+        self.consumer_id = consumer_id
+        self.consumer_name = consumer_name
+        self.queue = queue
+        self.state = State.IDLE
+        self.error: Exception | None = None
+        self.is_active: bool | None = None
+        self.reached_end = False
+        self.epoch = 0
+        self.flow = FlowControl(
+            settings.receiver_queue_size if queue_size is None else queue_size,
+            settings.receiver_queue_bytes_max,
+            self,
+        )
+        self.acks = AckTracker(
+            consumer_id,
+            grouping_seconds=settings.ack_grouping_time_ms / 1000,
+            grouping_max=settings.ack_grouping_max,
+            batch_index=settings.batch_index_ack_enabled,
+            receipts=settings.ack_receipt_enabled,
+        )
+        self.negative_acks = NegativeAcks()
+        self.ack_timeout = AckTimeout(settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000)
+        self.origin = Origin(topic, partition, self, settings.schema)
+        self.opener = EntryOpener(settings, self.origin)
+        self.new_request_id: Callable[[], int] | None = None
+        """Set by the shell while it is attached to a connection."""
+        self._output: list[bytes] = []
+        self._events: list[ConsumerEvent] = []
+        self._first_subscribe = True
+        self._start = settings.start_message_id
+        self._start_inclusive = settings.start_message_id_inclusive
+        self._filter = NO_FILTER
+        self._last_queued: tuple[ReceivedEntry, int] | None = None
+        self._seek_target: MessageId | int | None = None
+        self._aside: list[MessageFrame] = []
+
+    # --- the connection --------------------------------------------------------------------------
+
+    def subscribe(self, request_id: int) -> pb.BaseCommand:
+        """The SUBSCRIBE command for a new connection."""
+        self.state = next_state(self.state, Event.ATTACH)
+        self._filter = start_filter(
+            self._start, inclusive=self._start_inclusive, below=not self.settings.durable
+        )
+        first_time, self._first_subscribe = self._first_subscribe, False
+        command = commands.subscribe(
+            self.settings,
+            topic=self.topic,
+            subscription=self.subscription,
+            consumer_id=self.consumer_id,
+            consumer_name=self.consumer_name,
+            request_id=request_id,
+            start_message_id=self._start,
+            first_time=first_time,
+            epoch=None if self.settings.individual_only else self.epoch,
+        )
+        if self.settings.durable:
+            # A seek's position counts once: later the cursor may have been moved by another consumer.
+            self._start = None
+        return command  # fmt: skip
+
+    def subscribed(self, now: float) -> None:
+        """The broker answered SUCCESS: acknowledgements that were left go out, then the permits."""
+        self.state = next_state(self.state, Event.SUBSCRIBED)
+        if self.state is not State.READY:
+            return
+        self.flow.reset()
+        self.reached_end = False
+        self._flush_acks()
+        self._grant()
+
+    def refused(self) -> None:
+        """SUBSCRIBE failed, or was not answered."""
+        self.state = next_state(self.state, Event.REFUSED)
+
+    def disconnected(self, now: float) -> None:
+        """The connection is lost or the broker closed the consumer: unread messages will come again."""
+        self.state = next_state(self.state, Event.DETACHED)
+        self.new_request_id = None
+        self._output.clear()
+        self._aside.clear()
+        unread = self._take_back()
+        self._remember_position(unread)
+        self.opener.chunks.clear()
+        self.negative_acks.clear()
+        self.ack_timeout.clear()
+        self.acks.disconnected(now)
+
+    def failed(self, error: Exception) -> None:
+        """No further attempt will be made."""
+        self.state = next_state(self.state, Event.FAILED)
+        self.error = error
+
+    def _take_back(self) -> list[Any]:
+        """Remove this consumer's unread items from the queue; their permits are earned."""
+        unread = self.queue.take_back(self._owns)
+        releases: list[Release] = []
+        for item in unread:
+            if isinstance(item, Message):
+                if item._release is not None:
+                    releases.append(item._release)
+            elif item.release:
+                releases += [release for _, release in item.release]
+        self.flow.taken_back(releases)
+        return unread
+
+    def _owns(self, item: Any) -> bool:
+        entry = item._entry if isinstance(item, Message) else item
+        return bool(entry.origin is self.origin)
+
+    def _remember_position(self, unread: list[Any]) -> None:
+        """A subscription that is not durable starts again where the application stands."""
+        if self.settings.durable or self._seek_target is not None:
+            return
+        if unread:
+            first = unread[0]
+            entry, index = (first._entry, first._index) if isinstance(first, Message) else (first, -1)
+            self._start, self._start_inclusive = entry.message_id(index), True
+        elif self._last_queued is not None:
+            entry, index = self._last_queued
+            self._start, self._start_inclusive = entry.message_id(index), False
+        self._last_queued = None
+
+    # --- what the broker sends -------------------------------------------------------------------
+
+    def receive(self, frame: MessageFrame, now: float, now_ms: int) -> None:
+        """A MESSAGE frame: its messages go to the queue, or it is explained away."""
+        if self.state is not State.READY:
+            if self.state is State.SEEKING:
+                # Bounded by the permits granted. Delivered if the seek fails, else dropped.
+                self._aside.append(frame)
+            return
+        opened = self.opener.open(frame, now, now_ms)
+        entry = opened.entry
+        if opened.acknowledge:
+            self.acks.acknowledge_keys(opened.acknowledge, now)
+        if entry is None:
+            self._refuse(frame, opened)
+            return
+        key = (frame.ledger_id, frame.entry_id)
+        if 0 <= frame.consumer_epoch < self.epoch or self.acks.is_duplicate(key):
+            self._drop(opened.permits)
+            return
+        wanted = self._wanted(entry, key, opened.compacted_out)
+        if entry.chunk_ids is not None:
+            self.acks.chunked(key, entry.chunk_ids)
+        if wanted is not None and not wanted:
+            self._drop(opened.permits)
+            if entry.acks is None or not entry.acks.remaining:
+                self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
+        elif self.opener.whole:
+            self._queue_entry(entry, wanted, opened.permits)
+        else:
+            self._queue_messages(entry, wanted, opened.permits)
+
+    def _refuse(self, frame: MessageFrame, opened: Opened) -> None:
+        """An inner chunk, a marker, or an entry that cannot be read: its permits go back."""
+        key = (frame.ledger_id, frame.entry_id)
+        if opened.invalid is not None:
+            error = opened.invalid
+            self._output.append(
+                encode_ack(
+                    self.consumer_id, ACK_INDIVIDUAL, [(*key, ())], validation_error=error.validation_error
+                )
+            )
+            self._events.append(EntryRefused(key, error, True))
+        elif opened.undecryptable is not None:
+            self._events.append(EntryRefused(key, opened.undecryptable, False))
+        self._drop(opened.permits)
+
+    def _drop(self, permits: int) -> None:
+        self.flow.dropped(permits)
+        self._grant()
+
+    def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: list[int]) -> list[int] | None:
+        """The indexes to deliver, None for all: not acknowledged, not compacted out, not before the start."""
+        first = 0
+        if self._filter is not NO_FILTER:
+            first = self._filter.first_wanted(key)
+        count = entry.count
+        if count == 1:
+            return [] if first > 0 or compacted_out else None
+        entry.acks = acks = self.acks.batch_of(key, count)
+        if entry.ack_set:
+            acks.apply_ack_set(entry.ack_set)
+        for index in compacted_out:
+            acks.settle(index)
+        if first > 0:
+            acks.settle_through(min(first, count) - 1)
+        if acks.remaining == count:
+            return None
+        flags = acks.flags
+        return [index for index in range(count) if flags[index]]
+
+    def _queue_messages(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
+        if entry.starts is None:
+            messages = [Message(entry, -1)]
+        else:
+            messages = [Message(entry, index) for index in (range(entry.count) if wanted is None else wanted)]
+        if is_dead(entry.redelivery_count, self.settings.dead_letter_policy):
+            self._events.append(DeadLettered(messages, self.flow.set_aside(permits)))
+            return
+        body = entry.body
+        assert body is not None
+        for position, release in self.flow.arrived(len(messages), len(body)):
+            messages[position]._release = release
+        if permits > len(messages):
+            self._drop(permits - len(messages))
+        self._last_queued = (entry, messages[-1]._index)
+        self.queue.add(messages, len(messages))
+
+    def _queue_entry(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
+        assert entry.raw is not None
+        if wanted is not None and entry.acks is not None:
+            entry.ack_set = entry.acks.ack_set()
+        delivered = entry.count if wanted is None else len(wanted)
+        entry.release = self.flow.arrived(delivered, len(entry.raw))
+        if permits > delivered:
+            self._drop(permits - delivered)
+        self._last_queued = (entry, -1)
+        self.queue.add((entry,), 1)
+
+    def command(self, command: pb.BaseCommand) -> None:
+        """Any other command addressed to this consumer."""
+        if command.type == pb.BaseCommand.ACK_RESPONSE:
+            response = command.ackResponse
+            tokens = self.acks.answered(response.request_id)
+            error = None
+            if response.HasField("error"):
+                from geminga.errors import from_server
+
+                error = from_server(response.error, response.message)
+            if tokens:
+                self._events.append(AcksSettled(tokens, error))
+        elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            self.is_active = command.active_consumer_change.is_active
+            self._events.append(ActiveChanged(self.is_active))
+        elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
+            self.reached_end = True
+            self._events.append(EndOfTopic())
+
+    # --- permits ---------------------------------------------------------------------------------
+
+    def released(self, release: Release) -> None:
+        """The application took the message that carried ``release``."""
+        self.flow.released(release)
+        self._grant()
+
+    def want_one(self) -> None:
+        """Queue size 0: a receiver waits."""
+        self.flow.want_one()
+        self._grant()
+
+    def resize_queue(self, queue_size: int) -> None:
+        """A new share of the total queue."""
+        self.flow.resize(queue_size)
+        self._grant()
+
+    def _grant(self) -> None:
+        if self.state is State.READY:
+            grant = self.flow.take_grant()
+            if grant:
+                self._output.append(encode_flow(self.consumer_id, grant))
+
+    # --- acknowledgements ------------------------------------------------------------------------
+
+    def taken(self, messages: Iterable[Message], now: float) -> None:
+        """Messages were handed to the application: the acknowledgement time-out runs."""
+        for message in messages:
+            entry = message._entry
+            acks = entry.acks
+            if acks is None or acks.flags[message._index]:
+                self.ack_timeout.taken((entry.ledger_id, entry.entry_id), now)
+
+    def acknowledge_messages(self, messages: Iterable[Message], now: float) -> None:
+        """Individual acknowledgements; they are sent when their group is complete."""
+        self._settle(self.acks.acknowledge_messages(messages, now))
+
+    def acknowledge_entries(self, entries: Iterable[ReceivedEntry], now: float) -> None:
+        """Whole entries."""
+        self._settle(self.acks.acknowledge_entries(entries, now))
+
+    def acknowledge_id(self, message_id: MessageId, now: float) -> None:
+        """An individual acknowledgement by id."""
+        self._settle(self.acks.acknowledge_id(message_id, now))
+
+    def _settle(self, done: list[EntryKey]) -> None:
+        if done and (len(self.negative_acks) or len(self.ack_timeout)):
+            for key in done:
+                self.negative_acks.cancel(key)
+                self.ack_timeout.settled(key)
+
+    def acknowledge_through(self, message: Message, now: float) -> None:
+        """A cumulative acknowledgement."""
+        entry = message._entry
+        key = (entry.ledger_id, entry.entry_id)
+        self.ack_timeout.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
+
+    def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
+        """A cumulative acknowledgement up to and including a whole entry."""
+        key = (entry.ledger_id, entry.entry_id)
+        self.ack_timeout.settled_through(self.acks.acknowledge_through(key, -1, None, now))
+
+    def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
+        """A cumulative acknowledgement by id."""
+        self.ack_timeout.settled_through(self.acks.acknowledge_id_through(message_id, now))
+
+    def await_receipt(self, token: Any, now: float) -> None:
+        """``token`` comes back in `AcksSettled` when all acknowledgements so far are receipted (or, without
+        receipts, sent)."""
+        self.acks.add_token(token, now)
+
+    def _flush_acks(self) -> None:
+        if self.state not in (State.READY, State.SEEKING, State.CLOSING):
+            return
+        frames, settled = self.acks.flush(self.new_request_id)
+        self._output += frames
+        if settled:
+            self._events.append(AcksSettled(settled))
+
+    def flush_acks(self) -> None:
+        """Send what is pending without waiting for the grouping time."""
+        self._flush_acks()
+
+    # --- redelivery ------------------------------------------------------------------------------
+
+    def negative_acknowledge(self, message: Message, now: float) -> None:
+        """Have the message's entry redelivered after the delay."""
+        entry = message._entry
+        self._negative(
+            entry.chunk_ids or [(entry.ledger_id, entry.entry_id)], entry.redelivery_count, now
+        )  # fmt: skip
+
+    def negative_acknowledge_id(self, message_id: MessageId, now: float) -> None:
+        """`negative_acknowledge` by id; the redelivery count is not known and taken as 0."""
+        self._negative(self.acks.entries_of((message_id.ledger_id, message_id.entry_id)), 0, now)
+
+    def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
+        backoff = self.settings.negative_ack_redelivery_backoff
+        delay = self.settings.negative_ack_redelivery_delay_ms / 1000
+        if backoff is not None:
+            delay = backoff.delay_seconds(redelivery_count)
+        for key in keys:
+            self.negative_acks.add(key, delay, now)
+            self.ack_timeout.settled(key)
+
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything unacknowledged delivered again, unread messages included.
+
+        Without a connection there is nothing to do: a new one starts with that anyway.
+        """
+        if self.state is not State.READY:
+            return
+        if not self.settings.individual_only:
+            # MESSAGEs of the epoch before are dropped when they arrive late (framing.md section 7).
+            self.epoch += 1
+        self._flush_acks()
+        unread = self._take_back()
+        if unread:
+            self._last_queued = None
+        self.opener.chunks.clear()
+        self.negative_acks.clear()
+        self.ack_timeout.clear()
+        epoch = None if self.settings.individual_only else self.epoch
+        self._output.append(encode_command(commands.redeliver(self.consumer_id, (), epoch)))
+        self._grant()
+
+    def _redeliver(self, keys: list[EntryKey]) -> None:
+        if not keys or self.state is not State.READY:
+            return
+        if not self.settings.individual_only:
+            self.redeliver_unacknowledged()
+            return
+        for start in range(0, len(keys), REDELIVER_IDS_MAX):
+            part = keys[start : start + REDELIVER_IDS_MAX]
+            self._output.append(encode_command(commands.redeliver(self.consumer_id, part, None)))
+
+    def dead_letters_settled(self, event: DeadLettered, published: bool, now: float) -> None:
+        """The messages of ``event`` are in the dead letter topic, or could not be published."""
+        if published:
+            self.acknowledge_messages(event.messages, now)
+        else:
+            self.negative_acknowledge(event.messages[0], now)
+        self.released(event.release)
+
+    # --- seek ------------------------------------------------------------------------------------
+
+    def begin_seek(self, target: MessageId | int, request_id: int) -> pb.BaseCommand:
+        """The SEEK command. ``target``: a message, or a publish time in milliseconds since 1970."""
+        self.state = next_state(self.state, Event.SEEK)
+        self._flush_acks()
+        self._seek_target = target
+        ack_set: list[int] = []
+        if isinstance(target, MessageId) and target.batch_index >= 0:
+            first = target.batch_index + (0 if self.settings.start_message_id_inclusive else 1)
+            # A set of nothing would read as "the whole entry".
+            ack_set = seek_ack_set(target, first) or seek_ack_set(target, target.batch_index)
+        return commands.seek(self.consumer_id, request_id, target, ack_set)
+
+    def seek_done(self) -> None:
+        """The broker moved the cursor; everything known about acknowledgements belongs to the past."""
+        target, self._seek_target = self._seek_target, None
+        self.state = next_state(self.state, Event.SEEK_DONE)
+        self._take_back()
+        self._aside.clear()
+        self._last_queued = None
+        self.opener.chunks.clear()
+        self.negative_acks.clear()
+        self.ack_timeout.clear()
+        tokens = self.acks.forget()
+        if tokens:
+            self._events.append(AcksSettled(tokens))
+        if isinstance(target, MessageId):
+            self._start, self._start_inclusive = target, self.settings.start_message_id_inclusive
+        elif not self.settings.durable:
+            # The reader's place is where the broker put it; a new cursor could only start at its begin.
+            self._start, self._start_inclusive = MessageId.earliest, True
+        else:
+            self._start = None
+        self._filter = start_filter(
+            self._start, inclusive=self._start_inclusive, below=not self.settings.durable
+        )
+        self._grant()
+
+    def seek_failed(self, now: float, now_ms: int) -> None:
+        """The cursor stands where it stood: what was put aside is delivered."""
+        self._seek_target = None
+        self.state = next_state(self.state, Event.SEEK_FAILED)
+        aside, self._aside = self._aside, []
+        for frame in aside:
+            self.receive(frame, now, now_ms)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def begin_close(self) -> bool:
+        """Close or unsubscribe. True when there is a connection to say so on; acknowledgements precede it."""
+        attached = self.state in (State.READY, State.SEEKING)
+        if attached:
+            self._flush_acks()
+        self.state = next_state(self.state, Event.CLOSE)
+        return attached
+
+    def close_failed(self) -> None:
+        """The broker refused to unsubscribe; the consumer goes on."""
+        self.state = next_state(self.state, Event.CLOSE_FAILED)
+
+    def closed(self) -> None:
+        """The consumer is gone from the broker."""
+        self.state = next_state(self.state, Event.CLOSED)
+        self._take_back()
+
+    # --- time and output -------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do; None for never."""
+        deadlines = (
+            self.acks.next_deadline(),
+            self.negative_acks.next_deadline(),
+            self.ack_timeout.next_deadline(),
+            self.opener.chunks.next_deadline(),
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due. Without a connection only time-outs that the reconnect makes moot pass by."""
+        expired_chunks = self.opener.chunks.expire(now)
+        if expired_chunks:
+            self.acks.acknowledge_keys(expired_chunks, now)
+        if self.state is not State.READY:
+            return
+        if self.acks.due(now):
+            self._flush_acks()
+        due = self.negative_acks.take_due(now) + self.ack_timeout.take_expired(now)
+        if due:
+            self._redeliver(list(dict.fromkeys(due)))
+
+    def take_output(self) -> list[bytes]:
+        """The frames to send, in order."""
+        output, self._output = self._output, []
+        return output
+
+    def take_events(self) -> list[ConsumerEvent]:
+        events, self._events = self._events, []
+        return events
+
+
+__all__ = [
+    "ALL_INDEXES", "AcksSettled", "ActiveChanged", "ConsumerCore", "ConsumerEvent",
+    "DeadLettered", "EndOfTopic", "EntryRefused", "is_end",
+]  # fmt: skip

@@ -1,0 +1,115 @@
+"""Dead letters and retries: which topic, which properties (algorithms.md section 10).
+
+A message that was redelivered more often than allowed goes to the dead letter topic and is then
+acknowledged. `reconsume_later` publishes it to the retry topic with a delay instead, to which the
+consumer is subscribed as well. What is published carries the Java client's properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from geminga.consumer.settings import ConsumerDeadLetterPolicy
+from geminga.ids import MessageId, TopicName
+
+RETRY_SUFFIX = "-RETRY"
+DEAD_LETTER_SUFFIX = "-DLQ"
+
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
+"""An older spelling that Java clients still write and read."""
+PROPERTY_RECONSUME_TIMES = "RECONSUMETIMES"
+PROPERTY_DELAY_TIME = "DELAY_TIME"
+
+RETRY_MAX_DEFAULT = 16
+"""Reconsume attempts without a policy, as in the Java client."""
+
+
+class _Received(Protocol):
+    def properties(self) -> dict[str, str]: ...
+    def message_id(self) -> MessageId: ...
+    def topic_name(self) -> str: ...
+
+
+def dead_letter_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
+    """``<topic>-<subscription>-DLQ``, without the partition's suffix, unless the policy names another."""
+    if policy is not None and policy.dead_letter_topic:
+        return str(TopicName.parse(policy.dead_letter_topic))
+    return f"{TopicName.parse(topic).base}-{subscription}{DEAD_LETTER_SUFFIX}"
+
+
+def retry_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
+    """``<topic>-<subscription>-RETRY``, without the partition's suffix, unless the policy names another."""
+    if policy is not None and policy.retry_letter_topic:
+        return str(TopicName.parse(policy.retry_letter_topic))
+    return f"{TopicName.parse(topic).base}-{subscription}{RETRY_SUFFIX}"
+
+
+def is_dead(redelivery_count: int, policy: ConsumerDeadLetterPolicy | None) -> bool:
+    """A message is still delivered with a count of the maximum; above it, it is dead."""
+    return policy is not None and redelivery_count > policy.max_redeliver_count
+
+
+def _java_text(message_id: MessageId) -> str:
+    text = f"{message_id.ledger_id}:{message_id.entry_id}:{message_id.partition}"
+    return f"{text}:{message_id.batch_index}" if message_id.batch_index >= 0 else text
+
+
+def origin_properties(message: _Received, subscription: str) -> dict[str, str]:
+    """The message's properties with where it came from; what an earlier hop wrote is kept."""
+    properties = message.properties()
+    origin = _java_text(message.message_id())
+    properties.setdefault(PROPERTY_REAL_TOPIC, message.topic_name())
+    properties.setdefault(PROPERTY_REAL_SUBSCRIPTION, subscription)
+    properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, origin)
+    properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID_OLD, origin)
+    return properties
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """A message to publish elsewhere before the original is acknowledged."""
+
+    topic: str
+    properties: Mapping[str, str]
+    delay_ms: int = 0
+    dead: bool = False
+
+
+def plan_dead_letter(
+    message: _Received, topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None
+) -> Forward:
+    """Where a dead message goes."""
+    return Forward(
+        topic=dead_letter_topic(topic, subscription, policy),
+        properties=origin_properties(message, subscription),
+        dead=True,
+    )
+
+
+def plan_retry(
+    message: _Received,
+    topic: str,
+    subscription: str,
+    policy: ConsumerDeadLetterPolicy | None,
+    delay_ms: int,
+    properties: Mapping[str, str] | None = None,
+) -> Forward:
+    """Where a message goes that is to be consumed later: the retry topic, until it was tried too often.
+
+    ``topic`` is the one that the consumer subscribed to, not the retry topic that the message may have
+    come from. ``properties`` are added to the message's.
+    """
+    merged = {**origin_properties(message, subscription), **(properties or {})}
+    times = merged.get(PROPERTY_RECONSUME_TIMES, "0")
+    attempt = (int(times) if times.isdecimal() else 0) + 1
+    maximum = RETRY_MAX_DEFAULT if policy is None else policy.max_redeliver_count
+    merged[PROPERTY_RECONSUME_TIMES] = str(attempt)
+    if attempt > maximum:
+        return Forward(topic=dead_letter_topic(topic, subscription, policy), properties=merged, dead=True)
+    merged[PROPERTY_DELAY_TIME] = str(delay_ms)
+    return Forward(topic=retry_topic(topic, subscription, policy), properties=merged, delay_ms=delay_ms)

@@ -1,0 +1,183 @@
+"""From a MESSAGE frame to a `ReceivedEntry`: decrypt, assemble, decompress, split.
+
+`EntryOpener.open` gives the entry, or says why there is none: an inner chunk, a marker, an entry that
+cannot be read. What is to be acknowledged or reported stands in the `Opened` result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from geminga.consumer.chunks import ChunkAssembler
+from geminga.consumer.message import Origin, ReceivedEntry
+from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
+from geminga.consumer.unbatching import (
+    BATCH_DESERIALIZE_ERROR,
+    CHECKSUM_MISMATCH,
+    DECRYPTION_ERROR,
+    InvalidEntry,
+    open_payload,
+    split_batch,
+)
+from geminga.errors import CorruptPayload, CryptoError
+from geminga.wire.frames import MessageFrame
+from geminga.wire.metadata import build_entry, checksum_matches, parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Buffer = bytes | bytearray | memoryview
+EntryKey = tuple[int, int]
+
+BATCH_COUNT_MAX = 1 << 24
+"""Messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """What became of a frame.
+
+    ``entry``: the entry to deliver, None for none. ``permits``: what the broker charged for it.
+    ``acknowledge``: entries to acknowledge unseen. ``invalid``: why the entry is acknowledged with a
+    validation error. ``undecryptable``: it stays unacknowledged (``ConsumerCryptoFailureAction.FAIL``).
+    """
+
+    permits: int = 1
+    entry: ReceivedEntry | None = None
+    compacted_out: list[int] = field(default_factory=list)
+    acknowledge: list[EntryKey] = field(default_factory=list)
+    invalid: InvalidEntry | None = None
+    undecryptable: CryptoError | None = None
+
+
+class EntryOpener:
+    """Opens the entries of one consumer. ``whole``: entries stay closed, for readers of columns."""
+
+    def __init__(self, settings: ConsumerSettings, origin: Origin) -> None:
+        self.whole = False
+        self.chunks = ChunkAssembler(
+            pending_max=settings.max_pending_chunked_message,
+            acknowledge_oldest=settings.auto_ack_oldest_chunked_message_on_queue_full,
+            expiry_seconds=settings.expire_time_of_incomplete_chunked_message_ms / 1000,
+            bytes_max=settings.message_bytes_max,
+        )
+        self._origin = origin
+        self._decryptor = settings.decryptor
+        self._crypto_failure_action = settings.crypto_failure_action
+        self._bytes_max = settings.message_bytes_max
+
+    def open(self, frame: MessageFrame, now: float, now_ms: int) -> Opened:
+        """Everything that can be said about one MESSAGE without knowing the consumer's state."""
+        opened = Opened()
+        try:
+            self._open(frame, opened, now, now_ms)
+        except InvalidEntry as error:
+            opened.entry = None
+            opened.invalid = error
+        except CryptoError as error:
+            opened.undecryptable = error
+        return opened
+
+    def _open(self, frame: MessageFrame, opened: Opened, now: float, now_ms: int) -> None:
+        raw = frame.entry
+        try:
+            parsed = parse_entry(raw, verify=True)
+        except CorruptPayload as error:
+            opened.permits = _count_of_damaged(raw)
+            kind = CHECKSUM_MISMATCH if _checksum_wrong(raw) else BATCH_DESERIALIZE_ERROR
+            raise InvalidEntry(kind, str(error)) from error
+        metadata = parsed.metadata
+        batched = metadata.HasField("num_messages_in_batch")
+        count = metadata.num_messages_in_batch if batched else 1
+        if not 0 < count <= BATCH_COUNT_MAX:
+            raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"{count} messages announced in a batch")
+        opened.permits = count
+        if frame.ack_set:
+            # Acknowledged positions of a batch are not charged (framing.md section 7).
+            opened.permits = min(count, sum((word & _U64).bit_count() for word in frame.ack_set))
+        key = (frame.ledger_id, frame.entry_id)
+        if metadata.HasField("marker_type"):
+            opened.acknowledge.append(key)
+            return
+        entry = ReceivedEntry(
+            self._origin, frame.ledger_id, frame.entry_id, metadata,
+            raw=raw, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
+        )  # fmt: skip
+        payload: Buffer = parsed.payload
+        if metadata.encryption_keys:
+            plain = self._decrypt(metadata, payload)
+            if plain is None:
+                entry.body = bytes(payload)
+                entry.count = 1
+                opened.entry = entry
+                return
+            payload = plain
+            entry.raw = None
+        if metadata.num_chunks_from_msg > 1:
+            verdict = self.chunks.add(metadata, payload, key, now, now_ms)
+            opened.acknowledge += verdict.acknowledge
+            if verdict.payload is None:
+                return
+            payload = verdict.payload
+            entry.chunk_ids = verdict.chunk_ids
+            entry.raw = None
+        if self.whole:
+            if entry.raw is None:
+                entry.raw = _plain_entry(metadata, payload)
+        else:
+            open_entry(entry, payload, self._bytes_max, opened.compacted_out)
+        opened.entry = entry
+
+    def _decrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | None:
+        """The plain payload; None to deliver it as it is. Raises `CryptoError` or `InvalidEntry`."""
+        try:
+            if self._decryptor is None:
+                raise CryptoError("the message is encrypted and the consumer has no crypto_key_reader")
+            return self._decryptor(metadata, payload)
+        except CryptoError as error:
+            if self._crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
+                return None
+            if self._crypto_failure_action is ConsumerCryptoFailureAction.DISCARD:
+                raise InvalidEntry(DECRYPTION_ERROR, str(error)) from error
+            raise
+
+
+def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int, compacted_out: list[int]) -> None:
+    """Decompress and split; the indexes of messages removed by compaction are added to ``compacted_out``.
+
+    Raises `InvalidEntry`.
+    """
+    body = open_payload(entry.metadata, payload, bytes_max)
+    if entry.is_batch:
+        entry.starts, removed = split_batch(body, entry.count)
+        compacted_out += removed
+    entry.body = body
+
+
+_U64 = (1 << 64) - 1
+
+
+def _plain_entry(metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
+    """An entry without encryption and chunking, for whoever decodes entries whole."""
+    plain = pb.MessageMetadata()
+    plain.CopyFrom(metadata)
+    for field_name in (
+        "encryption_keys", "encryption_algo", "encryption_param",
+        "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id",
+    ):  # fmt: skip
+        plain.ClearField(field_name)
+    return build_entry(plain.SerializeToString(), payload)
+
+
+def _checksum_wrong(raw: Buffer) -> bool:
+    try:
+        return checksum_matches(raw) is False
+    except CorruptPayload:
+        return True
+
+
+def _count_of_damaged(raw: Buffer) -> int:
+    """How many permits a damaged entry has cost, as far as its metadata can still be read."""
+    try:
+        count = parse_entry(raw, verify=False).metadata.num_messages_in_batch
+    except CorruptPayload:
+        return 1
+    return count if 0 < count <= BATCH_COUNT_MAX else 1

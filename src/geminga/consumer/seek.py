@@ -1,0 +1,86 @@
+"""Positions: where a subscription starts, where a seek goes, and what must be dropped afterwards.
+
+The broker's cursors stand on entries; it delivers the requested entry itself. Positions inside a batch,
+and "after this message", are the client's business: `StartFilter` drops what lies before
+(framing.md sections 6 and 9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from geminga.consumer.message import EntryAcks
+from geminga.ids import MessageId
+
+EntryKey = tuple[int, int]
+
+ALL_INDEXES = 1 << 30
+"""More messages than any batch holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFilter:
+    """Drops messages before a position: of the entry at ``key`` those with an index below ``first_index``.
+
+    Entries below ``key`` are dropped only with ``below``: the cursor of a reader is its own, while that of
+    a durable subscription may have been moved back by another consumer. `NO_FILTER` drops nothing.
+    """
+
+    key: EntryKey
+    first_index: int
+    below: bool = False
+
+    def first_wanted(self, key: EntryKey) -> int:
+        """The first index of an entry that is to be delivered; `ALL_INDEXES` for none."""
+        if key == self.key:
+            return self.first_index
+        return ALL_INDEXES if self.below and key < self.key else 0
+
+
+NO_FILTER = StartFilter((-1, -1), 0)
+
+
+def is_end(position: MessageId) -> bool:
+    """True for `MessageId.earliest` and `MessageId.latest`, of whatever partition."""
+    return position.ledger_id < 0 or position.ledger_id == MessageId.latest.ledger_id
+
+
+def start_filter(position: MessageId | None, *, inclusive: bool, below: bool) -> StartFilter:
+    """What to drop when starting at ``position``, or after it unless ``inclusive``."""
+    if position is None or is_end(position):
+        return NO_FILTER
+    if inclusive:
+        place = position.first_chunk or position
+        return StartFilter((place.ledger_id, place.entry_id), max(position.batch_index, 0), below)
+    # After a chunked message means after its last chunk.
+    key = (position.ledger_id, position.entry_id)
+    if position.batch_index < 0 or 0 < position.batch_size <= position.batch_index + 1:
+        return StartFilter(key, ALL_INDEXES, below)
+    return StartFilter(key, position.batch_index + 1, below)
+
+
+def seek_ack_set(target: MessageId, first_index: int) -> list[int]:
+    """The positions of the target's batch from ``first_index`` on, when its size is known (as Java does)."""
+    if target.batch_index < 0 or target.batch_size <= 0:
+        return []
+    acks = EntryAcks(target.ledger_id, target.entry_id, target.batch_size)
+    acks.settle_through(first_index - 1)
+    return acks.ack_set()
+
+
+def is_after(last: MessageId, position: MessageId, *, inclusive: bool) -> bool:
+    """Whether a topic whose last message is ``last`` has anything at (``inclusive``) or after ``position``.
+
+    ``last`` as GET_LAST_MESSAGE_ID gives it: entry -1 for an empty topic.
+    """
+    if last.entry_id < 0:
+        return False
+    if is_end(position):
+        return position.ledger_id < 0
+    key, last_key = (position.ledger_id, position.entry_id), (last.ledger_id, last.entry_id)
+    if key != last_key:
+        return last_key > key
+    # Within one entry: an id without a batch index stands for the whole entry.
+    if inclusive:
+        return True
+    return position.batch_index >= 0 and last.batch_index > position.batch_index
