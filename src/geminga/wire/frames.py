@@ -577,7 +577,7 @@ def _read_receipt(
     if position != end:
         if data[position] != 0x20:
             return None
-        if data[position + 1 :] == MINUS_ONE:
+        if data[position + 1 : end] == MINUS_ONE:
             highest_sequence_id = -1
         else:
             highest_sequence_id, position = read_varint(data, position + 1)

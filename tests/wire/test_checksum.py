@@ -1,0 +1,30 @@
+"""CRC32C against the values of the Java client (algorithms.md section 13)."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.wire.checksum import crc32c
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0x00000000),
+        (b"a", 0xC1D04330),
+        (b"123456789", 0xE3069283),
+        (b"hello world", 0xC99465AA),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
+)
+def test_known_values(data: bytes, expected: int) -> None:
+    assert crc32c(data) == expected
+    assert crc32c(bytearray(data)) == expected
+    assert crc32c(memoryview(b"x" + data)[1:]) == expected
+
+
+def test_going_on_equals_one_piece() -> None:
+    data = bytes(range(256)) * 300
+    assert crc32c(data[1000:], crc32c(data[:1000])) == crc32c(data)

@@ -1,0 +1,143 @@
+"""Codecs: recorded payloads of both clients, and bounded output for hostile ones."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from typing import Any
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.errors import CorruptPayload, UsageError
+from geminga.wire import compression
+from geminga.wire.metadata import parse_entry
+
+KINDS = range(len(compression.NAMES))
+PACKING = [compression.LZ4, compression.ZLIB, compression.ZSTD, compression.SNAPPY]
+MIB = 1024 * 1024
+
+
+def test_recorded_payloads_decompress(recorded: list[Any]) -> None:
+    seen = set()
+    for record in recorded:
+        if record.entry is None:
+            continue
+        entry = parse_entry(record.entry)
+        metadata = entry.metadata
+        if metadata.encryption_keys or not metadata.compression or metadata.HasField("chunk_id"):
+            continue
+        data = compression.decompress(
+            metadata.compression, entry.payload, metadata.uncompressed_size, limit=5 * MIB
+        )
+        assert len(data) == metadata.uncompressed_size
+        seen.add((record.client, metadata.compression))
+    # ZLIB from Java ends with a sync flush, ZLIB from C++ is a complete stream: both must be there.
+    assert {("java-4.0.4", compression.ZLIB), ("python-3.13.0", compression.ZLIB)} <= seen
+    assert {kind for _, kind in seen} == set(PACKING)
+
+
+@given(st.binary(max_size=5000), st.sampled_from(KINDS))
+def test_round_trip(data: bytes, kind: int) -> None:
+    packed = compression.compress(kind, memoryview(data))
+    assert compression.decompress(kind, memoryview(packed), len(data), limit=5000) == data
+
+
+def test_zlib_with_a_sync_flush() -> None:
+    packer = zlib.compressobj()
+    data = b"payload " * 100
+    packed = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
+    with pytest.raises(zlib.error):
+        zlib.decompress(packed)
+    assert compression.decompress(compression.ZLIB, packed, len(data), limit=len(data)) == data
+
+
+@pytest.mark.parametrize("kind", PACKING)
+@pytest.mark.parametrize("lie", [-1000, -1, 1, 5000])
+def test_a_lying_size(kind: int, lie: int) -> None:
+    data = b"0123456789" * 100
+    with pytest.raises(CorruptPayload, match=f"{compression.NAMES[kind]} payload"):
+        compression.decompress(kind, compression.compress(kind, data), len(data) + lie, limit=MIB)
+
+
+@pytest.mark.parametrize("kind", PACKING)
+def test_truncated(kind: int) -> None:
+    data = bytes(i * i % 251 for i in range(2000))
+    packed = compression.compress(kind, data)
+    for end in (0, 1, len(packed) // 2, len(packed) - 8):
+        with pytest.raises(CorruptPayload):
+            compression.decompress(kind, packed[:end], len(data), limit=MIB)
+
+
+@pytest.mark.parametrize("kind", PACKING)
+@pytest.mark.parametrize("size", [MIB + 1, 1 << 31, (1 << 32) - 1])
+def test_sizes_above_the_limit_are_refused(kind: int, size: int) -> None:
+    with pytest.raises(CorruptPayload, match=f"announces {size} bytes; at most {MIB} are accepted"):
+        compression.decompress(kind, b"", size, limit=MIB)
+
+
+def test_uncompressed_data_above_the_limit_is_refused() -> None:
+    with pytest.raises(CorruptPayload, match="NONE payload announces 4 bytes; at most 3 are accepted"):
+        compression.decompress(compression.NONE, b"abcd", 0, limit=3)
+
+
+def test_a_negative_size_is_refused() -> None:
+    with pytest.raises(CorruptPayload, match="announces -5 bytes"):
+        compression.decompress(compression.LZ4, b"", -5, limit=MIB)
+
+
+def test_uncompressed_data_needs_no_size() -> None:
+    assert compression.decompress(compression.NONE, memoryview(b"abc"), 0, limit=3) == b"abc"
+
+
+@pytest.mark.parametrize("kind", PACKING)
+def test_bombs_cost_no_memory(kind: int) -> None:
+    bomb = compression.compress(kind, bytes(64 * MIB))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptPayload):
+            compression.decompress(kind, bomb, 1000, limit=MIB)
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_several_zstd_frames_do_not_exceed_the_size() -> None:
+    packed = bytes(cramjam.zstd.compress(b"x" * 1000))
+    with pytest.raises(CorruptPayload):
+        compression.decompress(compression.ZSTD, packed * 3, 1000, limit=MIB)
+
+
+@given(st.binary(max_size=300), st.sampled_from(PACKING), st.integers(0, 100_000))
+def test_garbage_is_corrupt(data: bytes, kind: int, size: int) -> None:
+    try:
+        assert len(compression.decompress(kind, data, size, limit=100_000)) == size
+    except CorruptPayload:
+        pass
+
+
+@given(
+    st.binary(min_size=1, max_size=300),
+    st.sampled_from(PACKING),
+    st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4),
+)
+def test_flipped_bits_are_corrupt_or_the_right_size(
+    data: bytes, kind: int, flips: list[tuple[int, int]]
+) -> None:
+    packed = bytearray(compression.compress(kind, data))
+    for place, mask in flips:
+        packed[place % len(packed)] ^= mask
+    try:
+        assert len(compression.decompress(kind, packed, len(data), limit=1000)) == len(data)
+    except CorruptPayload:
+        pass
+
+
+@pytest.mark.parametrize("kind", [-1, 5, 1000])
+def test_unknown_codecs(kind: int) -> None:
+    with pytest.raises(CorruptPayload, match=f"compression type {kind} is not known; known: 0 NONE, 1 LZ4"):
+        compression.decompress(kind, b"", 0, limit=MIB)
+    with pytest.raises(UsageError, match=f"compression type {kind} is not known"):
+        compression.compress(kind, b"")

@@ -1,0 +1,539 @@
+"""Frames: recorded ones in any pieces, the hand-written readers and writers against protobuf, bad ones."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.errors import FrameTooLarge, ProtocolError
+from geminga.wire import frames
+from geminga.wire.frames import CommandFrame, Frame, FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+SEND_FIELDS = (
+    "producer_id", "sequence_id", "num_messages", "highest_sequence_id", "is_chunk", "marker",
+    "txnid_least_bits", "txnid_most_bits", "message_id", "entry",
+)  # fmt: skip
+RECEIPT_FIELDS = ("producer_id", "sequence_id", "highest_sequence_id", "ledger_id", "entry_id", "entry")
+MESSAGE_FIELDS = (
+    "consumer_id", "ledger_id", "entry_id", "partition", "redelivery_count", "ack_set", "consumer_epoch",
+    "entry",
+)  # fmt: skip
+FIELDS = {frames.SEND: SEND_FIELDS, frames.SEND_RECEIPT: RECEIPT_FIELDS, frames.MESSAGE: MESSAGE_FIELDS}
+U64 = st.integers(0, (1 << 64) - 1)
+ID = st.one_of(st.integers(0, 300), st.integers(0, 1 << 30), st.integers(0, (1 << 63) - 1))
+
+
+def content(frame: Frame) -> dict[str, Any]:
+    """All that a frame says, for comparison."""
+    if isinstance(frame, CommandFrame):
+        return {"type": frame.type, "command": frame.command, "entry": frame.entry}
+    values = {name: getattr(frame, name) for name in FIELDS[frame.type]}
+    return {"type": frame.type} | values
+
+
+def by_protobuf(data: bytes) -> dict[str, Any]:
+    return content(frames._read_frame(data, 0, len(data)))
+
+
+def whole_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
+    body = command.SerializeToString()
+    return struct.pack(">II", len(body) + 4 + len(entry), len(body)) + body + entry
+
+
+@pytest.fixture(scope="module")
+def stream(recorded: list[Any]) -> bytes:
+    return b"".join(record.data for record in recorded)
+
+
+@pytest.fixture(scope="module")
+def stream_content(recorded: list[Any]) -> list[dict[str, Any]]:
+    return [by_protobuf(record.data) for record in recorded]
+
+
+# --- recorded frames --------------------------------------------------------------------------------
+
+
+def test_recorded_frames_decode(recorded: list[Any]) -> None:
+    assert len(recorded) == 774
+    for record in recorded:
+        decoder = FrameDecoder()
+        (frame,) = decoder.feed(record.data)
+        assert pb.BaseCommand.Type.Name(frame.type) == record.decoded["command"]["type"]
+        assert frame.entry == record.entry
+        assert decoder.error is None
+        assert decoder.pending_size == 0
+
+
+def test_recorded_hot_frames_are_read_as_protobuf_reads_them(recorded: list[Any]) -> None:
+    by_hand = 0
+    for record in recorded:
+        (frame,) = FrameDecoder().feed(record.data)
+        assert content(frame) == by_protobuf(record.data)
+        by_hand += type(frame) in (SendFrame, ReceiptFrame, MessageFrame)
+    hot = sum(record.decoded["command"]["type"] in ("SEND", "SEND_RECEIPT", "MESSAGE") for record in recorded)
+    assert by_hand > 0.9 * hot > 200
+
+
+def test_recorded_commands_serialise_to_the_same_bytes(recorded: list[Any]) -> None:
+    for record in recorded:
+        command = frames.parse_command(record.command_data)
+        assert (command.SerializeToString() == record.command_data) != record.patched
+        if record.entry is None and not record.patched:
+            assert frames.encode_command(command) == record.data
+
+
+def test_commands_of_hot_frames_are_equal_but_for_spelled_out_defaults(recorded: list[Any]) -> None:
+    for record in recorded:
+        (frame,) = FrameDecoder().feed(record.data)
+        command = frames.parse_command(record.command_data)
+        if command.type == pb.BaseCommand.SEND and command.send.num_messages == 1:
+            command.send.ClearField("num_messages")
+        if command.type == pb.BaseCommand.SEND_RECEIPT and not command.send_receipt.highest_sequence_id:
+            command.send_receipt.ClearField("highest_sequence_id")
+        assert frame.command == command
+
+
+def test_byte_by_byte(stream: bytes, stream_content: list[dict[str, Any]]) -> None:
+    decoder = FrameDecoder()
+    found = [frame for byte in stream for frame in decoder.feed(bytes((byte,)))]
+    assert [content(frame) for frame in found] == stream_content
+    assert decoder.pending_size == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_split(stream: bytes, stream_content: list[dict[str, Any]], seed: int) -> None:
+    chance = random.Random(seed)
+    largest = chance.choice((5, 50, 500, 20_000))
+    decoder = FrameDecoder()
+    found: list[Frame] = []
+    position = 0
+    while position < len(stream):
+        size = chance.randint(0, largest)
+        piece: Any = stream[position : position + size]
+        found += decoder.feed(chance.choice((bytes, bytearray, memoryview))(piece))
+        position += size
+    assert [content(frame) for frame in found] == stream_content
+
+
+def test_every_cut_of_two_frames(recorded: list[Any]) -> None:
+    send = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND")
+    receipt = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND_RECEIPT")
+    both = send + receipt
+    expected = [by_protobuf(send), by_protobuf(receipt)]
+    for cut in range(len(both) + 1):
+        decoder = FrameDecoder()
+        found = decoder.feed(both[:cut]) + decoder.feed(both[cut:])
+        assert [content(frame) for frame in found] == expected
+
+
+def test_encoders_write_what_official_clients_and_brokers_wrote(recorded: list[Any]) -> None:
+    written = {frames.SEND: 0, frames.SEND_RECEIPT: 0, frames.MESSAGE: 0, pb.BaseCommand.FLOW: 0}
+    for record in recorded:
+        (frame,) = FrameDecoder().feed(record.data)
+        command = frames.parse_command(record.command_data)
+        entry_size = len(record.entry or b"")
+        head = record.data[: len(record.data) - entry_size]
+        if isinstance(frame, SendFrame) and not (
+            command.send.HasField("num_messages") and frame.num_messages == 1
+        ):
+            has = command.send.HasField
+            assert head == frames.encode_send(
+                frame.producer_id,
+                frame.sequence_id,
+                frame.num_messages,
+                frame.highest_sequence_id if has("highest_sequence_id") else None,
+                entry_size,
+                is_chunk=frame.is_chunk,
+                txnid_least_bits=frame.txnid_least_bits if has("txnid_least_bits") else None,
+                txnid_most_bits=frame.txnid_most_bits if has("txnid_most_bits") else None,
+            )
+        elif isinstance(frame, ReceiptFrame):
+            highest = (
+                frame.highest_sequence_id if command.send_receipt.HasField("highest_sequence_id") else None
+            )
+            assert head == frames.encode_send_receipt(
+                frame.producer_id, frame.sequence_id, highest, frame.ledger_id, frame.entry_id
+            )
+        elif isinstance(frame, MessageFrame):
+            assert head == frames.encode_message(
+                frame.consumer_id,
+                frame.ledger_id,
+                frame.entry_id,
+                frame.partition,
+                entry_size,
+                redelivery_count=frame.redelivery_count,
+                ack_set=frame.ack_set,
+                consumer_epoch=frame.consumer_epoch,
+            )
+        elif command.type == pb.BaseCommand.FLOW:
+            assert head == frames.encode_flow(command.flow.consumer_id, command.flow.messagePermits)
+        else:
+            continue
+        written[frame.type] += 1
+    assert all(count > 5 for count in written.values()), written
+
+
+# --- by hand and by protobuf ------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_hot_commands_are_read_as_protobuf_reads_them(
+    messages_of: Callable[..., st.SearchStrategy[Any]], data: st.DataObject
+) -> None:
+    kind, field, body = data.draw(
+        st.sampled_from(
+            [
+                (pb.BaseCommand.SEND, "send", pb.CommandSend),
+                (pb.BaseCommand.SEND_RECEIPT, "send_receipt", pb.CommandSendReceipt),
+                (pb.BaseCommand.MESSAGE, "message", pb.CommandMessage),
+            ]
+        )
+    )
+    command = pb.BaseCommand(type=kind)
+    getattr(command, field).CopyFrom(data.draw(messages_of(body)))
+    entry = b"" if kind == pb.BaseCommand.SEND_RECEIPT else data.draw(st.binary(max_size=50))
+    encoded = whole_frame(command, entry)
+    first, second = FrameDecoder().feed(encoded * 2)
+    assert content(first) == content(second) == by_protobuf(encoded)
+    (last,) = FrameDecoder().feed(encoded[:-1])[1:] or FrameDecoder().feed(encoded)
+    assert last.type == kind
+
+
+@given(st.data())
+def test_any_command_survives(
+    messages_of: Callable[..., st.SearchStrategy[Any]], data: st.DataObject
+) -> None:
+    bodies = [field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None]
+    field = data.draw(st.sampled_from(bodies))
+    command = pb.BaseCommand(type=field.number)
+    getattr(command, field.name).CopyFrom(data.draw(messages_of(GetMessageClass(field.message_type))))
+    (frame,) = FrameDecoder().feed(frames.encode_command(command))
+    assert frame.type == field.number
+    if isinstance(frame, CommandFrame):
+        assert frame.command == command
+
+
+@given(
+    st.tuples(ID, U64, st.integers(-(1 << 31), (1 << 31) - 1), st.none() | U64),
+    st.tuples(st.booleans(), st.booleans(), st.none() | U64, st.none() | U64),
+    st.binary(max_size=20),
+)
+def test_encode_send(numbers: tuple[Any, ...], rare: tuple[Any, ...], entry: bytes) -> None:
+    producer_id, sequence_id, num_messages, highest = numbers
+    is_chunk, marker, least, most = rare
+    head = frames.encode_send(
+        producer_id, sequence_id, num_messages, highest, len(entry),
+        is_chunk=is_chunk, marker=marker, txnid_least_bits=least, txnid_most_bits=most,
+    )  # fmt: skip
+    expected = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    body = expected.send
+    body.producer_id, body.sequence_id = producer_id, sequence_id
+    for name, value, unset in (
+        ("num_messages", num_messages, 1),
+        ("highest_sequence_id", highest, None),
+        ("is_chunk", is_chunk, False),
+        ("marker", marker, False),
+        ("txnid_least_bits", least, None),
+        ("txnid_most_bits", most, None),
+    ):
+        if value != unset or (unset is None and value is not None):
+            setattr(body, name, value)
+    assert head + entry == whole_frame(expected, entry)
+
+
+@given(ID, U64, st.none() | U64, st.just(-1) | ID, st.just(-1) | ID)
+def test_encode_receipt(producer: int, sequence: int, highest: int | None, ledger: int, entry: int) -> None:
+    expected = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
+    body = expected.send_receipt
+    body.producer_id, body.sequence_id = producer, sequence
+    body.message_id.ledgerId, body.message_id.entryId = ledger % (1 << 64), entry % (1 << 64)
+    if highest is not None:
+        body.highest_sequence_id = highest
+    encoded = frames.encode_send_receipt(producer, sequence, highest, ledger, entry)
+    assert encoded == whole_frame(expected)
+    (frame,) = FrameDecoder().feed(encoded)
+    assert isinstance(frame, ReceiptFrame)
+    assert (frame.ledger_id, frame.entry_id) == (ledger, entry)
+    assert frame.command == expected or highest == 0
+
+
+@given(
+    st.tuples(ID, ID, ID, st.integers(-1, (1 << 31) - 1)),
+    st.integers(0, (1 << 32) - 1),
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=20),
+    st.just(-1) | ID,
+    st.binary(max_size=20),
+)
+def test_encode_message(
+    numbers: tuple[int, int, int, int], redelivered: int, ack_set: list[int], epoch: int, entry: bytes
+) -> None:
+    consumer_id, ledger_id, entry_id, partition = numbers
+    expected = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
+    body = expected.message
+    body.consumer_id = consumer_id
+    body.message_id.ledgerId, body.message_id.entryId = ledger_id, entry_id
+    body.message_id.partition = partition
+    if redelivered:
+        body.redelivery_count = redelivered
+    body.ack_set.extend(ack_set)
+    if epoch >= 0:
+        body.consumer_epoch = epoch
+    head = frames.encode_message(
+        consumer_id, ledger_id, entry_id, partition, len(entry),
+        redelivery_count=redelivered, ack_set=ack_set, consumer_epoch=epoch,
+    )  # fmt: skip
+    assert head + entry == whole_frame(expected, entry)
+    (frame,) = FrameDecoder().feed(head + entry)
+    assert frame.command == expected
+
+
+@given(ID, st.integers(0, (1 << 32) - 1))
+def test_encode_flow(consumer_id: int, permits: int) -> None:
+    expected = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+    expected.flow.consumer_id, expected.flow.messagePermits = consumer_id, permits
+    assert frames.encode_flow(consumer_id, permits) == whole_frame(expected)
+
+
+def test_remembered_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "REMEMBERED_IDS_MAX", 10)
+    remembered = frames._Tagged(b"\x08", b"\x10")
+    for number in range(100):
+        assert remembered[number] == b"\x08" + bytes((number,)) + b"\x10"
+    assert len(remembered) <= 10
+
+
+# --- what a frame holds -----------------------------------------------------------------------------
+
+
+def test_the_face_of_each_kind() -> None:
+    entry = b"entry"
+    data = (
+        frames.encode_send(1, 2, 3, 4, 5) + entry
+        + frames.encode_send_receipt(1, 2, None, -1, -1)
+        + frames.encode_message(1, 2, 3, -1, 5) + entry
+        + frames.encode_flow(1, 2)
+    )  # fmt: skip
+    send, receipt, message, flow = FrameDecoder().feed(data)
+    assert (send.send, send.receipt, send.message) == (send, None, None)
+    assert (receipt.send, receipt.receipt, receipt.message) == (None, receipt, None)
+    assert (message.send, message.receipt, message.message) == (None, None, message)
+    assert (flow.send, flow.receipt, flow.message) == (None, None, None)
+    assert [send.type, receipt.type, message.type, flow.type] == [6, 7, 9, 11]
+    assert [send.entry, receipt.entry, message.entry, flow.entry] == [entry, None, entry, None]
+    assert repr(send) == "SendFrame(SEND, entry of 5 bytes)"
+    assert repr(flow) == "CommandFrame(FLOW)"
+    assert content(receipt)["highest_sequence_id"] == 0
+    assert content(receipt)["ledger_id"] == -1
+
+
+def test_small_entries_are_copied_and_large_ones_are_views() -> None:
+    limit = frames.ENTRY_COPY_BYTES_MAX
+    for size, kind in ((limit, bytes), (limit + 1, memoryview)):
+        entry = bytes(size)
+        for head in (frames.encode_send(1, 2, 1, None, size), frames.encode_message(1, 2, 3, -1, size)):
+            data = head + entry
+            (frame,) = FrameDecoder().feed(data)
+            assert type(frame.entry) is kind
+            assert frame.entry == entry
+            if kind is memoryview:
+                assert isinstance(frame.entry, memoryview)
+                assert frame.entry.obj is data
+
+
+def test_a_buffer_that_is_reused_by_its_owner() -> None:
+    entry = b"x" * 10_000
+    buffer = bytearray(frames.encode_send(1, 2, 1, None, len(entry)) + entry)
+    (frame,) = FrameDecoder().feed(buffer)
+    buffer[:] = bytes(len(buffer))
+    assert frame.entry == entry
+
+
+def test_a_five_mebibyte_frame_in_many_reads() -> None:
+    size = frames.MAX_MESSAGE_SIZE
+    data = frames.encode_send(1, 2, 1, None, size) + bytes(size) + frames.encode_flow(3, 4)
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        found: list[Frame] = []
+        for start in range(0, len(data), 65536):
+            found += decoder.feed(data[start : start + 65536])
+            assert decoder.pending_size <= decoder.max_frame_size
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [frame.type for frame in found] == [6, 11]
+    assert found[0].entry == bytes(size)
+    assert peak < 3 * size
+
+
+# --- bad frames -------------------------------------------------------------------------------------
+
+PING = bytes.fromhex("00000009000000050812920100")
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ("00000000", ProtocolError, "announces 0 bytes"),
+        ("00000004 00000000", ProtocolError, "announces 4 bytes"),
+        ("ffffffff", FrameTooLarge, r"announces 4294967299 bytes \(ffffffff\); at most 5253120"),
+        ("80000000", FrameTooLarge, "announces 2147483652 bytes"),
+        ("00502801", FrameTooLarge, "announces 5253125 bytes"),
+        ("00000009 00000006 0812920100", ProtocolError, "command of 6 bytes"),
+        ("00000009 ffffffff 0812920100", ProtocolError, "command of 4294967295 bytes"),
+        ("00000009 00000000 0812920100", ProtocolError, "command of 0 bytes"),
+        ("00000006 00000002 0812", ProtocolError, "a PING command came without its body"),
+        ("00000009 00000005 08c8010000", ProtocolError, "no protobuf"),
+        ("00000007 00000003 08c801", ProtocolError, "unknown type 200"),
+        ("00000007 00000003 920100", ProtocolError, "a command without a type"),
+        ("00000006 00000002 ffff", ProtocolError, "no protobuf: ffff"),
+        ("00000010 0000000c 08ffffffffffffffffffff01", ProtocolError, "no protobuf"),
+        ("0000000a 00000006 080632020801", ProtocolError, "a SEND command lacks send.sequence_id"),
+        ("0000000b 00000005 0812920100 0000", ProtocolError, "2 bytes follow a PING command"),
+        ("00000011 0000000d 0806 3209 0801 10ffffffffffff", ProtocolError, "no protobuf"),
+        ("16030100", ProtocolError, "TLS handshake"),
+        (b"GET / HTTP/1.1\r\n".hex(), ProtocolError, "HTTP request"),
+    ],
+)
+def test_bad_frames(data: str, error: type[ProtocolError], words: str) -> None:
+    decoder = FrameDecoder()
+    with pytest.raises(error, match=words) as caught:
+        decoder.feed(bytes.fromhex(data))
+    assert type(caught.value) is error
+    assert decoder.error is caught.value
+    assert decoder.pending_size == 0
+    with pytest.raises(error, match=words):
+        decoder.feed(PING)
+
+
+def test_a_bad_frame_is_found_in_any_split() -> None:
+    decoder = FrameDecoder()
+    for byte in b"\x7f\x00\x00":
+        assert decoder.feed(bytes((byte,))) == []
+    with pytest.raises(FrameTooLarge):
+        decoder.feed(b"\x00")
+
+
+def test_frames_before_the_bad_one_are_returned() -> None:
+    decoder = FrameDecoder()
+    (frame,) = decoder.feed(PING + bytes(4))
+    assert frame.type == pb.BaseCommand.PING
+    assert isinstance(decoder.error, ProtocolError)
+    with pytest.raises(ProtocolError, match="announces 0 bytes"):
+        decoder.feed(b"")
+
+
+def test_frames_before_the_bad_one_are_returned_from_a_waiting_frame_too() -> None:
+    decoder = FrameDecoder()
+    assert decoder.feed(PING[:6]) == []
+    (frame,) = decoder.feed(PING[6:] + b"\xff" * 4)
+    assert frame.type == pb.BaseCommand.PING
+    assert isinstance(decoder.error, FrameTooLarge)
+
+
+def test_the_limit_counts_the_whole_frame_and_can_be_set() -> None:
+    decoder = FrameDecoder(max_frame_size=100)
+    head = frames.encode_send(1, 2, 1, None, 0)
+    fitting = frames.encode_send(1, 2, 1, None, 100 - len(head)) + bytes(100 - len(head))
+    assert len(decoder.feed(fitting)) == 1
+    larger = frames.encode_send(1, 2, 1, None, 101 - len(head)) + bytes(101 - len(head))
+    with pytest.raises(FrameTooLarge, match="announces 101 bytes"):
+        FrameDecoder(max_frame_size=100).feed(larger)
+    decoder.max_frame_size = 101
+    assert len(decoder.feed(larger)) == 1
+
+
+def test_nested_messages_without_end_are_refused() -> None:
+    inner = b"\x08\x01\x10\x01"
+    for _ in range(2000):
+        if len(inner) > 15_000:
+            break
+        size = len(inner)
+        inner = b"\x08\x01\x10\x01\x3a" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14)) + inner
+    command = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+    command.seek.consumer_id = command.seek.request_id = 1
+    tail = b"\x1a" + bytes((len(inner) & 127 | 128, len(inner) >> 7 & 127 | 128, len(inner) >> 14)) + inner
+    body = b"\x08\x01\x10\x01" + tail
+    size = bytes((len(body) & 127 | 128, len(body) >> 7 & 127 | 128, len(body) >> 14))
+    data = b"\x08\x1c\xe2\x01" + size + body
+    with pytest.raises(ProtocolError, match="no protobuf"):
+        frames.parse_command(data)
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+    command.lookupTopic.topic, command.lookupTopic.request_id = "ab", 1
+    data = frames.encode_command(command).replace(b"ab", b"a\xff")
+    with pytest.raises(ProtocolError, match=r"lookupTopic.topic is not UTF-8 text: 61ff"):
+        FrameDecoder().feed(data)
+
+
+# --- fuzz -------------------------------------------------------------------------------------------
+
+
+def feed_all(data: bytes, chance: random.Random) -> None:
+    """Feed in random pieces; anything but ProtocolError is a failure of the test."""
+    decoder = FrameDecoder()
+    position = 0
+    try:
+        while position < len(data):
+            size = chance.choice((1, 7, 100, 1000))
+            for frame in decoder.feed(data[position : position + size]):
+                repr(frame), frame.command.SerializeToString()
+            position += size
+    except ProtocolError:
+        assert str(decoder.error)
+    assert decoder.pending_size <= decoder.max_frame_size
+
+
+@given(st.binary(max_size=300), st.randoms(use_true_random=False))
+def test_garbage_raises_nothing_else(data: bytes, chance: random.Random) -> None:
+    feed_all(data, chance)
+    feed_all(struct.pack(">I", len(data)) + data, chance)
+    feed_all(struct.pack(">II", len(data) + 4, len(data)) + data, chance)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mutated_recorded_frames_raise_nothing_else(recorded: list[Any], seed: int) -> None:
+    chance = random.Random(seed)
+    for record in recorded:
+        data = bytearray(record.data)
+        for _ in range(chance.randint(1, 3)):
+            place = chance.randrange(min(len(data), 120))
+            what = chance.randrange(4)
+            if what == 0:
+                data[place] ^= 1 << chance.randrange(8)
+            elif what == 1:
+                data[place] = chance.randrange(256)
+            elif what == 2:
+                del data[place]
+            else:
+                data.insert(place, chance.randrange(256))
+        if chance.random() < 0.5:
+            # Right sizes let the damage reach the command.
+            command_size = min(int.from_bytes(data[4:8], "big"), max(len(data) - 8, 0))
+            data[:8] = struct.pack(">II", max(len(data) - 4, 0), command_size)
+        feed_all(bytes(data), chance)
+        _both_readers_agree(bytes(data))
+
+
+def _both_readers_agree(data: bytes) -> None:
+    """Where the hand-written readers accept a frame, protobuf gives the same or refuses it as well."""
+    try:
+        found = FrameDecoder().feed(data)
+    except ProtocolError:
+        return
+    position = 0
+    for frame in found:
+        end = position + 4 + int.from_bytes(data[position : position + 4], "big")
+        assert content(frame) == by_protobuf(data[position:end])
+        position = end

@@ -1,0 +1,69 @@
+"""Key hashes and Key_Shared slots against the recorded values of the Java and C++ clients."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from geminga.wire import hashing
+
+
+@pytest.fixture(scope="module")
+def rows(vectors: Path) -> list[dict[str, str]]:
+    with open(vectors / "hash_vectors.tsv", encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def test_all_vectors(rows: list[dict[str, str]]) -> None:
+    assert len(rows) == 44
+    for row in rows:
+        key, data = json.loads(row["key_json"]), bytes.fromhex(row["utf8_hex"])
+        assert key.encode() == data
+        assert hashing.java_string_hash(key) == int(row["java_string_hash"]), key
+        assert hashing.murmur3_32(data) == int(row["murmur3_32"]), key
+        assert hashing.boost_hash(data) == int(row["cpp_boost_hash"]), key
+        assert hashing.consistent_slot(data) == int(row["sticky_hash_consistent_1_65535"]), key
+        assert hashing.range_slot(data) == int(row["sticky_hash_auto_split"]), key
+        assert hashing.range_slot(data) == int(row["sticky_hash_sticky_ranges"]), key
+
+
+def test_partitions(rows: list[dict[str, str]]) -> None:
+    for row in rows:
+        key = json.loads(row["key_json"])
+        for partitions in (3, 10):
+            java = hashing.partition_of(key, partitions, "JavaStringHash")
+            murmur = hashing.partition_of(key, partitions, "Murmur3_32Hash")
+            assert java == int(row[f"java_mod{partitions}"])
+            assert murmur == int(row[f"murmur_mod{partitions}"])
+            boost = hashing.partition_of(key, partitions, "BoostHash")
+            assert boost == int(row["cpp_boost_hash"]) % partitions
+
+
+def test_long_keys_are_not_remembered() -> None:
+    long = "é" * (hashing.REMEMBERED_KEY_SIZE_MAX + 1)
+    before = hashing._java_remembered.cache_info().currsize
+    assert hashing.java_string_hash(long) == hashing._java_string_hash(long)
+    assert hashing._java_remembered.cache_info().currsize == before
+    assert hashing.murmur3_32(long.encode()) == hashing._murmur3_32(long.encode())
+    assert hashing.boost_hash(long.encode()) == hashing._boost_hash(long.encode())
+
+
+def test_any_buffer_is_hashed() -> None:
+    for data in (b"key-1", b"k" * 300):
+        assert hashing.murmur3_32(memoryview(data)) == hashing.murmur3_32(bytearray(data))
+        assert hashing.boost_hash(memoryview(data)) == hashing.boost_hash(data)
+
+
+def test_keys_that_are_no_unicode_text_are_hashed() -> None:
+    for hash_of in hashing.PARTITION_HASHES.values():
+        assert 0 <= hash_of("\ud800") < 1 << 31
+
+
+def test_slots_are_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "murmur3_32", lambda data: 65536 * 3)
+    assert hashing.range_slot(b"") == 1
+    monkeypatch.setattr(hashing, "murmur3_32", lambda data: 65535 * 3)
+    assert hashing.consistent_slot(b"") == 1
