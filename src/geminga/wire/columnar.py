@@ -11,7 +11,6 @@ sections 1.2 to 1.5; key hashes: algorithms.md section 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,16 +21,28 @@ from geminga.errors import (
     CorruptPayload,
     CryptoError,
     InvalidConfiguration,
-    InvalidMessage,
     OperationNotSupported,
 )
+from geminga.wire.columnar_encoding import EncodedBatch, encode_table
 
 if TYPE_CHECKING:
-    from geminga.wire.metadata import RawEntry
     from numpy.typing import NDArray
+
+    from geminga.wire.metadata import RawEntry
 
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
+
+__all__ = (
+    "EXTRA_COLUMNS",
+    "MAX_UNCOMPRESSED_SIZE",
+    "MESSAGE_COLUMNS",
+    "ChunkCarry",
+    "EncodedBatch",
+    "decode_entries",
+    "encode_table",
+    "message_schema",
+)
 
 MILLISECONDS_UTC = pa.timestamp("ms", tz="UTC")
 
@@ -67,7 +78,6 @@ MAX_UNCOMPRESSED_SIZE = 128 * 1024 * 1024
 
 _NULLABLE = ("value", "key", "ordering_key", "properties", "event_time", "key_bytes")
 _INT32_MAX = (1 << 31) - 1
-_SCHEMES = {"JavaStringHash": 0, "Murmur3_32Hash": 1, "BoostHash": 2}
 
 
 def message_schema(columns: Sequence[str] | None = None) -> pa.Schema:
@@ -327,7 +337,7 @@ class _Messages:
         if name == "value":
             return self._binary(k.VALUE_START, k.VALUE_SIZE, name)
         if name == "key":
-            return self._text(self._binary(k.KEY_START, k.KEY_SIZE, name), name)
+            return self._text(self._binary(k.KEY_START, k.KEY_SIZE, name))
         if name == "ordering_key":
             return self._binary(k.ORDERING_KEY_START, k.ORDERING_KEY_SIZE, name)
         if name == "key_bytes":
@@ -359,9 +369,9 @@ class _Messages:
             starts = heads[:, self.kernels.PRODUCER_START].tolist()
             sizes = heads[:, self.kernels.PRODUCER_SIZE].tolist()
             raw = self.decoder.raw
-            return self._dictionary([raw[s : s + n] for s, n in zip(starts, sizes, strict=True)], name)
+            return self._dictionary([raw[s : s + n] for s, n in zip(starts, sizes, strict=True)])
         if name == "topic":
-            return self._dictionary([entry.topic.encode() for entry in entries], name)
+            return self._dictionary([entry.topic.encode() for entry in entries])
         if name == "ledger_id":
             return pa.array(self._per_entry([entry.ledger_id for entry in entries], np.int64))
         if name == "entry_id":
@@ -370,10 +380,10 @@ class _Messages:
             return pa.array(self._per_entry([entry.partition for entry in entries], np.int32))
         return pa.array(self._per_entry([entry.redelivery_count for entry in entries], np.int32))
 
-    def _dictionary(self, names: list[bytes], column: str) -> pa.DictionaryArray:
+    def _dictionary(self, names: list[bytes]) -> pa.DictionaryArray:
         numbers: dict[bytes, int] = {}
         indices = self._per_entry([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
-        words = self._text(pa.array(list(numbers), pa.binary()), column)
+        words = self._text(pa.array(list(numbers), pa.binary()))
         return pa.DictionaryArray.from_arrays(pa.array(indices), words)
 
     def _checked_size(self, sizes: Int64s, column: str) -> int:
@@ -412,20 +422,18 @@ class _Messages:
         buffers = [_bitmap(~absent), pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
         return pa.Array.from_buffers(pa.binary(), self.count, buffers, int(absent.sum()))
 
-    def _text(self, array: pa.Array, column: str) -> pa.Array:
-        """Check that bytes are UTF-8, without a copy; names the message when they are not."""
+    def _text(self, array: pa.Array) -> pa.Array:
+        """Bytes as text, without a copy where they are UTF-8.
+
+        What is not UTF-8 is read with replacement characters, as in `geminga.wire.metadata.text`.
+        """
         try:
             return array.cast(pa.string())
-        except pa.ArrowInvalid as error:
-            for row, value in enumerate(array.to_pylist() if len(array) == self.count else ()):
-                try:
-                    (value or b"").decode()
-                except UnicodeDecodeError:
-                    raise CorruptPayload(f"{self._place_of_row(row)}: the {column} is not UTF-8") from error
-            place = _place(self.decoder.entries[0])
-            raise CorruptPayload(
-                f"{place} or one of the entries after it: a {column} is not UTF-8"
-            ) from error
+        except pa.ArrowInvalid:
+            words = [
+                None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()
+            ]
+            return pa.array(words, pa.string())
 
     def _place_of_row(self, row: int) -> str:
         index = int(np.searchsorted(np.cumsum(self.counts), row, side="right"))
@@ -449,8 +457,7 @@ class _Messages:
             self._text(
                 pa.Array.from_buffers(
                     pa.binary(), slots, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0
-                ),
-                "properties",
+                )
             )
             for offsets, data in ((key_offsets, keys), (value_offsets, values))
         ]
@@ -505,256 +512,3 @@ def decode_entries(
     if not schema.names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * messages.count, pa.struct([])))
     return pa.RecordBatch.from_arrays([messages.column(name) for name in schema.names], schema=schema)
-
-
-# --- encoding ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedBatch:
-    """The body of one batch, uncompressed: what goes behind ``MessageMetadata`` in an entry.
-
-    ``rows`` are the table's row numbers in the order of the messages. ``first_sequence_id`` is -1 when
-    no sequence ids were given. ``partition_key`` and ``ordering_key`` are the first message's: the
-    outer metadata repeats them. ``keyed`` tells that the partition came from a key's hash.
-    """
-
-    partition: int
-    body: memoryview
-    count: int
-    rows: Sequence[int]
-    first_sequence_id: int
-    keyed: bool
-    partition_key: str | None
-    ordering_key: bytes | None
-
-    @property
-    def uncompressed_size(self) -> int:
-        return len(self.body)
-
-    @property
-    def first_row(self) -> int:
-        return int(self.rows[0])
-
-    @property
-    def last_sequence_id(self) -> int:
-        return self.first_sequence_id + self.count - 1 if self.first_sequence_id >= 0 else -1
-
-
-_INPUT_COLUMNS = ("value", "key", "ordering_key", "properties", "event_time")
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Read-only: numba compiles a kernel once for each mix of writable and read-only arguments."""
-    array.flags.writeable = False
-    return array
-
-
-_NO_BYTES: Bytes = _frozen(np.empty(0, np.uint8))
-_NO_OFFSETS: NDArray[np.int32] = _frozen(np.empty(0, np.int32))
-_NO_NULLS: NDArray[np.bool_] = _frozen(np.empty(0, np.bool_))
-_NO_ROWS: Int64s = np.empty(0, np.int64)
-
-
-def _null_mask(array: pa.Array) -> NDArray[np.bool_]:
-    if not array.null_count:
-        return _NO_NULLS
-    return _frozen(array.is_null().to_numpy(zero_copy_only=False))
-
-
-def _raw_binary(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
-    """Offsets and bytes of a binary or string array, without a copy."""
-    _, offsets, data = array.buffers()
-    if offsets is None or not len(array):
-        return _frozen(np.zeros(len(array) + 1, np.int32)), _NO_BYTES
-    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return _frozen(bounds), _frozen(
-        np.frombuffer(data, np.uint8)
-    ) if data is not None and data.size else _NO_BYTES
-
-
-def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
-    """The column as one array of ``kind``; None when it is absent or all null."""
-    if name not in table.column_names:
-        return None
-    column = table.column(name)
-    if column.type != kind and not (kind == pa.binary() and column.type == pa.string()):
-        try:
-            column = column.cast(kind, safe=False)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidMessage(
-                f"column {name!r} of type {column.type} can't be sent as {kind}: {error}"
-            ) from error
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
-    return array if array.null_count < len(array) or name == "value" else None
-
-
-class _Encoder:
-    """One `encode_table` call on a piece of the table that fits Arrow's 32-bit offsets."""
-
-    def __init__(self, table: pa.Table, first_row: int) -> None:
-        self.first_row = first_row
-        self.count = table.num_rows
-        value = _column(table, "value", pa.binary())
-        if value is None:
-            raise InvalidMessage("the table has no column 'value'")
-        self.value = value
-        self.key = _column(table, "key", pa.string())
-        self.ordering_key = _column(table, "ordering_key", pa.binary())
-        self.properties = _column(table, "properties", pa.map_(pa.string(), pa.string()))
-        self.event_times = self._event_times(table)
-
-    def _event_times(self, table: pa.Table) -> Int64s:
-        if "event_time" not in table.column_names:
-            return _NO_ROWS
-        column = table.column("event_time")
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
-        array = _column(pa.table({"event_time": column}), "event_time", pa.int64())
-        if array is None:
-            return _NO_ROWS
-        times: Int64s = array.fill_null(0).to_numpy(zero_copy_only=False).copy()
-        if len(times) and times.min() < 0:
-            row = self.first_row + int(np.argmax(times < 0))
-            raise InvalidMessage(
-                f"row {row}: event_time {times.min()} ms lies before 1970, which Pulsar can't carry"
-            )
-        return times
-
-    def route(self, k: Any, partitions: int, scheme: int) -> tuple[Int64s, Int64s]:
-        """(rows in the order of sending, bounds of the groups); the last group is without keys."""
-        if self.key is None:
-            bounds = np.zeros(partitions + 2, np.int64)
-            bounds[-1] = self.count
-            return _NO_ROWS, bounds
-        offsets, data = _raw_binary(self.key)
-        groups = np.empty(self.count, np.int64)
-        k.hash_keys(data, offsets, scheme, groups)
-        groups %= partitions
-        nulls = _null_mask(self.key)
-        if len(nulls):
-            groups[nulls] = partitions
-        order, bounds = np.empty(self.count, np.int64), np.empty(partitions + 2, np.int64)
-        k.group_rows(groups, partitions + 1, order, bounds)
-        return order, bounds
-
-    def _binary_input(self, array: pa.Array | None) -> tuple[Any, Any, Any]:
-        if array is None:
-            return _NO_OFFSETS, _NO_BYTES, _NO_NULLS
-        return (*_raw_binary(array), _null_mask(array))
-
-    def _map_input(self) -> tuple[Any, ...]:
-        array = self.properties
-        if array is None:
-            return (_NO_OFFSETS, _NO_OFFSETS, _NO_BYTES, _NO_OFFSETS, _NO_BYTES, _NO_NULLS)
-        if array.items.null_count:
-            raise InvalidMessage("a property has a null value; the protocol carries text only")
-        offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-        return (_frozen(offsets), *_raw_binary(array.keys), *_raw_binary(array.items), _null_mask(array))
-
-    def _worst_size(self, maps: tuple[Any, ...]) -> int:
-        size = self.count * _kernels().WORST_METADATA_SIZE
-        for array in (self.value, self.key, self.ordering_key):
-            if array is not None:
-                offsets, _ = _raw_binary(array)
-                size += int(offsets[-1]) - int(offsets[0])
-        if self.properties is not None:
-            size += 20 * len(self.properties.keys) + len(maps[2]) + len(maps[4])
-        return size
-
-    def encode(
-        self, k: Any, order: Int64s, bounds: Int64s, first_partition: int, sequence_ids: Int64s,
-        max_messages: int, max_bytes: int,
-    ) -> list[EncodedBatch]:  # fmt: skip
-        maps = self._map_input()
-        out = np.empty(self._worst_size(maps), np.uint8)
-        # Never touched beyond the batches that are made, so that the worst case costs nothing.
-        batches = np.empty((self.count, k.BATCH_FIELDS), np.int64)
-        count, size = k.encode_rows(
-            order, bounds, first_partition, sequence_ids, max_messages, max_bytes,
-            *self._binary_input(self.value), *self._binary_input(self.key),
-            *self._binary_input(self.ordering_key), self.event_times, *maps, batches, out,
-        )  # fmt: skip
-        body = memoryview(out)[:size]
-        return [self._batch(k, row, order, body) for row in batches[:count].tolist()]
-
-    def _batch(self, k: Any, fields: list[int], order: Int64s, body: memoryview) -> EncodedBatch:
-        first, count = fields[k.BATCH_FIRST], fields[k.BATCH_ROWS]
-        start = self.first_row + first
-        rows: Any = (
-            order[first : first + count] + self.first_row if len(order) else range(start, start + count)
-        )
-        row = int(order[first]) if len(order) else first
-        return EncodedBatch(
-            partition=fields[k.BATCH_PARTITION],
-            body=body[fields[k.BATCH_START] : fields[k.BATCH_END]],
-            count=count,
-            rows=rows,
-            first_sequence_id=fields[k.BATCH_SEQUENCE_ID],
-            keyed=bool(fields[k.BATCH_IS_KEYED]),
-            partition_key=None if self.key is None else self.key[row].as_py(),
-            ordering_key=None if self.ordering_key is None else self.ordering_key[row].as_py(),
-        )
-
-
-_PIECE_BYTES = 512 * 1024 * 1024
-
-
-def encode_table(
-    table: pa.Table | pa.RecordBatch,
-    *,
-    partitions: int = 1,
-    hashing: str = "JavaStringHash",
-    first_partition: int = 0,
-    max_messages: int = 1000,
-    max_bytes: int = 128 * 1024,
-    first_sequence_ids: Sequence[int] | None = None,
-) -> list[EncodedBatch]:
-    """Serialise the rows of ``table`` into batches.
-
-    Columns used: ``value`` (binary or text, null for a null value; required), ``key`` (text),
-    ``ordering_key`` (binary), ``properties`` (map of text to text), ``event_time`` (timestamp, or
-    milliseconds since 1970). Rows with a key go to ``hash(key) mod partitions``, in the table's order
-    within a partition; the others are spread a batch at a time from ``first_partition`` on.
-
-    A batch closes at ``max_messages`` messages, or before its payloads (metadata not counted, as in
-    the official clients) exceed ``max_bytes``; a larger message travels alone. ``first_sequence_ids``
-    holds the next sequence id of every partition (ids then count up, one a message); with None the
-    messages carry none. Raises `InvalidMessage` for a column that can't be carried.
-    """
-    if hashing not in _SCHEMES:
-        raise InvalidConfiguration(
-            f"hashing={hashing!r}{suggestion(hashing, _SCHEMES)}; allowed: {', '.join(_SCHEMES)}"
-        )
-    if partitions < 1 or max_messages < 1:
-        raise InvalidConfiguration(f"partitions={partitions} and max_messages={max_messages} must be >= 1")
-    if first_sequence_ids is not None and len(first_sequence_ids) != partitions:
-        raise InvalidConfiguration(
-            f"{len(first_sequence_ids)} first_sequence_ids for {partitions} partitions"
-        )
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if table.num_rows == 0:
-        return []
-    kernels = _kernels()
-    sequence_ids = _NO_ROWS if first_sequence_ids is None else np.array(first_sequence_ids, np.int64)
-    piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table.nbytes, _PIECE_BYTES))
-    batches: list[EncodedBatch] = []
-    turn = first_partition
-    for first_row in range(0, table.num_rows, piece_rows):
-        encoder = _Encoder(table.slice(first_row, piece_rows), first_row)
-        order, bounds = encoder.route(kernels, partitions, _SCHEMES[hashing])
-        made = encoder.encode(
-            kernels,
-            order,
-            bounds,
-            turn,
-            sequence_ids,
-            max_messages,
-            max_bytes if max_bytes > 0 else _INT32_MAX,
-        )
-        turn += sum(not batch.keyed for batch in made)
-        batches += made
-    return batches

@@ -1,0 +1,305 @@
+"""Compiled loops that hash keys and serialise rows: the inner part of `columnar_encoding`.
+
+See `geminga.wire.columnar_kernels` for the rules that these functions keep.
+"""
+
+# numba infers the types of these functions; annotations would neither be read nor checked.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
+
+from __future__ import annotations
+
+import numpy as np
+
+from geminga.wire.columnar_kernels import inlined, kernel, memcpy, put_varint
+
+# --- key hashes (algorithms.md section 1) ----------------------------------------------------------
+
+
+@inlined
+def _java_string_hash(buffer, position, end):
+    """``String.hashCode`` over UTF-16 code units, read from UTF-8."""
+    h = np.uint32(0)
+    factor = np.uint32(31)
+    while position < end:
+        byte = np.uint32(buffer[position])
+        if byte < 0x80:
+            h = np.uint32(h * factor + byte)
+            position += 1
+        elif byte < 0xE0:
+            unit = (byte & np.uint32(0x1F)) << np.uint32(6)
+            if position + 1 < end:
+                unit |= np.uint32(buffer[position + 1]) & np.uint32(0x3F)
+            h = np.uint32(h * factor + unit)
+            position += 2
+        else:
+            more = 2 if byte < 0xF0 else 3
+            point = byte & np.uint32(0x0F if more == 2 else 0x07)
+            for j in range(1, more + 1):
+                low = (
+                    np.uint32(buffer[position + j]) & np.uint32(0x3F) if position + j < end else np.uint32(0)
+                )
+                point = (point << np.uint32(6)) | low
+            if more == 2:
+                h = np.uint32(h * factor + point)
+            else:
+                point = np.uint32(point - np.uint32(0x10000))
+                h = np.uint32(h * factor + (np.uint32(0xD800) + (point >> np.uint32(10))))
+                h = np.uint32(h * factor + (np.uint32(0xDC00) + (point & np.uint32(0x3FF))))
+            position += more + 1
+    return np.int64(h & np.uint32(0x7FFFFFFF))
+
+
+@inlined
+def _rotate_32(value, count):
+    return np.uint32((value << np.uint32(count)) | (value >> np.uint32(32 - count)))
+
+
+@inlined
+def _murmur3_32(buffer, position, end):
+    c1 = np.uint32(0xCC9E2D51)
+    c2 = np.uint32(0x1B873593)
+    size = end - position
+    h = np.uint32(0)
+    while end - position >= 4:
+        k = np.uint32(
+            np.uint32(buffer[position])
+            | np.uint32(buffer[position + 1]) << np.uint32(8)
+            | np.uint32(buffer[position + 2]) << np.uint32(16)
+            | np.uint32(buffer[position + 3]) << np.uint32(24)
+        )
+        k = np.uint32(_rotate_32(np.uint32(k * c1), 15) * c2)
+        h = np.uint32(_rotate_32(np.uint32(h ^ k), 13) * np.uint32(5) + np.uint32(0xE6546B64))
+        position += 4
+    k = np.uint32(0)
+    for j in range(end - position):
+        k = np.uint32(k | np.uint32(buffer[position + j]) << np.uint32(8 * j))
+    h = np.uint32(h ^ np.uint32(_rotate_32(np.uint32(k * c1), 15) * c2))
+    h = np.uint32(h ^ np.uint32(size))
+    h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    h = np.uint32((h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    h = np.uint32(h ^ (h >> np.uint32(16)))
+    return np.int64(h & np.uint32(0x7FFFFFFF))
+
+
+@inlined
+def _mulx(a, b):
+    """Low half XOR high half of the 128-bit product of two 64-bit numbers."""
+    mask = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    a0 = a & mask
+    a1 = a >> half
+    b0 = b & mask
+    b1 = b >> half
+    p00 = np.uint64(a0 * b0)
+    p01 = np.uint64(a0 * b1)
+    p10 = np.uint64(a1 * b0)
+    middle = np.uint64((p00 >> half) + (p01 & mask) + (p10 & mask))
+    high = np.uint64(np.uint64(a1 * b1) + (p01 >> half) + (p10 >> half) + (middle >> half))
+    return np.uint64(np.uint64(a * b) ^ high)
+
+
+@inlined
+def _little_endian(buffer, position, count):
+    value = np.uint64(0)
+    for j in range(count):
+        value |= np.uint64(buffer[position + j]) << np.uint64(8 * j)
+    return value
+
+
+@inlined
+def _boost_hash(buffer, position, end):
+    q = np.uint64(0x9E3779B97F4A7C15)
+    k = np.uint64(0xDF442D22CE4859B9)
+    w = _mulx(q, k)
+    h = np.uint64(w ^ np.uint64(end - position))
+    while end - position >= 8:
+        v = _little_endian(buffer, position, 8)
+        w = np.uint64(w + q)
+        h = np.uint64(h ^ _mulx(np.uint64(v + w), k))
+        position += 8
+    rest = end - position
+    v = np.uint64(0)
+    if rest >= 4:
+        last = _little_endian(buffer, end - 4, 4)
+        v = np.uint64((last << np.uint64(8 * (rest - 4))) | _little_endian(buffer, position, 4))
+    elif rest > 0:
+        x1 = (rest - 1) & 2
+        x2 = rest >> 1
+        v = np.uint64(
+            (np.uint64(buffer[position + x1]) << np.uint64(8 * x1))
+            | (np.uint64(buffer[position + x2]) << np.uint64(8 * x2))
+            | np.uint64(buffer[position])
+        )
+    w = np.uint64(w + q)
+    h = np.uint64(h ^ _mulx(np.uint64(v + w), k))
+    return np.int64(_mulx(np.uint64(h + w), k) & np.uint64(0x7FFFFFFF))
+
+
+@kernel
+def hash_keys(buffer, offsets, scheme, out):
+    """``out[i]`` = hash of key ``i``: scheme 0 JavaStringHash, 1 Murmur3_32Hash, 2 BoostHash."""
+    for i in range(len(offsets) - 1):
+        start = np.int64(offsets[i])
+        end = np.int64(offsets[i + 1])
+        if scheme == 0:
+            out[i] = _java_string_hash(buffer, start, end)
+        elif scheme == 1:
+            out[i] = _murmur3_32(buffer, start, end)
+        else:
+            out[i] = _boost_hash(buffer, start, end)
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+
+@kernel
+def group_rows(groups, group_count, order, bounds):
+    """Stable counting sort: ``order[bounds[g]:bounds[g + 1]]`` are the rows of group ``g``."""
+    bounds[:] = 0
+    for i in range(len(groups)):
+        bounds[groups[i] + 1] += 1
+    for g in range(group_count):
+        bounds[g + 1] += bounds[g]
+    position = bounds[:group_count].copy()
+    for i in range(len(groups)):
+        group = groups[i]
+        order[position[group]] = i
+        position[group] += 1
+
+
+(
+    BATCH_PARTITION,
+    BATCH_FIRST,  # position in the row order of the first message
+    BATCH_ROWS,
+    BATCH_START,
+    BATCH_END,
+    BATCH_SEQUENCE_ID,  # of the first message, -1 without sequence ids
+    BATCH_IS_KEYED,
+    BATCH_FIELDS,
+) = range(8)
+
+WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 6 + 6
+"""Size prefix and every field of a message besides its value, key, ordering key and properties."""
+
+
+@inlined
+def _varint_size(value):
+    if value < 0:
+        return 10
+    size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@inlined
+def _copy(out, position, buffer, start, size):
+    memcpy(out, position, buffer, start, size)
+    return position + size
+
+
+@inlined
+def _put_properties(out, position, row, map_offsets, key_offsets, keys, value_offsets, values):
+    for slot in range(map_offsets[row], map_offsets[row + 1]):
+        key_size = np.int64(key_offsets[slot + 1] - key_offsets[slot])
+        value_size = np.int64(value_offsets[slot + 1] - value_offsets[slot])
+        size = 2 + _varint_size(key_size) + key_size + _varint_size(value_size) + value_size
+        out[position] = 0x0A
+        position = put_varint(out, position + 1, size)
+        out[position] = 0x0A
+        position = put_varint(out, position + 1, key_size)
+        position = _copy(out, position, keys, np.int64(key_offsets[slot]), key_size)
+        out[position] = 0x12
+        position = put_varint(out, position + 1, value_size)
+        position = _copy(out, position, values, np.int64(value_offsets[slot]), value_size)
+    return position
+
+
+@kernel
+def encode_rows(
+    order,  # rows in the order of sending; empty: as they stand
+    bounds,  # group g is order[bounds[g]:bounds[g + 1]]; the last group has no keys
+    first_partition,
+    sequence_ids,  # the next sequence id a partition; advanced; empty: none is written
+    max_messages,
+    max_bytes,
+    value_offsets, values, value_nulls,
+    key_offsets, keys, key_nulls,
+    ordering_offsets, ordering_keys, ordering_nulls,
+    event_times,
+    map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values, map_nulls,
+    batches,
+    out,
+):  # fmt: skip
+    """Serialise every row in one pass, closing batches by count and by payload bytes.
+
+    Absent columns are empty arrays; ``*_nulls`` are empty where a column has no null. Returns the
+    number of batches and the number of bytes written.
+    """
+    partitions = len(bounds) - 2
+    position = 0
+    batch = -1
+    turn = first_partition
+    for group in range(partitions + 1):
+        left = 0
+        room = np.int64(0)
+        partition = group
+        for place in range(bounds[group], bounds[group + 1]):
+            row = order[place] if len(order) else place
+            is_null = len(value_nulls) > 0 and value_nulls[row]
+            start = np.int64(value_offsets[row])
+            value_size = np.int64(0) if is_null else np.int64(value_offsets[row + 1]) - start
+            if left == 0 or value_size > room:
+                if group == partitions:
+                    partition = turn % partitions
+                    turn += 1
+                batch += 1
+                batches[batch, BATCH_PARTITION] = partition
+                batches[batch, BATCH_FIRST] = place
+                batches[batch, BATCH_ROWS] = 0
+                batches[batch, BATCH_START] = position
+                batches[batch, BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
+                batches[batch, BATCH_IS_KEYED] = group < partitions
+                left = max_messages
+                room = max_bytes
+            metadata_start = position + 4
+            at = metadata_start
+            if len(map_offsets) and not (len(map_nulls) > 0 and map_nulls[row]):
+                at = _put_properties(
+                    out, at, row, map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values
+                )
+            if len(key_offsets) and not (len(key_nulls) > 0 and key_nulls[row]):
+                size = np.int64(key_offsets[row + 1] - key_offsets[row])
+                out[at] = 0x12
+                at = put_varint(out, at + 1, size)
+                at = _copy(out, at, keys, np.int64(key_offsets[row]), size)
+            out[at] = 0x18
+            at = put_varint(out, at + 1, value_size)
+            if len(event_times) and event_times[row] > 0:
+                out[at] = 0x28
+                at = put_varint(out, at + 1, event_times[row])
+            if len(ordering_offsets) and not (len(ordering_nulls) > 0 and ordering_nulls[row]):
+                size = np.int64(ordering_offsets[row + 1] - ordering_offsets[row])
+                out[at] = 0x3A
+                at = put_varint(out, at + 1, size)
+                at = _copy(out, at, ordering_keys, np.int64(ordering_offsets[row]), size)
+            if len(sequence_ids):
+                out[at] = 0x40
+                at = put_varint(out, at + 1, sequence_ids[partition])
+                sequence_ids[partition] += 1
+            if is_null:
+                out[at] = 0x48
+                out[at + 1] = 1
+                at += 2
+            metadata_size = at - metadata_start
+            out[position] = (metadata_size >> 24) & 0xFF
+            out[position + 1] = (metadata_size >> 16) & 0xFF
+            out[position + 2] = (metadata_size >> 8) & 0xFF
+            out[position + 3] = metadata_size & 0xFF
+            position = _copy(out, at, values, start, value_size)
+            batches[batch, BATCH_ROWS] += 1
+            batches[batch, BATCH_END] = position
+            left -= 1
+            room -= value_size
+    return batch + 1, position
