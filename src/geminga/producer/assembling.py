@@ -1,0 +1,392 @@
+"""Steps 5 and 6 for one partition: from a message to an operation in the pending queue.
+
+Decides whether a message joins the open batch, opens another, goes alone or is cut into chunks, takes its
+permits and bytes first, and counts the automatic sequence ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from geminga.errors import MessageTooBig
+from geminga.producer.batching import Batch, KeyedBatches
+from geminga.producer.chunking import (
+    CHUNK_FIELDS_SIZE_MAX,
+    CHUNKS_MAX,
+    ChunkedMessage,
+    ChunkPart,
+    chunk_count,
+)
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.operation import SendOperation
+from geminga.producer.settings import BatchingType, ProducerSettings
+from geminga.wire.compression import compress
+
+if TYPE_CHECKING:
+    from geminga.producer.partition import PartitionProducer
+
+MEMORY_LEASE_PART = 8
+"""A batch leases at most this part of the client's free bytes ahead: other producers need some too."""
+
+PRODUCER_NAME_SIZE_GUESS = 128
+"""Bytes kept free in chunks that are cut before the broker has named the producer."""
+
+IDS_AND_TIME_SIZE_MAX = 2 * 11 + 2 * 6
+"""Sequence id, publish time, compression and size of the outer metadata at their longest."""
+
+
+class Assembler:
+    """The open batch of a partition and what becomes of messages around it."""
+
+    __slots__ = (
+        "_alone",
+        "_bytes_max",
+        "_chunking",
+        "_compression",
+        "_delay_seconds",
+        "_keyed",
+        "_messages_max",
+        "_partition",
+        "_settings",
+        "next_sequence_id",
+    )
+
+    def __init__(
+        self, partition: PartitionProducer, settings: ProducerSettings, next_sequence_id: int
+    ) -> None:
+        self.next_sequence_id = next_sequence_id
+        self._partition = partition
+        self._settings = settings
+        self._alone = not settings.batching_enabled
+        self._keyed = settings.batching_type is BatchingType.KeyBased
+        self._messages_max = settings.batching_max_messages
+        self._bytes_max = settings.batching_max_allowed_size_in_bytes
+        self._delay_seconds = settings.batching_max_publish_delay_seconds
+        self._compression = int(settings.compression_type)
+        # Chunks are put together again from a stored topic only (seed 001).
+        self._chunking = settings.chunking_enabled and not partition.topic.startswith("non-persistent://")
+
+    # --- messages in ------------------------------------------------------------------------------
+
+    def add(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
+        """See `PartitionProducer.add`."""
+        partition = self._partition
+        size = len(payload)
+        if not self._compression and not self._chunking and size > partition.max_message_size:
+            raise MessageTooBig(
+                f"{partition.topic}: a message of {size} bytes exceeds the broker's max_message_size="
+                f"{partition.max_message_size}; split it, or switch compression or chunking on"
+            )
+        partition.backlog.check_possible(1, size, partition.topic)
+        if self._alone or (message is not None and message.deliver_at_time):
+            partition.close_batch()  # what came before goes before
+            self._add_alone(payload, token, message, now)
+            return False
+        return self._add_to_batch(payload, token, message, now)
+
+    def _add_to_batch(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
+        partition = self._partition
+        bytes_max = min(self._bytes_max, partition.max_message_size)
+        batch = partition.batch
+        size = len(payload)
+        if batch is not None and (
+            batch.size + size > bytes_max or len(batch) >= self._messages_max or not batch.accepts(message)
+        ):
+            self.close_batch()
+            batch = None
+        fresh = batch is None
+        if batch is None:
+            deadline = now + self._delay_seconds
+            batch = KeyedBatches(now, deadline) if self._keyed else Batch(now, deadline)
+        self._lease(batch, size, bytes_max)
+        if fresh:
+            partition.batch = batch
+            partition.opened_batch(batch.deadline)
+        self._append(batch, payload, token, message)
+        filled = len(batch) >= self._messages_max or batch.size >= bytes_max
+        if filled:
+            self.close_batch()
+        elif len(batch) >= batch.leased_count:
+            # The last permit is used up: nothing else can come, so there is nothing to wait for.
+            self._lease_ahead(batch, bytes_max)
+            if len(batch) >= batch.leased_count:
+                self.close_batch()
+        return filled
+
+    def _append(
+        self, batch: Batch | KeyedBatches, payload: bytes, token: Any, message: OutgoingMessage | None
+    ) -> None:
+        explicit = message is not None and message.sequence_id >= 0
+        if isinstance(batch, KeyedBatches):
+            sequence_id = message.sequence_id if message is not None and explicit else self._count_one()
+            batch.append(payload, token, message, sequence_id)
+            return
+        if explicit:
+            assert message is not None
+            if batch.sequence_ids is None:
+                batch.sequence_ids = []
+                batch.explicit = True
+            batch.sequence_ids.append(message.sequence_id)
+        batch.append(payload, token, message)
+
+    def _count_one(self) -> int:
+        sequence_id = self.next_sequence_id
+        self.next_sequence_id = sequence_id + 1
+        return sequence_id
+
+    def _add_alone(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> None:
+        if self._chunking:
+            body = compress(self._compression, payload) if self._compression else payload
+            room = self._chunk_room(message)
+            if len(body) > room:
+                self._add_chunks(body, len(payload), token, message, room, now)
+                return
+        self._take(1, len(payload))
+        automatic = message is None or message.sequence_id < 0
+        sequence_id = self._count_one() if automatic else message.sequence_id  # type: ignore[union-attr]
+        self._enqueue_one(payload, token, message, sequence_id, automatic, now)
+
+    def _enqueue_one(
+        self,
+        payload: bytes,
+        token: Any,
+        message: OutgoingMessage | None,
+        sequence_id: int,
+        automatic: bool,
+        opened_at: float,
+    ) -> None:
+        partition = self._partition
+        partition.enqueue(
+            SendOperation(
+                [payload],
+                [token],
+                sequence_id=sequence_id,
+                highest_sequence_id=sequence_id,
+                size=len(payload),
+                permits=1,
+                opened_at=opened_at,
+                deadline=partition.send_deadline(opened_at),
+                is_batch=False,
+                compression=self._compression,
+                messages=None if message is None else {0: message},
+                automatic=automatic,
+            )
+        )
+
+    # --- chunks -----------------------------------------------------------------------------------
+
+    def _chunk_room(self, message: OutgoingMessage | None) -> int:
+        """Payload bytes that one chunk can hold beside its metadata."""
+        partition = self._partition
+        limit = partition.max_message_size
+        if self._settings.chunk_max_message_size is not None:
+            limit = min(limit, self._settings.chunk_max_message_size)
+        name = partition.producer_name
+        name_size = PRODUCER_NAME_SIZE_GUESS if name is None else len(name.encode())
+        room = limit - IDS_AND_TIME_SIZE_MAX - CHUNK_FIELDS_SIZE_MAX - 2 * (name_size + 3) - 20
+        if message is not None:
+            probe = SendOperation(
+                None, [None], sequence_id=0, highest_sequence_id=0, size=0, permits=0, opened_at=0.0,
+                deadline=0.0, is_batch=False, messages={0: message},
+            )  # fmt: skip
+            room -= probe.metadata_size()
+        if room < 1:
+            raise MessageTooBig(
+                f"{partition.topic}: properties and keys leave no room for a chunk of {limit} bytes"
+            )
+        return room
+
+    def _add_chunks(
+        self,
+        body: bytes,
+        uncompressed_size: int,
+        token: Any,
+        message: OutgoingMessage | None,
+        room: int,
+        now: float,
+    ) -> None:
+        partition = self._partition
+        count = chunk_count(len(body), room)
+        if count > CHUNKS_MAX:
+            raise MessageTooBig(
+                f"{partition.topic}: {len(body)} bytes need {count} chunks; at most {CHUNKS_MAX}"
+            )
+        partition.backlog.check_possible(count, len(body), partition.topic)
+        self._take(count, len(body))
+        automatic = message is None or message.sequence_id < 0
+        sequence_id = self._count_one() if automatic else message.sequence_id  # type: ignore[union-attr]
+        whole = ChunkedMessage(count, len(body))
+        view = memoryview(body)
+        for index in range(count):
+            piece = view[index * room : (index + 1) * room]
+            part = ChunkPart(whole, index)
+            operation = SendOperation(
+                None,
+                [token] if part.last else [],
+                sequence_id=sequence_id,
+                highest_sequence_id=sequence_id,
+                size=len(piece),
+                permits=1,
+                opened_at=now,
+                deadline=partition.send_deadline(now),
+                is_batch=False,
+                compression=self._compression,
+                messages=None if message is None else {0: message},
+                automatic=automatic,
+                count=1 if part.last else 0,
+                chunk=part,
+            )
+            operation.body = piece
+            operation.uncompressed_size = uncompressed_size
+            partition.enqueue(operation)
+
+    # --- permits ----------------------------------------------------------------------------------
+
+    def _take(self, count: int, size: int) -> None:
+        partition = self._partition
+        backlog = partition.backlog
+        if backlog.take(count, size):
+            return
+        if partition.wants_reclaim() and backlog.take(count, size):
+            return
+        raise backlog.refusal(count, size, partition.topic)
+
+    def _lease(self, batch: Batch | KeyedBatches, size: int, bytes_max: int) -> None:
+        """Make sure that the batch holds a permit and bytes for one more message; raises the refusal."""
+        count = 1 if len(batch) >= batch.leased_count else 0
+        missing = max(0, batch.size + size - batch.leased_size)
+        if count or missing:
+            self._take(count, missing)
+            batch.leased_count += count
+            batch.leased_size += missing
+            self._lease_ahead(batch, bytes_max)
+
+    def _lease_ahead(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
+        """Take what the messages to come will need, as far as it is there."""
+        backlog = self._partition.backlog
+        count = min(self._messages_max - batch.leased_count, backlog.own.free, backlog.shared.free)
+        size = bytes_max - batch.leased_size
+        if backlog.memory.limited:
+            size = min(size, backlog.memory.free // MEMORY_LEASE_PART)
+        count, size = max(0, count), max(0, size)
+        if backlog.take(count, size):
+            batch.leased_count += count
+            batch.leased_size += size
+        self._set_limits(batch, bytes_max)
+
+    def _set_limits(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
+        if isinstance(batch, Batch) and not batch.explicit:
+            batch.last = min(batch.leased_count, self._messages_max) - 1
+            batch.size_limit = min(batch.leased_size, bytes_max)
+
+    def trim_lease(self) -> bool:
+        """Give back what the open batch leased and does not use; whether that was anything."""
+        batch = self._partition.batch
+        if batch is None:
+            return False
+        count = batch.leased_count - len(batch)
+        size = batch.leased_size - batch.size
+        batch.leased_count -= count
+        batch.leased_size -= size
+        batch.last = batch.size_limit = 0
+        self._partition.backlog.give(count, size)
+        return count > 0 or size > 0
+
+    # --- batches out ------------------------------------------------------------------------------
+
+    def close_batch(self) -> SendOperation | None:
+        """End the open batch: its operations go to the pending queue. Returns the last of them."""
+        partition = self._partition
+        batch = partition.batch
+        if batch is None:
+            return None
+        self.trim_lease()
+        partition.batch = None
+        if isinstance(batch, KeyedBatches):
+            operation = None
+            for part in batch.in_order():
+                operation = self._operation(
+                    part.payloads, part.tokens, part.messages, part.sequence_ids, keyed=True,
+                    opened_at=batch.opened_at, automatic=True,
+                )  # fmt: skip
+                partition.enqueue(operation)
+            return operation
+        if not batch.payloads:
+            return None
+        first = self.next_sequence_id
+        if batch.sequence_ids is None:
+            self.next_sequence_id = first + len(batch.payloads)
+        operation = self._operation(
+            batch.payloads, batch.tokens, batch.messages, batch.sequence_ids, keyed=False,
+            opened_at=batch.opened_at, automatic=batch.sequence_ids is None, first=first,
+        )  # fmt: skip
+        partition.enqueue(operation)
+        return operation
+
+    def _operation(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: dict[int, OutgoingMessage] | None,
+        sequence_ids: list[int] | None,
+        *,
+        keyed: bool,
+        opened_at: float,
+        automatic: bool,
+        first: int = 0,
+    ) -> SendOperation:
+        """A batch of these messages; of one message, a plain one (a batch of one costs every consumer)."""
+        if sequence_ids is None:
+            lowest, highest = first, first + len(payloads) - 1
+        else:
+            lowest, highest = sequence_ids[0], sequence_ids[-1]
+            if keyed:
+                lowest = highest = max(sequence_ids)
+        return SendOperation(
+            payloads,
+            tokens,
+            sequence_id=lowest,
+            highest_sequence_id=highest,
+            size=sum(map(len, payloads)),
+            permits=len(payloads),
+            opened_at=opened_at,
+            deadline=self._partition.send_deadline(opened_at),
+            is_batch=len(payloads) > 1,
+            compression=self._compression,
+            messages=messages,
+            sequence_ids=sequence_ids,
+            automatic=automatic,
+        )
+
+    def split(self, operation: SendOperation) -> Sequence[SendOperation] | None:
+        """Two halves of a batch that is too big for the broker, with their permits; None for one message."""
+        payloads = operation.payloads
+        if payloads is None or len(payloads) < 2:
+            return None
+        middle = len(payloads) // 2
+        keyed = operation.sequence_ids is not None and operation.sequence_id == operation.highest_sequence_id
+        halves = []
+        for start, end in ((0, middle), (middle, len(payloads))):
+            messages = operation.messages
+            ids = operation.sequence_ids
+            halves.append(
+                self._operation(
+                    payloads[start:end],
+                    operation.tokens[start:end],
+                    None
+                    if messages is None
+                    else {i - start: m for i, m in messages.items() if start <= i < end} or None,
+                    None if ids is None else ids[start:end],
+                    keyed=keyed,
+                    opened_at=operation.opened_at,
+                    automatic=operation.automatic,
+                    first=operation.sequence_id + start,
+                )
+            )
+        for half in halves:
+            half.deadline = operation.deadline
+            half.resent = operation.resent
+            half.watchers = operation.watchers
+        halves[0].watchers = None
+        return halves

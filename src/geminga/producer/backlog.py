@@ -1,0 +1,169 @@
+"""Step 5: how much may be in flight, in messages and in bytes.
+
+Three counts stand in line: a partition's permits, the producer's permits over all its partitions, and the
+client's bytes. A message takes from all three or from none. An open batch *leases* permits and bytes
+ahead, so that a message that joins it costs one comparison; what it does not use goes back when it
+closes, or as soon as somebody else finds nothing left (`PartitionedProducer.reclaim`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from geminga.config import check_int
+from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
+
+UNLIMITED = 1 << 62
+"""What a limit of 0 stands for."""
+
+
+class Permits:
+    """A counted limit. ``limit`` 0 is without limit. Not for several threads without a lock of theirs."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit or UNLIMITED
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        """What may still be taken; 0 also after the limit was lowered below what is used."""
+        return max(0, self.limit - self.used)
+
+    def take(self, count: int) -> bool:
+        """Take ``count``, or nothing and return False."""
+        if self.used + count > self.limit:
+            return False
+        self.used += count
+        return True
+
+    def give(self, count: int) -> None:
+        """Return ``count``. More than was taken is a broken invariant (`RuntimeError`)."""
+        if count > self.used:
+            raise RuntimeError(f"{count} permits are returned and only {self.used} are taken")
+        self.used -= count
+
+
+class ByteBudget:
+    """The client's ``memory_limit``: payload bytes of all its producers that have no receipt yet.
+
+    Producers of one client share it across threads: ``lock`` is theirs (a ``threading.Lock``). ``limit``
+    in bytes; 0 is without limit.
+    """
+
+    __slots__ = ("_listeners", "_lock", "limit", "limited", "used")
+
+    def __init__(self, limit: int = 0, lock: AbstractContextManager[object] | None = None) -> None:
+        check_int("memory_limit", limit, 0)
+        self.limited = limit > 0
+        self.limit = limit or UNLIMITED
+        self.used = 0
+        self._lock: AbstractContextManager[object] = nullcontext() if lock is None else lock
+        self._listeners: deque[Callable[[], None]] = deque()
+
+    @property
+    def free(self) -> int:
+        return max(0, self.limit - self.used)
+
+    def take(self, size: int) -> bool:
+        """Take ``size`` bytes, or nothing and return False."""
+        if not self.limited:
+            return True
+        with self._lock:
+            if self.used + size > self.limit:
+                return False
+            self.used += size
+            return True
+
+    def give(self, size: int) -> None:
+        """Return ``size`` bytes and tell those who wait for some."""
+        if not self.limited or not size:
+            return
+        with self._lock:
+            if size > self.used:
+                raise RuntimeError(f"{size} bytes are returned and only {self.used} are taken")
+            self.used -= size
+            waiting, self._listeners = self._listeners, deque()
+        for wake in waiting:
+            wake()
+
+    def notify_once(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once, at the next return of bytes. It must not block: it may run on any thread."""
+        with self._lock:
+            self._listeners.append(wake)
+
+
+class Backlog:
+    """The three counts as one partition sees them."""
+
+    __slots__ = ("memory", "own", "shared")
+
+    def __init__(self, own: Permits, shared: Permits, memory: ByteBudget) -> None:
+        self.own = own
+        self.shared = shared
+        self.memory = memory
+
+    def take(self, count: int, size: int) -> bool:
+        """Permits for ``count`` messages and room for ``size`` bytes: all, or nothing and False."""
+        if not self.own.take(count):
+            return False
+        if not self.shared.take(count):
+            self.own.give(count)
+            return False
+        if not self.memory.take(size):
+            self.own.give(count)
+            self.shared.give(count)
+            return False
+        return True
+
+    def give(self, count: int, size: int) -> None:
+        """The inverse of `take`."""
+        self.own.give(count)
+        self.shared.give(count)
+        self.memory.give(size)
+
+    def check_possible(self, count: int, size: int, topic: str) -> None:
+        """Raises `MessageTooBig` for a message that no waiting could ever make room for."""
+        limit = min(self.own.limit, self.shared.limit)
+        if count > limit:
+            raise MessageTooBig(
+                f"{topic}: a message of {size} bytes takes {count} chunks with a permit each, and "
+                f"max_pending_messages allows {limit}"
+            )
+        if size > self.memory.limit:
+            raise MessageTooBig(
+                f"{topic}: a message of {size} bytes exceeds the client's memory_limit={self.memory.limit}"
+            )
+
+    def refusal(self, count: int, size: int, topic: str) -> ProducerQueueIsFull | MemoryBufferIsFull:
+        """The error that says which limit refuses ``count`` messages of ``size`` bytes, with its numbers."""
+        hint = "wait for receipts, raise the limit, or set block_if_queue_full=True"
+        if self.own.free < count:
+            return ProducerQueueIsFull(
+                f"{topic}: {self.own.used} messages are pending of max_pending_messages={self.own.limit} "
+                f"for this partition and {count} more are asked for; {hint}"
+            )
+        if self.shared.free < count:
+            return ProducerQueueIsFull(
+                f"{topic}: {self.shared.used} messages are pending of "
+                f"max_pending_messages_across_partitions={self.shared.limit} and {count} more are asked for; "
+                f"{hint}"
+            )
+        return MemoryBufferIsFull(
+            f"{topic}: {self.memory.used} bytes are pending of the client's memory_limit={self.memory.limit} "
+            f"and {size} more are asked for; {hint}"
+        )
+
+
+def partition_share(max_pending: int, max_across: int, partitions: int) -> int:
+    """The permits of each of ``partitions``: its own limit, or its fair share of the common one.
+
+    At least 1, so that a topic with more partitions than permits still moves. 0 is without limit.
+    """
+    if max_across == 0:
+        return max_pending
+    share = max(1, max_across // max(1, partitions))
+    return share if max_pending == 0 else min(max_pending, share)

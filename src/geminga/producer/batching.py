@@ -1,0 +1,165 @@
+"""Step 6: open batches.
+
+`Batch` collects the messages of one entry. Appending a plain message is the hot path and is written out
+in the shell: as long as ``len(batch.payloads) < batch.last`` and the payload fits ``size_limit``, the
+payload and its token are appended to two lists and nothing else happens. Everything that must not happen
+there moves one of the two limits instead.
+
+The size that counts is the sum of payload bytes, as in the official clients (algorithms.md section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from geminga.producer.message import OutgoingMessage
+
+
+class Batch:
+    """One open batch.
+
+    ``leased_count`` and ``leased_size`` are the permits and bytes taken from the backlog so far. Below
+    ``last`` messages one more neither fills the batch nor uses up the lease; the same holds for a payload
+    that stays below ``size_limit`` bytes. ``sequence_ids`` is None for automatic, consecutive ids;
+    ``explicit`` when the caller gave them. ``urgent``: somebody waits, close it as soon as nothing else
+    is coming.
+    """
+
+    __slots__ = (
+        "deadline",
+        "explicit",
+        "first",
+        "last",
+        "leased_count",
+        "leased_size",
+        "messages",
+        "opened_at",
+        "payloads",
+        "sequence_ids",
+        "size",
+        "size_limit",
+        "tokens",
+        "urgent",
+    )
+
+    def __init__(self, opened_at: float, deadline: float) -> None:
+        self.payloads: list[bytes] = []
+        self.tokens: list[Any] = []
+        self.size = 0
+        self.last = 0
+        self.leased_count = 0
+        self.leased_size = 0
+        self.size_limit = 0
+        self.opened_at = opened_at
+        self.deadline = deadline
+        self.messages: dict[int, OutgoingMessage] | None = None
+        self.sequence_ids: list[int] | None = None
+        self.first: OutgoingMessage | None = None
+        self.explicit = False
+        self.urgent = False
+
+    def append(self, payload: bytes, token: Any, message: OutgoingMessage | None) -> None:
+        """Add a message; room was checked before."""
+        if message is not None:
+            if not self.payloads:
+                self.first = message
+            if self.messages is None:
+                self.messages = {}
+            self.messages[len(self.payloads)] = message
+        self.payloads.append(payload)
+        self.tokens.append(token)
+        self.size += len(payload)
+
+    def accepts(self, message: OutgoingMessage | None) -> bool:
+        """Whether a message may join this batch; sequence ids only grow inside one (section 6)."""
+        if message is None:
+            return not self.explicit and (
+                self.first is None or (self.first.schema_version is None and self.first.transaction is None)
+            )
+        explicit = message.sequence_id >= 0
+        if self.payloads and explicit is not self.explicit:
+            return False
+        if explicit and self.sequence_ids and message.sequence_id <= self.sequence_ids[-1]:
+            return False
+        return not self.payloads or message.shares_metadata_with(self.first)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+
+CLOSED = Batch(0.0, float("inf"))
+"""Stands where no batch is open for the hot path: it has room for nothing."""
+
+
+class KeyedBatches:
+    """The open batches of one partition with one sub-batch for each key, for Key_Shared consumers.
+
+    The key is the ordering key, else the partition key; messages without one share a sub-batch. Limits
+    count over all of them and all are closed together, in the order of their highest sequence ids: that
+    id is also what each is sent with, so that deduplication sees growing numbers (algorithms.md 5).
+    """
+
+    __slots__ = (
+        "_batches",
+        "_count",
+        "deadline",
+        "last",
+        "leased_count",
+        "leased_size",
+        "opened_at",
+        "size",
+        "size_limit",
+        "urgent",
+    )
+
+    def __init__(self, opened_at: float, deadline: float) -> None:
+        self._batches: dict[bytes | str | None, Batch] = {}
+        self._count = 0
+        self.size = 0
+        self.leased_count = 0
+        self.leased_size = 0
+        self.last = 0
+        self.size_limit = 0
+        self.opened_at = opened_at
+        self.deadline = deadline
+        self.urgent = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    @staticmethod
+    def key_of(message: OutgoingMessage | None) -> bytes | str | None:
+        if message is None:
+            return None
+        return message.partition_key if message.ordering_key is None else message.ordering_key
+
+    def accepts(self, message: OutgoingMessage | None) -> bool:
+        batch = self._batches.get(self.key_of(message))
+        if batch is None:
+            return True
+        first = batch.first
+        if message is None:
+            return first is None or (first.schema_version is None and first.transaction is None)
+        return message.shares_metadata_with(first)
+
+    def append(self, payload: bytes, token: Any, message: OutgoingMessage | None, sequence_id: int) -> None:
+        key = self.key_of(message)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = Batch(self.opened_at, self.deadline)
+            batch.sequence_ids = []
+        assert batch.sequence_ids is not None
+        batch.append(payload, token, message)
+        batch.sequence_ids.append(sequence_id)
+        self._count += 1
+        self.size += len(payload)
+
+    def shift(self, offset: int) -> None:
+        """Move the automatic sequence ids; see `SendOperation.shift`."""
+        for batch in self._batches.values():
+            batch.sequence_ids = [sequence_id + offset for sequence_id in batch.sequence_ids or ()]
+
+    def in_order(self) -> Iterator[Batch]:
+        """The sub-batches by their highest sequence id."""
+        return iter(sorted(self._batches.values(), key=lambda batch: max(batch.sequence_ids or (0,))))

@@ -1,0 +1,84 @@
+"""Step 4: the application's hooks around sending. One that fails harms nothing but its own work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from geminga.producer.message import OutgoingMessage
+
+log = logging.getLogger("geminga.producer")
+
+
+class ProducerInterceptor:
+    """Base of interceptors; override what is of use. Methods run on the sending or the client's thread."""
+
+    def eligible(self, message: OutgoingMessage) -> bool:
+        """Whether the two methods below are called for this message."""
+        return True
+
+    def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
+        """Return the message to send: the same, or ``message.replace(...)``."""
+        return message
+
+    def on_send_acknowledgement(
+        self, producer: Any, message: OutgoingMessage, message_id: Any, error: Exception | None
+    ) -> None:
+        """The message has its receipt (``message_id``), or failed with ``error``."""
+
+    def on_partitions_change(self, topic: str, partitions: int) -> None:
+        """The topic has ``partitions`` partitions now."""
+
+    def close(self) -> None:
+        """The producer was closed."""
+
+
+class InterceptorChain:
+    """Interceptors in the order given. Exceptions are logged and the chain goes on."""
+
+    __slots__ = ("_interceptors",)
+
+    def __init__(self, interceptors: Iterable[Any] = ()) -> None:
+        self._interceptors = tuple(interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
+        for interceptor in self._interceptors:
+            try:
+                if interceptor.eligible(message):
+                    changed = interceptor.before_send(producer, message)
+                    if not isinstance(changed, OutgoingMessage):
+                        raise TypeError(f"before_send returned {type(changed).__name__}, not a message")
+                    message = changed
+            except Exception:
+                log.exception(
+                    "interceptor %r failed before a send; the message goes on without it", interceptor
+                )
+        return message
+
+    def on_send_acknowledgement(
+        self, producer: Any, message: OutgoingMessage, message_id: Any, error: Exception | None
+    ) -> None:
+        for interceptor in self._interceptors:
+            try:
+                if interceptor.eligible(message):
+                    interceptor.on_send_acknowledgement(producer, message, message_id, error)
+            except Exception:
+                log.exception("interceptor %r failed on an acknowledgement", interceptor)
+
+    def on_partitions_change(self, topic: str, partitions: int) -> None:
+        for interceptor in self._interceptors:
+            try:
+                interceptor.on_partitions_change(topic, partitions)
+            except Exception:
+                log.exception("interceptor %r failed on a change of partitions", interceptor)
+
+    def close(self) -> None:
+        for interceptor in self._interceptors:
+            try:
+                interceptor.close()
+            except Exception:
+                log.exception("interceptor %r failed to close", interceptor)

@@ -1,0 +1,206 @@
+"""Step 2: a message on its way out, and the checks of what a caller asks for.
+
+The row path's plain messages (bytes and nothing else) never become an `OutgoingMessage`: their payload
+alone is kept. Everything else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from geminga.errors import InvalidMessage
+from geminga.producer.settings import SEQUENCE_ID_MAX
+
+TIMESTAMP_MAX_MS = (1 << 63) - 1
+LOCAL_CLUSTER = ("__local__",)
+"""``replicate_to`` of a message that must not be replicated (algorithms.md section 5)."""
+
+
+class OutgoingMessage:
+    """One message. Times are milliseconds since 1970 (UTC), 0 where absent; ``sequence_id`` -1: automatic."""
+
+    __slots__ = (
+        "deliver_at_time",
+        "event_time",
+        "null_value",
+        "ordering_key",
+        "partition_key",
+        "partition_key_b64",
+        "payload",
+        "properties",
+        "replicate_to",
+        "schema_version",
+        "sequence_id",
+        "transaction",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        *,
+        null_value: bool = False,
+        partition_key: str | None = None,
+        partition_key_b64: bool = False,
+        ordering_key: bytes | None = None,
+        properties: tuple[tuple[str, str], ...] = (),
+        event_time: int = 0,
+        deliver_at_time: int = 0,
+        sequence_id: int = -1,
+        replicate_to: tuple[str, ...] = (),
+        schema_version: bytes | None = None,
+        transaction: tuple[int, int] | None = None,
+    ) -> None:
+        self.payload = payload
+        self.null_value = null_value
+        self.partition_key = partition_key
+        self.partition_key_b64 = partition_key_b64
+        self.ordering_key = ordering_key
+        self.properties = properties
+        self.event_time = event_time
+        self.deliver_at_time = deliver_at_time
+        self.sequence_id = sequence_id
+        self.replicate_to = replicate_to
+        self.schema_version = schema_version
+        self.transaction = transaction
+
+    def replace(self, **changes: Any) -> OutgoingMessage:
+        """A copy with some fields changed; for interceptors."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields.update(changes)
+        return OutgoingMessage(**fields)
+
+    def shares_metadata_with(self, first: OutgoingMessage | None) -> bool:
+        """Whether this message may join a batch that ``first`` opened.
+
+        The outer metadata holds one schema version and one transaction for the whole batch.
+        """
+        if first is None:
+            return self.schema_version is None and self.transaction is None
+        return self.schema_version == first.schema_version and self.transaction == first.transaction
+
+    def __repr__(self) -> str:
+        return f"OutgoingMessage({len(self.payload)} bytes, partition_key={self.partition_key!r})"
+
+
+class RoutedMessage:
+    """What a custom router sees: the message under ``pulsar-client``'s method names."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: OutgoingMessage) -> None:
+        self._message = message
+
+    def data(self) -> bytes:
+        return self._message.payload
+
+    def properties(self) -> dict[str, str]:
+        return dict(self._message.properties)
+
+    def partition_key(self) -> str:
+        return self._message.partition_key or ""
+
+    def ordering_key(self) -> str:
+        return (self._message.ordering_key or b"").decode("utf-8", "replace")
+
+    def event_timestamp(self) -> int:
+        return self._message.event_time
+
+    def has_null_value(self) -> bool:
+        return self._message.null_value
+
+
+def _refuse(field: str, value: object, allowed: str) -> InvalidMessage:
+    return InvalidMessage(f"{field}={value!r} is not allowed; allowed: {allowed}")
+
+
+def _check_whole(field: str, value: Any, maximum: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
+        raise _refuse(field, value, f"a whole number >= 0 and <= {maximum}")
+    return value
+
+
+def _check_properties(properties: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(properties, Mapping):
+        raise _refuse("properties", properties, "a dict of texts")
+    for key, value in properties.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise _refuse(f"properties[{key!r}]", value, "a text for each text")
+    return tuple(properties.items())
+
+
+def _check_ordering_key(ordering_key: Any) -> bytes | None:
+    if isinstance(ordering_key, str):
+        return ordering_key.encode() or None
+    if isinstance(ordering_key, bytes):
+        return ordering_key or None
+    raise _refuse("ordering_key", ordering_key, "a text or bytes")
+
+
+def _check_clusters(clusters: Any) -> tuple[str, ...]:
+    if isinstance(clusters, str) or not isinstance(clusters, Sequence):
+        raise _refuse("replication_clusters", clusters, "a list of cluster names")
+    for cluster in clusters:
+        if not isinstance(cluster, str) or not cluster:
+            raise _refuse("replication_clusters", clusters, "a list of cluster names")
+    return tuple(clusters)
+
+
+def _delivery_time(deliver_at: Any, deliver_after: Any, now_ms: int) -> int:
+    if deliver_at is not None:
+        return _check_whole("deliver_at", deliver_at, TIMESTAMP_MAX_MS)
+    if deliver_after is None:
+        return 0
+    if not isinstance(deliver_after, timedelta) or deliver_after < timedelta(0):
+        raise _refuse("deliver_after", deliver_after, "a timedelta >= 0")
+    return now_ms + deliver_after // timedelta(milliseconds=1)
+
+
+def payload_of(content: Any) -> bytes:
+    """The bytes of ``content``; raises `TypeError` for anything that is no bytes."""
+    if type(content) is bytes:
+        return content
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        return bytes(content)
+    raise TypeError(f"content must be bytes or None, not {type(content).__name__}; encode the value first")
+
+
+def build_message(
+    content: Any,
+    properties: Any = None,
+    partition_key: Any = None,
+    ordering_key: Any = None,
+    sequence_id: Any = None,
+    replication_clusters: Any = None,
+    disable_replication: bool = False,
+    event_timestamp: Any = None,
+    deliver_at: Any = None,
+    deliver_after: Any = None,
+    *,
+    now_ms: int = 0,
+) -> OutgoingMessage:
+    """A checked message from the arguments of ``send``.
+
+    ``content`` None is a null value (a tombstone on compacted topics). Empty keys and empty cluster lists
+    mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock that ``deliver_after`` counts from.
+    Raises `InvalidMessage` naming field, value and range; `TypeError` for content that is no bytes.
+    """
+    if partition_key is not None and not isinstance(partition_key, str):
+        raise _refuse("partition_key", partition_key, "a text")
+    if not isinstance(disable_replication, bool):
+        raise _refuse("disable_replication", disable_replication, "True or False")
+    clusters = () if replication_clusters is None else _check_clusters(replication_clusters)
+    return OutgoingMessage(
+        b"" if content is None else payload_of(content),
+        null_value=content is None,
+        partition_key=partition_key or None,
+        ordering_key=None if ordering_key is None else _check_ordering_key(ordering_key),
+        properties=() if properties is None else _check_properties(properties),
+        event_time=0
+        if event_timestamp is None
+        else _check_whole("event_timestamp", event_timestamp, TIMESTAMP_MAX_MS),
+        deliver_at_time=_delivery_time(deliver_at, deliver_after, now_ms),
+        sequence_id=-1 if sequence_id is None else _check_whole("sequence_id", sequence_id, SEQUENCE_ID_MAX),
+        replicate_to=LOCAL_CLUSTER if disable_replication else clusters,
+    )

@@ -1,0 +1,361 @@
+"""Steps 7 to 9: the send operation, one SEND frame with everything that hangs on it.
+
+An operation is made when a batch closes or a message goes alone. It is encoded in two parts, so that
+they can happen at different times and on different threads:
+
+* the *body* (`encode_body`): the serialised and compressed payload, as soon as the sequence ids are final;
+* the *frame head* (`frame`): command, checksum and outer metadata, when it is first written to a connection.
+
+A resend after a reconnect writes the same bytes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from geminga.errors import MessageTooBig
+from geminga.producer.chunking import ChunkPart
+from geminga.producer.message import OutgoingMessage
+from geminga.wire.batch import append_full_message, append_message, encode_plain_batch, encode_single_metadata
+from geminga.wire.checksum import Buffer, crc32c
+from geminga.wire.compression import compress
+from geminga.wire.frames import encode_send
+from geminga.wire.varint import varint
+
+_CHECKSUM_HEAD = Struct(">HII")
+_MAGIC = 0x0E01
+_CHECKSUM_HEAD_SIZE = 2 + 4 + 4
+
+NO_RECEIPT = -2
+"""``ledger_id`` of an operation that is not settled; a duplicate's receipt says -1."""
+
+
+class SendOperation:
+    """One entry on its way to the broker.
+
+    ``count`` messages with the ids ``sequence_id`` to ``highest_sequence_id`` and one ``token`` each:
+    what the caller wants back at the receipt, opaque here. ``sequence_ids`` is None when they are
+    consecutive; ``automatic`` when they were counted here, so that they may still be moved before the
+    first transmission. ``messages`` holds, by position, those that are more than a payload. ``permits``
+    and ``size`` (payload bytes) go back to the backlog when it settles. ``deadline`` is the send
+    time-out's. ``claimed``: another thread is encoding the body.
+    """
+
+    __slots__ = (
+        "automatic",
+        "body",
+        "chunk",
+        "claimed",
+        "compression",
+        "count",
+        "deadline",
+        "entry_id",
+        "error",
+        "head",
+        "highest_sequence_id",
+        "is_batch",
+        "ledger_id",
+        "messages",
+        "opened_at",
+        "partition",
+        "payloads",
+        "permits",
+        "publish_time",
+        "resent",
+        "sent_at",
+        "sequence_id",
+        "sequence_ids",
+        "size",
+        "tokens",
+        "uncompressed_size",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        payloads: list[bytes] | None,
+        tokens: list[Any],
+        *,
+        sequence_id: int,
+        highest_sequence_id: int,
+        size: int,
+        permits: int,
+        opened_at: float,
+        deadline: float,
+        is_batch: bool,
+        compression: int = 0,
+        messages: dict[int, OutgoingMessage] | None = None,
+        sequence_ids: list[int] | None = None,
+        automatic: bool = True,
+        count: int | None = None,
+        chunk: ChunkPart | None = None,
+    ) -> None:
+        self.payloads = payloads
+        self.tokens = tokens
+        self.sequence_id = sequence_id
+        self.highest_sequence_id = highest_sequence_id
+        self.size = size
+        self.permits = permits
+        self.opened_at = opened_at
+        self.deadline = deadline
+        self.is_batch = is_batch
+        self.compression = compression
+        self.messages = messages
+        self.sequence_ids = sequence_ids
+        self.automatic = automatic
+        self.count = len(tokens) if count is None else count
+        self.chunk = chunk
+        self.body: Buffer | None = None
+        self.head: bytes | None = None
+        self.uncompressed_size = 0
+        self.publish_time = 0
+        self.claimed = False
+        self.resent = False
+        self.sent_at = 0.0
+        self.partition: Any = None
+        self.ledger_id = NO_RECEIPT
+        self.entry_id = NO_RECEIPT
+        self.error: Exception | None = None
+        self.watchers: list[Callable[[SendOperation], None]] | None = None
+
+    @classmethod
+    def of_encoded(
+        cls,
+        body: Buffer,
+        count: int,
+        *,
+        sequence_id: int,
+        highest_sequence_id: int,
+        compression: int,
+        uncompressed_size: int,
+        token: Any = None,
+        message: OutgoingMessage | None = None,
+    ) -> SendOperation:
+        """A ready-made batch: ``body`` is its compressed payload. ``message`` gives the outer metadata."""
+        operation = cls(
+            None,
+            [token],
+            sequence_id=sequence_id,
+            highest_sequence_id=highest_sequence_id,
+            size=len(body),
+            permits=0,
+            opened_at=0.0,
+            deadline=float("inf"),
+            is_batch=True,
+            compression=compression,
+            messages=None if message is None else {0: message},
+            automatic=False,
+            count=count,
+        )
+        operation.body = body
+        operation.uncompressed_size = uncompressed_size
+        return operation
+
+    @property
+    def settled(self) -> bool:
+        return self.error is not None or self.ledger_id != NO_RECEIPT
+
+    @property
+    def duplicate(self) -> bool:
+        """The broker had these messages already and kept its own copy (receipt -1:-1)."""
+        return self.error is None and self.ledger_id == -1 and self.entry_id == -1
+
+    def shift(self, offset: int) -> None:
+        """Move automatic sequence ids: the broker said where the producer's ids go on."""
+        self.sequence_id += offset
+        self.highest_sequence_id += offset
+        if self.sequence_ids is not None:
+            self.sequence_ids = [sequence_id + offset for sequence_id in self.sequence_ids]
+
+    # --- the body ---------------------------------------------------------------------------------
+
+    def encode_body(self) -> None:
+        """Serialise and compress the payload; does nothing the second time."""
+        if self.body is not None:
+            return
+        payloads = self.payloads
+        if payloads is None:
+            return  # settled meanwhile
+        data = self._batch_payload(payloads) if self.is_batch else payloads[0]
+        self.uncompressed_size = len(data)
+        self.body = compress(self.compression, data) if self.compression else data
+
+    def _batch_payload(self, payloads: list[bytes]) -> bytes:
+        if self.messages is None and self.sequence_ids is None:
+            return encode_plain_batch(payloads, self.sequence_id)
+        buffer: list[bytes] = []
+        messages = self.messages or {}
+        ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
+        for index, (payload, sequence_id) in enumerate(zip(payloads, ids, strict=True)):
+            message = messages.get(index)
+            if message is None:
+                append_message(buffer, payload, sequence_id)
+            else:
+                append_full_message(buffer, payload, _single_metadata(message, sequence_id))
+        return b"".join(buffer)
+
+    # --- the frame --------------------------------------------------------------------------------
+
+    def frame(
+        self, producer_id: int, producer_name: bytes, now_ms: int, max_message_size: int
+    ) -> tuple[bytes, Buffer]:
+        """The two pieces of the SEND frame. ``producer_name`` is already tagged (`name_field`).
+
+        ``now_ms`` becomes the publish time at the first call; later calls repeat its bytes. Raises
+        `MessageTooBig` when metadata and body exceed ``max_message_size``.
+        """
+        self.encode_body()
+        body = self.body
+        assert body is not None
+        if self.head is None:
+            if not self.publish_time:
+                self.publish_time = now_ms
+            if self.chunk is not None:
+                self._name_chunk(producer_name)
+            metadata = self._metadata(producer_name)
+            if len(metadata) + len(body) > max_message_size:
+                raise MessageTooBig(
+                    f"{self._what()} takes {len(metadata)} bytes of metadata and {len(body)} of "
+                    f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
+                    f"{max_message_size}. Send less in one message, or switch chunking on"
+                )
+            self.head = self._head(producer_id, metadata, body)
+        return self.head, body
+
+    def checksum_is_intact(self) -> bool:
+        """Whether our own copy still matches the checksum that was sent with it."""
+        if self.head is None or self.body is None:
+            return True
+        # The head ends with: magic, checksum, metadata size, metadata.
+        end = len(self.head)
+        start = self._entry_start()
+        expected = int.from_bytes(self.head[start + 2 : start + 6], "big")
+        return crc32c(self.body, crc32c(self.head[start + 6 : end])) == expected
+
+    def _name_chunk(self, producer_name: bytes) -> None:
+        """All chunks of a message share a uuid and the publish time of the first."""
+        assert self.chunk is not None
+        whole = self.chunk.message
+        if not whole.uuid:
+            # The name follows its tag and its length, which is one byte more from 128 bytes on.
+            size_bytes = 1 if producer_name[1] < 128 else 2
+            whole.uuid = producer_name[1 + size_bytes :] + b"-%d" % self.sequence_id
+            whole.publish_time = self.publish_time
+        self.publish_time = whole.publish_time
+
+    def _entry_start(self) -> int:
+        assert self.head is not None
+        return 8 + int.from_bytes(self.head[4:8], "big")
+
+    def _head(self, producer_id: int, metadata: bytes, body: Buffer) -> bytes:
+        size = len(metadata)
+        sized = size.to_bytes(4, "big") + metadata
+        checksum = crc32c(body, crc32c(sized))
+        transaction = self._transaction()
+        command = encode_send(
+            producer_id,
+            self.sequence_id,
+            self.count if self.is_batch else 1,
+            self.highest_sequence_id if self.is_batch else None,
+            _CHECKSUM_HEAD_SIZE + size + len(body),
+            is_chunk=self.chunk is not None,
+            txnid_least_bits=None if transaction is None else transaction[1],
+            txnid_most_bits=None if transaction is None else transaction[0],
+        )
+        return command + _CHECKSUM_HEAD.pack(_MAGIC, checksum, size) + metadata
+
+    def _first_message(self) -> OutgoingMessage | None:
+        return None if self.messages is None else self.messages.get(0)
+
+    def _transaction(self) -> tuple[int, int] | None:
+        first = self._first_message()
+        return None if first is None else first.transaction
+
+    def _metadata(self, producer_name: bytes) -> bytes:
+        """``MessageMetadata``: the fields in ascending order, defaults left out."""
+        head = producer_name + b"\x10" + varint(self.sequence_id) + b"\x18" + varint(self.publish_time)
+        first = self._first_message()
+        compressed = b""
+        if self.compression:
+            compressed = b"\x40" + varint(self.compression) + b"\x48" + varint(self.uncompressed_size)
+        if first is not None:
+            head += self._rich_metadata(first, compressed)
+        elif self.is_batch:
+            highest = varint(self.highest_sequence_id)
+            head += compressed + b"\x58" + varint(self.count) + b"\xc0\x01" + highest
+        else:
+            head += compressed
+        return head if self.chunk is None else head + self.chunk.metadata()
+
+    def _rich_metadata(self, first: OutgoingMessage, compressed: bytes) -> bytes:
+        """All fields after ``publish_time``. Of a batch, only what all its messages share is outside."""
+        alone = not self.is_batch
+        parts: list[bytes] = []
+        if alone:
+            for name, value in first.properties:
+                pair = _text(b"\x0a", name) + _text(b"\x12", value)
+                parts += (b"\x22", varint(len(pair)), pair)
+        if first.partition_key is not None:
+            parts.append(_text(b"\x32", first.partition_key))
+        parts += [_text(b"\x3a", cluster) for cluster in first.replicate_to]
+        parts.append(compressed)
+        if not alone:
+            parts += (b"\x58", varint(self.count))
+        elif first.event_time:
+            parts += (b"\x60", varint(first.event_time))
+        if first.schema_version is not None:
+            parts.append(_bytes(b"\x82\x01", first.schema_version))
+        if first.partition_key_b64:
+            parts.append(b"\x88\x01\x01")
+        if first.ordering_key is not None:
+            parts.append(_bytes(b"\x92\x01", first.ordering_key))
+        if first.deliver_at_time:
+            parts += (b"\x98\x01", varint(first.deliver_at_time))
+        if first.transaction is not None:
+            parts += (b"\xb0\x01", varint(first.transaction[1]), b"\xb8\x01", varint(first.transaction[0]))
+        if not alone:
+            parts += (b"\xc0\x01", varint(self.highest_sequence_id))
+        elif first.null_value:
+            parts.append(b"\xc8\x01\x01")
+        return b"".join(parts)
+
+    def metadata_size(self) -> int:
+        """Bytes of the outer metadata beyond ids, times, name and chunk fields."""
+        first = self._first_message()
+        return 0 if first is None else len(self._rich_metadata(first, b""))
+
+    def _what(self) -> str:
+        if self.is_batch:
+            return f"a batch of {self.count} messages from sequence id {self.sequence_id}"
+        return f"the message with sequence id {self.sequence_id}"
+
+    def __repr__(self) -> str:
+        return f"<SendOperation {self.sequence_id}..{self.highest_sequence_id} count={self.count}>"
+
+
+def name_field(producer_name: str) -> bytes:
+    """``MessageMetadata.producer_name`` with its tag and length: the start of every metadata."""
+    return _text(b"\x0a", producer_name)
+
+
+def _text(tag: bytes, value: str) -> bytes:
+    return _bytes(tag, value.encode())
+
+
+def _bytes(tag: bytes, value: bytes) -> bytes:
+    return tag + varint(len(value)) + value
+
+
+def _single_metadata(message: OutgoingMessage, sequence_id: int) -> bytes:
+    return encode_single_metadata(
+        len(message.payload),
+        sequence_id,
+        partition_key=message.partition_key,
+        partition_key_b64=message.partition_key_b64,
+        ordering_key=message.ordering_key,
+        properties=dict(message.properties),
+        event_time=message.event_time,
+        null_value=message.null_value,
+    )

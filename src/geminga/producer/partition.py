@@ -1,0 +1,559 @@
+"""The producer of one partition, without I/O: from a routed message to its receipt.
+
+The owner (a shell in `geminga.client`, or a simulation) calls in with what happened and the time, and
+takes out what to write (`PartitionProducer.take_output`), what has settled (`Agenda.settled`) and when to
+call next (`PartitionProducer.next_deadline`). Nothing here waits, locks or reads a clock; calls for all
+partitions of one producer must not overlap.
+
+The states are in `states`; what a broker's error does to the pending queue is in `send_error` and
+`refused`, after the tables of framing.md section 5 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, cast
+
+from geminga.errors import (
+    AlreadyClosed,
+    ChecksumError,
+    MessageTooBig,
+    NotAllowedError,
+    ProducerBlockedQuotaExceededException,
+    ProducerFenced,
+    PulsarException,
+    Timeout,
+    TopicNotFound,
+    TopicTerminated,
+    from_server,
+)
+from geminga.producer.assembling import Assembler
+from geminga.producer.backlog import Backlog
+from geminga.producer.batching import Batch, KeyedBatches
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.operation import SendOperation, name_field
+from geminga.producer.pending import PendingQueue
+from geminga.producer.routing import Blocked
+from geminga.producer.settings import ProducerAccessMode, ProducerSettings
+from geminga.producer.states import ACCEPTING, ENDED, Input, State, next_state
+from geminga.producer.statistics import PartitionCounters, ProducerStatistics
+from geminga.wire.checksum import Buffer
+from geminga.wire.frames import MAX_MESSAGE_SIZE
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+WRITE_BYTES_MAX = 1 << 20
+"""`PartitionProducer.take_output` returns when it has collected this much; call again for more."""
+
+
+class Verdict(Enum):
+    """What the owner must do after a SEND_ERROR."""
+
+    NOTHING = "nothing"
+    DETACH = "let go of the connection, reconnect with backoff"
+    ENDED = "the producer has ended"
+
+
+class Agenda:
+    """What one producer's partitions ask of their owner.
+
+    ``settled``: operations with an outcome, tokens not called yet. ``writable``: partitions that may have
+    something to write. ``timer_at``: when the owner's timer fires; ``attention`` is set when it would fire
+    too late, or when there is work right now.
+    """
+
+    __slots__ = ("attention", "settled", "timer_at", "writable")
+
+    def __init__(self) -> None:
+        self.settled: list[SendOperation] = []
+        self.writable: dict[PartitionProducer, None] = {}
+        self.timer_at = float("inf")
+        self.attention = False
+
+    def at(self, deadline: float) -> None:
+        """Something is to be done at ``deadline``."""
+        if deadline < self.timer_at:
+            self.attention = True
+
+    def take_settled(self) -> list[SendOperation]:
+        settled, self.settled = self.settled, []
+        return settled
+
+
+class PartitionProducer:
+    """See the module's text. ``index`` is the partition's number, -1 for a topic without partitions.
+
+    ``reclaim`` takes unused leases back from all open batches of the producer and says whether any were.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        index: int,
+        producer_id: int,
+        settings: ProducerSettings,
+        backlog: Backlog,
+        agenda: Agenda,
+        reclaim: Callable[[], bool],
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.producer_id = producer_id
+        self.state = State.NOT_STARTED
+        self.backlog = backlog
+        self.pending = PendingQueue()
+        self.counters = PartitionCounters()
+        self.batch: Batch | KeyedBatches | None = None
+        self.producer_name = settings.producer_name
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self.schema_version = b""
+        self.topic_epoch: int | None = None
+        self.failure: Exception | None = None
+        """Why the state is one of `ENDED`, where that was not asked for."""
+        initial = settings.initial_sequence_id
+        self.last_sequence_id = -1 if initial is None else initial
+        """The highest sequence id with a receipt; the broker's word after the first creation."""
+        self.created_once = False
+        self.connected = False
+        """The producer exists on a connection: frames may be written and receipts come."""
+        self._settings = settings
+        self._agenda = agenda
+        self._reclaim = reclaim
+        self._epoch = 0
+        self._name_field = b""
+        self._last_error: Exception | None = None
+        self.assembler = Assembler(self, settings, self.last_sequence_id + 1)
+
+    def __repr__(self) -> str:
+        return f"<PartitionProducer {self.topic} {self.state.value} pending={len(self.pending)}>"
+
+    def _move(self, kind: Input) -> None:
+        self.state = next_state(self.state, kind)
+
+    # --- creation ---------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        return self.state is State.READY
+
+    def start(self) -> None:
+        """The owner begins to look for the broker."""
+        self._move(Input.START)
+
+    def create_command(self, request_id: int) -> pb.BaseCommand:
+        """PRODUCER, for the first creation or after a reconnect (framing.md section 5)."""
+        settings = self._settings
+        command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
+        body = command.producer
+        body.topic = self.topic
+        body.producer_id = self.producer_id
+        body.request_id = request_id
+        if self.producer_name is not None:
+            body.producer_name = self.producer_name
+        body.user_provided_producer_name = settings.producer_name is not None
+        body.encrypted = settings.encrypted
+        body.epoch = self._epoch
+        body.producer_access_mode = cast("pb.ProducerAccessMode", int(settings.access_mode))
+        for key, value in settings.properties.items():
+            body.metadata.add(key=key, value=value)
+        if settings.schema is not None:
+            body.schema.name = settings.schema.name
+            body.schema.type = cast("pb.Schema.Type", settings.schema.type)
+            body.schema.schema_data = settings.schema.data
+            for key, value in settings.schema.properties:
+                body.schema.properties.add(key=key, value=value)
+        if self.topic_epoch is not None and settings.access_mode is not ProducerAccessMode.Shared:
+            body.topic_epoch = self.topic_epoch
+        if settings.initial_subscription_name is not None:
+            body.initial_subscription_name = settings.initial_subscription_name
+        return command
+
+    def must_wait(self) -> None:
+        """PRODUCER_SUCCESS without ``producer_ready``: another producer has the topic for itself."""
+        self._move(Input.MUST_WAIT)
+
+    def created(self, success: pb.CommandProducerSuccess, max_message_size: int, now: float) -> None:
+        """PRODUCER_SUCCESS. Everything pending is to be written again, in order."""
+        self._move(Input.CREATED)
+        if self.state in ENDED:
+            return
+        self.producer_name = success.producer_name
+        self._name_field = name_field(success.producer_name)
+        self.max_message_size = max_message_size
+        self.schema_version = success.schema_version
+        if success.HasField("topic_epoch"):
+            self.topic_epoch = success.topic_epoch
+        self._last_error = None
+        self.connected = True
+        if not self.created_once:
+            self.created_once = True
+            self._take_over_sequence(success.last_sequence_id)
+        else:
+            self.counters.reconnects += 1
+        self.counters.resent_operations += self.pending.resend_all()
+        self._has_output()
+
+    def _take_over_sequence(self, last_sequence_id: int) -> None:
+        """Go on behind the broker's last id, also with the messages that were taken before it was known."""
+        if self._settings.initial_sequence_id is not None or last_sequence_id < 0:
+            return
+        self.last_sequence_id = last_sequence_id
+        offset = last_sequence_id + 1
+        for operation in self.pending:
+            if operation.automatic:
+                operation.shift(offset)
+        if isinstance(self.batch, KeyedBatches):
+            self.batch.shift(offset)
+        self.assembler.next_sequence_id += offset
+
+    def is_terminal(self, error: Exception) -> bool:
+        """Whether a refused creation is final. Once created, a producer goes on trying after nearly every
+        error, as the Java client does; its messages end with their send time-out."""
+        if isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound)):
+            return True
+        if self.created_once or not isinstance(error, PulsarException):
+            return False
+        return not error.retriable
+
+    def refused(self, error: Exception, now: float) -> None:
+        """A creation failed; the owner tries again or calls `fail`."""
+        self._last_error = error
+        if isinstance(error, ProducerFenced):
+            self._end(Input.FENCED, error, now)
+        elif isinstance(error, TopicTerminated):
+            self._end(Input.TERMINATED, error, now)
+        else:
+            self._move(Input.REFUSED)
+            if isinstance(error, ProducerBlockedQuotaExceededException):
+                # The policy says: fail what waits; creation goes on being tried (framing.md section 13).
+                self._fail_everything(error, now)
+
+    def fail(self, error: Exception, now: float) -> None:
+        """Given up for good: everything pending fails with ``error``."""
+        if isinstance(error, ProducerFenced):
+            self._end(Input.FENCED, error, now)
+        elif isinstance(error, TopicTerminated):
+            self._end(Input.TERMINATED, error, now)
+        else:
+            self._end(Input.FAILED, error, now)
+
+    def disconnected(self, error: Exception | None) -> None:
+        """The connection is lost, or the broker sent CLOSE_PRODUCER. What is pending stays."""
+        self._move(Input.DISCONNECTED)
+        self._epoch += 1
+        self.connected = False
+        if error is not None:
+            self._last_error = error
+
+    # --- messages in ------------------------------------------------------------------------------
+
+    def check_accepting(self) -> None:
+        """Raises `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, or what the creation failed with."""
+        if self.state in ACCEPTING:
+            return
+        failure = self.failure
+        if failure is not None:
+            raise failure
+        raise AlreadyClosed(f"the producer of {self.topic} is {self.state.value}")
+
+    def add(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
+        """Take one message; True: it filled its batch.
+
+        ``message`` is None for a bare payload. Raises `ProducerQueueIsFull` or `MemoryBufferIsFull`,
+        `MessageTooBig`, or what `check_accepting` raises; nothing is kept then.
+        """
+        self.check_accepting()
+        return self.assembler.add(payload, token, message, now)
+
+    def submit(self, operation: SendOperation, now: float) -> None:
+        """Take a ready-made operation; it keeps its sequence ids and counts in bytes only.
+
+        An open batch goes first, so that order is kept. Raises `MemoryBufferIsFull`.
+        """
+        self.check_accepting()
+        memory = self.backlog.memory
+        if not memory.take(operation.size) and not (self._reclaim() and memory.take(operation.size)):
+            raise self.backlog.refusal(0, operation.size, self.topic)
+        self.close_batch()
+        operation.opened_at = now
+        operation.deadline = self.send_deadline(now)
+        self.enqueue(operation)
+
+    def reserve_sequence_ids(self, count: int) -> int:
+        """The first of ``count`` fresh sequence ids for ready-made operations; the open batch goes first."""
+        self.close_batch()
+        first = self.assembler.next_sequence_id
+        self.assembler.next_sequence_id += count
+        return first
+
+    def send_deadline(self, opened_at: float) -> float:
+        timeout = self._settings.send_timeout_seconds
+        return opened_at + timeout if timeout else float("inf")
+
+    def enqueue(self, operation: SendOperation) -> None:
+        """Append to the pending queue."""
+        operation.partition = self
+        self.pending.append(operation)
+        counters = self.counters
+        counters.sent_messages += operation.count
+        counters.sent_batches += 1
+        counters.sent_payload_bytes += operation.size
+        self._agenda.at(operation.deadline)
+        self._has_output()
+
+    def opened_batch(self, deadline: float) -> None:
+        """A batch was opened: the timer must fire by its deadline."""
+        self._agenda.at(deadline)
+
+    def wants_reclaim(self) -> bool:
+        """Nothing is left to take: whether unused leases were given back."""
+        return self._reclaim()
+
+    def close_batch(self) -> SendOperation | None:
+        """End the open batch, if any; returns its (last) operation."""
+        return None if self.batch is None else self.assembler.close_batch()
+
+    # --- output and time --------------------------------------------------------------------------
+
+    def _has_output(self) -> None:
+        if self.pending.next_unsent is not None:
+            self._agenda.writable[self] = None
+            self._agenda.attention = True
+
+    def take_output(self, now: float, now_ms: int) -> list[Buffer]:
+        """The SEND frames to write now, in order; about `WRITE_BYTES_MAX` bytes at a time.
+
+        Stops at an operation that another thread is encoding. Operations that cannot be sent (too big)
+        settle with their error, and those behind them go on.
+        """
+        output: list[Buffer] = []
+        if not self.connected:
+            self._agenda.writable.pop(self, None)
+            return output
+        size = 0
+        pending = self.pending
+        while size < WRITE_BYTES_MAX:
+            operation = pending.next_unsent
+            if operation is None or operation.claimed:
+                self._agenda.writable.pop(self, None)
+                break
+            try:
+                head, body = operation.frame(
+                    self.producer_id, self._name_field, now_ms, self.max_message_size
+                )
+            except MessageTooBig as error:
+                self._too_big(operation, error, now)
+                continue
+            except Exception as error:
+                self._drop(operation, error, now)
+                continue
+            operation.payloads = None
+            operation.sent_at = now
+            output += (head, body)
+            size += len(head) + len(body)
+            pending.sent()
+        self.counters.sent_bytes += size
+        return output
+
+    def _too_big(self, operation: SendOperation, error: MessageTooBig, now: float) -> None:
+        halves = self.assembler.split(operation)
+        if halves is None:
+            self._drop(operation, error, now)
+        else:
+            for half in halves:
+                half.partition = self
+            self.pending.replace_unsent(operation, halves)
+
+    def _drop(self, operation: SendOperation, error: Exception, now: float) -> None:
+        """One operation fails before it is written; all chunks of a message go together."""
+        if operation.chunk is None:
+            self.pending.replace_unsent(operation, ())
+            self._settle(operation, error, now)
+        else:
+            self._fail_one(operation, error, now)
+
+    def next_deadline(self) -> float:
+        """When `tick` must be called; infinity when nothing waits for time."""
+        batch = self.batch
+        deadline = float("inf") if batch is None else batch.deadline
+        head = self.pending.head
+        return deadline if head is None else min(deadline, head.deadline)
+
+    def tick(self, now: float) -> None:
+        """Close a batch that is due or urgent; fail everything when the head's send time-out has passed.
+
+        All that is pending fails together, as in the official clients: what stands behind the head is
+        about as old, and a later message must not succeed where the application repeats an earlier one.
+        """
+        batch = self.batch
+        if batch is not None and (batch.urgent or batch.deadline <= now):
+            self.close_batch()
+        head = self.pending.head
+        if head is not None and head.deadline <= now:
+            self.counters.timeouts += 1
+            cause = f"; last error: {self._last_error}" if self._last_error else ""
+            error = Timeout(
+                f"no receipt from {self.topic} within send_timeout={self._settings.send_timeout_seconds:g} s "
+                f"(the producer is {self.state.value}{cause})"
+            )
+            self._fail_everything(error, now)
+
+    # --- receipts and errors ----------------------------------------------------------------------
+
+    def receipt(
+        self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int, now: float
+    ) -> None:
+        """SEND_RECEIPT. Raises `ProtocolError` when it does not fit what was sent: close the connection."""
+        if not self.connected:
+            return  # from before a reconnect
+        operation = self.pending.match_receipt(sequence_id, highest_sequence_id, ledger_id, entry_id)
+        if operation is None:
+            self.counters.late_receipts += 1
+            return
+        chunk = operation.chunk
+        if chunk is not None and chunk.index == 0:
+            chunk.message.first_ledger_id = operation.ledger_id
+            chunk.message.first_entry_id = operation.entry_id
+        if operation.highest_sequence_id > self.last_sequence_id:
+            self.last_sequence_id = operation.highest_sequence_id
+        self._settle(operation, None, now)
+
+    def send_error(self, code: int, sequence_id: int, message: str, now: float) -> Verdict:
+        """SEND_ERROR, by the table of framing.md section 5."""
+        if not self.connected:
+            return Verdict.NOTHING
+        error = from_server(code, f"{self.topic}: {message}")
+        self._last_error = error
+        if isinstance(error, TopicTerminated):
+            self._end(Input.TERMINATED, error, now)
+            return Verdict.ENDED
+        if isinstance(error, ProducerFenced):
+            self._end(Input.FENCED, error, now)
+            return Verdict.ENDED
+        if isinstance(error, NotAllowedError):
+            operation = self.pending.find_failed(sequence_id)
+            if operation is not None:
+                self._fail_one(operation, error, now)
+            return Verdict.NOTHING
+        if isinstance(error, ChecksumError):
+            self.counters.checksum_errors += 1
+            operation = self.pending.find_failed(sequence_id)
+            if operation is not None and not operation.checksum_is_intact():
+                # Our own copy is damaged: to send it again would only repeat the error.
+                self._fail_one(operation, error, now)
+                return Verdict.NOTHING
+        return Verdict.DETACH
+
+    def _fail_one(self, operation: SendOperation, error: Exception, now: float) -> None:
+        """One message fails: its operation, or all its chunks."""
+        group = [operation]
+        if operation.chunk is not None:
+            whole = operation.chunk.message
+            group = [o for o in self.pending if o.chunk is not None and o.chunk.message is whole]
+        for member in group:
+            self.pending.remove(member)
+            self._settle(member, error, now)
+
+    def _fail_everything(self, error: Exception, now: float) -> None:
+        self.close_batch()
+        for operation in self.pending.take_all():
+            self._settle(operation, error, now)
+        self._agenda.writable.pop(self, None)
+
+    def _settle(self, operation: SendOperation, error: Exception | None, now: float) -> None:
+        """The one way out of the pending queue: permits and bytes go back, the outcome is listed."""
+        operation.error = error
+        self.backlog.give(operation.permits, operation.size)
+        operation.permits = operation.size = 0
+        counters = self.counters
+        if error is None:
+            counters.acknowledged_messages += operation.count
+            counters.latency.add(now - operation.opened_at, operation.count)
+            if operation.ledger_id == -1:
+                counters.duplicates += operation.count
+        else:
+            counters.failed_messages += operation.count
+        operation.payloads = operation.body = operation.head = None
+        self._agenda.settled.append(operation)
+        self._agenda.attention = True
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self, kind: Input, error: Exception, now: float) -> None:
+        self._move(kind)
+        self.connected = False
+        if self.failure is None:
+            self.failure = error
+        self._fail_everything(error, now)
+
+    def close(self, now: float) -> None:
+        """Close was asked for: no more messages; the open batch is closed and may still be written."""
+        self.close_batch()
+        self._move(Input.CLOSE)
+        if self.state in ENDED:
+            self._fail_everything(self._closed_error(), now)
+
+    def closed(self, now: float) -> None:
+        """The broker confirmed, or the owner waits no longer: what is still pending fails."""
+        self._move(Input.CLOSED)
+        self.connected = False
+        self._fail_everything(self._closed_error(), now)
+
+    def _closed_error(self) -> Exception:
+        return self.failure or AlreadyClosed(f"the producer of {self.topic} was closed before the receipt")
+
+    # --- what others ask --------------------------------------------------------------------------
+
+    def blocked(self, now: float) -> Blocked | None:
+        """Why an unkeyed message should step over this partition. One not started yet is not blocked:
+        being chosen starts it."""
+        if self.state is not State.READY and self.state is not State.NOT_STARTED:
+            return Blocked.CONNECTION
+        batch = self.batch
+        unused = 0 if batch is None else batch.leased_count - len(batch)
+        if not self.backlog.own.free and not unused:
+            return Blocked.PERMITS
+        head = self.pending.head
+        if head is not None and now - head.opened_at > self._settings.blocked_after_seconds:
+            return Blocked.AGE
+        return None
+
+    def stepped_over(self, reason: Blocked, now: float) -> None:
+        self.counters.count_step(reason, now)
+
+    def chosen(self, now: float) -> None:
+        self.counters.count_chosen(now)
+
+    def statistics(self) -> ProducerStatistics:
+        """A snapshot."""
+        counters = self.counters
+        latency = counters.latency
+        return ProducerStatistics(
+            topic=self.topic,
+            state=self.state.value,
+            sent_messages=counters.sent_messages,
+            sent_batches=counters.sent_batches,
+            sent_payload_bytes=counters.sent_payload_bytes,
+            sent_bytes=counters.sent_bytes,
+            acknowledged_messages=counters.acknowledged_messages,
+            failed_messages=counters.failed_messages,
+            duplicates=counters.duplicates,
+            late_receipts=counters.late_receipts,
+            timeouts=counters.timeouts,
+            checksum_errors=counters.checksum_errors,
+            resent_operations=counters.resent_operations,
+            reconnects=counters.reconnects,
+            pending_messages=self.pending.messages,
+            pending_operations=len(self.pending),
+            open_batch_messages=0 if self.batch is None else len(self.batch),
+            stepped_over=sum(counters.stepped_over.values()),
+            stepped_over_permits=counters.stepped_over[Blocked.PERMITS],
+            stepped_over_connection=counters.stepped_over[Blocked.CONNECTION],
+            stepped_over_age=counters.stepped_over[Blocked.AGE],
+            stepped_over_seconds=counters.stepped_over_seconds,
+            latency_mean_seconds=latency.mean_seconds,
+            latency_p50_seconds=latency.percentile(0.5),
+            latency_p99_seconds=latency.percentile(0.99),
+            latency_p999_seconds=latency.percentile(0.999),
+        )

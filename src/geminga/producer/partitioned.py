@@ -1,0 +1,211 @@
+"""Step 1: the producer of a topic: one partition producer for each partition, routing, and what they share.
+
+A topic without partitions has one partition producer with index -1. Calls must not overlap; the shell
+holds a lock around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from geminga.errors import PulsarException
+from geminga.ids import TopicName
+from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
+from geminga.producer.batching import CLOSED, Batch
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.partition import Agenda, PartitionProducer
+from geminga.producer.routing import Router
+from geminga.producer.settings import ProducerSettings
+from geminga.producer.states import State
+from geminga.producer.statistics import ProducerStatistics, summed
+
+
+class PartitionedProducer:
+    """The partitions of one topic.
+
+    ``hot`` is the batch that plain messages may join right now; `batching.CLOSED` when routing has to
+    look again. ``new_producer_id`` gives the client's ids; ``random`` numbers in [0, 1).
+    """
+
+    __slots__ = (
+        "_new_producer_id",
+        "_settings",
+        "_topic",
+        "agenda",
+        "hot",
+        "memory",
+        "partitions",
+        "router",
+        "shared",
+        "unstarted",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partitions: int,
+        settings: ProducerSettings,
+        memory: ByteBudget,
+        new_producer_id: Callable[[], int],
+        random: Callable[[], float],
+    ) -> None:
+        self._topic = TopicName.parse(topic)
+        self._settings = settings
+        self._new_producer_id = new_producer_id
+        self.memory = memory
+        self.agenda = Agenda()
+        self.shared = Permits(settings.max_pending_messages_across_partitions if partitions else 0)
+        self.router = Router(settings, random)
+        self.hot: Batch = CLOSED
+        self.partitions: list[PartitionProducer] = []
+        self.unstarted: list[PartitionProducer] = []
+        """Partitions that got a message before they were started: the shell starts them."""
+        if partitions == 0:
+            self._add_partition(str(self._topic), -1)
+        else:
+            self.grow(partitions)
+
+    @property
+    def topic(self) -> str:
+        return str(self._topic)
+
+    @property
+    def partitioned(self) -> bool:
+        return self.partitions[0].index >= 0
+
+    def grow(self, partitions: int) -> list[PartitionProducer]:
+        """The topic has ``partitions`` partitions now; returns the new ones. Fewer are ignored: Pulsar
+        never takes partitions away."""
+        fresh = [
+            self._add_partition(str(self._topic.partition_name(index)), index)
+            for index in range(len(self.partitions), partitions)
+        ]
+        share = partition_share(
+            self._settings.max_pending_messages,
+            self._settings.max_pending_messages_across_partitions,
+            len(self.partitions),
+        )
+        for partition in self.partitions:
+            partition.backlog.own.limit = Permits(share).limit
+        self.hot = CLOSED
+        return fresh
+
+    def _add_partition(self, topic: str, index: int) -> PartitionProducer:
+        partition = PartitionProducer(
+            topic=topic,
+            index=index,
+            producer_id=self._new_producer_id(),
+            settings=self._settings,
+            backlog=Backlog(Permits(self._settings.max_pending_messages), self.shared, self.memory),
+            agenda=self.agenda,
+            reclaim=self.reclaim,
+        )
+        self.partitions.append(partition)
+        return partition
+
+    # --- messages in ------------------------------------------------------------------------------
+
+    def choose(self, message: OutgoingMessage | None, now: float) -> PartitionProducer:
+        """The partition of a message. The custom router is not asked here: it is the application's code
+        and runs without the shell's lock (`Router.of_custom`)."""
+        partitions = self.partitions
+        if len(partitions) == 1:
+            return partitions[0]
+        if message is not None and message.partition_key is not None:
+            return partitions[self.router.of_key(message.partition_key, len(partitions))]
+        return partitions[self.router.of_unkeyed(partitions, now)]
+
+    def add(
+        self,
+        payload: bytes,
+        token: Any,
+        message: OutgoingMessage | None,
+        now: float,
+        *,
+        partition: PartitionProducer | None = None,
+        urgent: bool = False,
+    ) -> None:
+        """Take one message: all but the hottest path. ``urgent``: its sender waits for the receipt.
+
+        Raises what `PartitionProducer.add` raises; then nothing is kept.
+        """
+        keyless = message is None or message.partition_key is None
+        if partition is None:
+            partition = self.choose(message, now)
+        if partition.state is State.NOT_STARTED:
+            self.unstarted.append(partition)
+            partition.start()
+            self.agenda.attention = True
+        self.hot = CLOSED
+        if partition.add(payload, token, message, now) and keyless:
+            self.router.batch_filled(now)
+        batch = partition.batch
+        if batch is not None and urgent:
+            batch.urgent = True
+            self.agenda.attention = True
+        if keyless and type(batch) is Batch and not batch.explicit and _open_to_plain(batch):
+            self.hot = batch
+
+    def reclaim(self) -> bool:
+        """Take unused leases back from all open batches; whether there were any."""
+        self.hot = CLOSED
+        results = [partition.assembler.trim_lease() for partition in self.partitions]
+        return any(results)
+
+    # --- output, time, the end --------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Close batches that are due or urgent, and let send time-outs happen."""
+        for partition in self.partitions:
+            if partition.batch is not None or partition.pending.head is not None:
+                partition.tick(now)
+
+    def close_batches(self) -> None:
+        """End all open batches (flush, close)."""
+        for partition in self.partitions:
+            partition.close_batch()
+
+    def next_deadline(self) -> float:
+        """When `tick` must be called at the latest."""
+        return min(partition.next_deadline() for partition in self.partitions)
+
+    @property
+    def pending_messages(self) -> int:
+        """Messages without a receipt, those in open batches included."""
+        return sum(p.pending.messages + (0 if p.batch is None else len(p.batch)) for p in self.partitions)
+
+    @property
+    def last_sequence_id(self) -> int:
+        return max(partition.last_sequence_id for partition in self.partitions)
+
+    @property
+    def producer_name(self) -> str:
+        for partition in self.partitions:
+            if partition.producer_name is not None:
+                return partition.producer_name
+        return ""
+
+    def check_accepting(self) -> None:
+        """Raises what a message to the first ended partition would raise."""
+        for partition in self.partitions:
+            partition.check_accepting()
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why a partition has ended, if one has."""
+        for partition in self.partitions:
+            if isinstance(partition.failure, PulsarException):
+                return partition.failure
+        return None
+
+    def statistics(self) -> ProducerStatistics:
+        """A snapshot of the whole producer, with each partition's own."""
+        parts = tuple(partition.statistics() for partition in self.partitions)
+        return summed(self.topic, parts)
+
+
+def _open_to_plain(batch: Batch) -> bool:
+    first = batch.first
+    return first is None or (first.schema_version is None and first.transaction is None)

@@ -1,0 +1,140 @@
+"""Steps 10 and 12: what was handed over and has no receipt yet, in order.
+
+Operations stay here from the moment their batch closes until they settle. A part of them, at the front,
+is *in flight* on the current connection; after a reconnect nothing is, and all are written again from
+the start. Receipts come in the order of the sends and must name the head (framing.md section 5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from geminga.errors import ProtocolError
+from geminga.ids import to_signed
+from geminga.producer.operation import SendOperation
+
+
+class PendingQueue:
+    """The ordered pending operations of one partition."""
+
+    __slots__ = ("_queue", "_unsent", "messages")
+
+    def __init__(self) -> None:
+        self._queue: deque[SendOperation] = deque()
+        self._unsent: deque[SendOperation] = deque()
+        self.messages = 0
+        """Messages in all pending operations."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[SendOperation]:
+        return iter(self._queue)
+
+    @property
+    def head(self) -> SendOperation | None:
+        return self._queue[0] if self._queue else None
+
+    @property
+    def tail(self) -> SendOperation | None:
+        return self._queue[-1] if self._queue else None
+
+    @property
+    def in_flight(self) -> int:
+        """Operations that were written to the current connection and have no receipt."""
+        return len(self._queue) - len(self._unsent)
+
+    @property
+    def next_unsent(self) -> SendOperation | None:
+        return self._unsent[0] if self._unsent else None
+
+    def append(self, operation: SendOperation) -> None:
+        self._queue.append(operation)
+        self._unsent.append(operation)
+        self.messages += operation.count
+
+    def sent(self) -> None:
+        """The next unsent operation was written."""
+        self._unsent.popleft()
+
+    def resend_all(self) -> int:
+        """Nothing is in flight any more. Returns how many operations will be written a second time."""
+        repeated = self.in_flight
+        if repeated:
+            for index in range(repeated):
+                self._queue[index].resent = True
+            self._unsent = deque(self._queue)
+        return repeated
+
+    def replace_unsent(self, operation: SendOperation, pieces: Iterable[SendOperation]) -> None:
+        """Put ``pieces`` (none: just drop it) in the place of an operation that is next to be written."""
+        if not self._unsent or self._unsent[0] is not operation:
+            raise RuntimeError("only the next unsent operation can be replaced")
+        fresh = list(pieces)
+        index = self.in_flight
+        self._unsent.popleft()
+        self._unsent.extendleft(reversed(fresh))
+        del self._queue[index]
+        for offset, piece in enumerate(fresh):
+            self._queue.insert(index + offset, piece)
+        self.messages += sum(piece.count for piece in fresh) - operation.count
+
+    def match_receipt(
+        self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
+    ) -> SendOperation | None:
+        """Take the operation that a receipt settles; None for a late receipt, which is ignored.
+
+        The rules are the Java client's: a smaller sequence id than the head's belongs to what has timed
+        out; a larger one, or another highest id, means that the two sides disagree. Raises
+        `ProtocolError` then: the connection must be closed, and everything is sent again.
+        """
+        head = self.head
+        if head is None:
+            return None
+        if not self.in_flight:
+            if sequence_id < head.sequence_id:
+                return None
+            raise ProtocolError(f"a receipt for sequence id {sequence_id} came and nothing is in flight")
+        if sequence_id > head.sequence_id:
+            raise ProtocolError(
+                f"a receipt for sequence id {sequence_id} came while {head.sequence_id} has none yet"
+            )
+        if sequence_id < head.sequence_id:
+            return None
+        highest = to_signed(highest_sequence_id)
+        if highest > sequence_id and highest != head.highest_sequence_id:
+            raise ProtocolError(
+                f"a receipt for sequence ids {sequence_id}..{highest} came while "
+                f"{head.sequence_id}..{head.highest_sequence_id} were sent"
+            )
+        self._take_head()
+        head.ledger_id = to_signed(ledger_id)
+        head.entry_id = to_signed(entry_id)
+        return head
+
+    def find_failed(self, sequence_id: int) -> SendOperation | None:
+        """The operation in flight that a SEND_ERROR names, by its highest sequence id or its first one."""
+        for index in range(self.in_flight):
+            operation = self._queue[index]
+            if sequence_id in (operation.highest_sequence_id, operation.sequence_id):
+                return operation
+        return None
+
+    def remove(self, operation: SendOperation) -> None:
+        """Take an operation out, wherever it is."""
+        self._queue.remove(operation)
+        if operation in self._unsent:
+            self._unsent.remove(operation)
+        self.messages -= operation.count
+
+    def take_all(self) -> list[SendOperation]:
+        """Empty the queue."""
+        operations = list(self._queue)
+        self._queue.clear()
+        self._unsent.clear()
+        self.messages = 0
+        return operations
+
+    def _take_head(self) -> None:
+        self.messages -= self._queue.popleft().count

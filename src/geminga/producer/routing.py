@@ -1,0 +1,135 @@
+"""Step 3: the partition of a message.
+
+A key decides by its hash. Without one, `RoundRobin` or `SinglePartition` names a preferred partition, and
+a blocked one is stepped over: permits used up, connection not ready, or its oldest message waiting too
+long. When every partition is blocked the preferred one is returned and backlog control decides.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from geminga.errors import InvalidMessage
+from geminga.producer.message import OutgoingMessage, RoutedMessage
+from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
+from geminga.wire.hashing import PARTITION_HASHES
+
+
+class Blocked(Enum):
+    """Why a partition is stepped over."""
+
+    PERMITS = "its permits are used up"
+    CONNECTION = "its connection is not ready"
+    AGE = "its oldest message waits too long for a receipt"
+
+
+class RoutedPartition(Protocol):
+    """What routing asks of a partition."""
+
+    def blocked(self, now: float) -> Blocked | None: ...
+
+    def stepped_over(self, reason: Blocked, now: float) -> None: ...
+
+    def chosen(self, now: float) -> None: ...
+
+
+class Router:
+    """Chooses partitions for one producer. ``random`` gives numbers in [0, 1): the start is random, so
+    that many producers do not all begin with the same partition."""
+
+    def __init__(self, settings: ProducerSettings, random: Callable[[], float]) -> None:
+        self._mode = settings.message_routing_mode
+        self._hash = PARTITION_HASHES[settings.hashing_scheme.value]
+        self._custom = settings.message_router
+        self._custom_sees_states = _takes_three(settings.message_router)
+        self._per_message = not settings.batching_enabled
+        self._start = random()
+        self._cursor: int | None = None
+        self._switch_seconds = max(
+            0.001, settings.batching_max_publish_delay_seconds * settings.batching_partition_switch_frequency
+        )
+        self._switch_at = float("-inf")
+
+    @property
+    def custom(self) -> bool:
+        return self._mode is PartitionsRoutingMode.CustomPartition
+
+    def of_key(self, key: str, partitions: int) -> int:
+        """The partition of a key: the same for every message with it as long as the count stays."""
+        return self._hash(key) % partitions
+
+    def of_custom(self, message: OutgoingMessage, states: Sequence[Any]) -> int:
+        """What the application's router says. Raises `InvalidMessage` for a number that is no partition."""
+        assert self._custom is not None
+        view = RoutedMessage(message)
+        count = len(states)
+        chosen = self._custom(view, count, states) if self._custom_sees_states else self._custom(view, count)
+        if not isinstance(chosen, int) or isinstance(chosen, bool) or not 0 <= chosen < count:
+            raise InvalidMessage(
+                f"message_router returned {chosen!r}; allowed: a whole number >= 0 and < {count}"
+            )
+        return chosen
+
+    def of_unkeyed(self, partitions: Sequence[RoutedPartition], now: float) -> int:
+        """The partition for a message without a key; blocked ones are stepped over and told so."""
+        count = len(partitions)
+        if count == 1:
+            return 0
+        preferred = self._preferred(count, now)
+        if self._mode is PartitionsRoutingMode.UseSinglePartition:
+            return preferred
+        skipped: list[tuple[int, Blocked]] = []
+        for step in range(count):
+            index = (preferred + step) % count
+            reason = partitions[index].blocked(now)
+            if reason is None:
+                for behind, why in skipped:
+                    partitions[behind].stepped_over(why, now)
+                if step:
+                    self._move_to(index, now)
+                partitions[index].chosen(now)
+                return index
+            skipped.append((index, reason))
+        return preferred
+
+    def batch_filled(self, now: float) -> None:
+        """The current partition's batch is full: the next message may move on before its time."""
+        self._switch_at = now
+
+    def _preferred(self, count: int, now: float) -> int:
+        cursor = self._cursor
+        if cursor is None:
+            cursor = int(self._start * count) % count
+            self._move_to(cursor, now)
+            return cursor
+        cursor %= count
+        if self._mode is PartitionsRoutingMode.UseSinglePartition:
+            return cursor
+        if self._per_message or now >= self._switch_at:
+            cursor = (cursor + 1) % count
+            self._move_to(cursor, now)
+        return cursor
+
+    def _move_to(self, index: int, now: float) -> None:
+        self._cursor = index
+        self._switch_at = now + self._switch_seconds
+
+
+def _takes_three(router: Callable[..., int] | None) -> bool:
+    """Whether a custom router asks for the partitions' states as its third argument."""
+    if router is None:
+        return False
+    try:
+        parameters = inspect.signature(router).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) >= 3 and all(p.default is p.empty for p in positional[:3])
+
+
+def java_routes_differently(scheme: HashingScheme) -> bool:
+    """Whether a Java producer with its defaults sends the same key to another partition."""
+    return scheme is not HashingScheme.JavaStringHash

@@ -1,0 +1,177 @@
+"""What a producer counts. Counting happens once a batch, never once a message."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from geminga.producer.routing import Blocked
+
+LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(0.0001 * (1 << step) for step in range(20))
+"""Upper bounds of the latency buckets: 0.1 ms doubling to 52 s; the last bucket has none."""
+
+
+class LatencyHistogram:
+    """Times from hand-over to receipt, in buckets that double. Percentiles are bucket bounds."""
+
+    __slots__ = ("_counts", "_sum_seconds", "count")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self.count = 0
+        self._sum_seconds = 0.0
+
+    def add(self, seconds: float, messages: int) -> None:
+        self._counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += messages
+        self.count += messages
+        self._sum_seconds += seconds * messages
+
+    @property
+    def mean_seconds(self) -> float:
+        return self._sum_seconds / self.count if self.count else 0.0
+
+    def percentile(self, fraction: float) -> float:
+        """The bound in seconds that ``fraction`` (0..1) of the messages stayed below; 0 without any."""
+        if not self.count:
+            return 0.0
+        wanted = fraction * self.count
+        seen = 0
+        for bound, bucket in zip(LATENCY_BOUNDS_SECONDS, self._counts, strict=False):
+            seen += bucket
+            if seen and seen >= wanted:
+                return bound
+        return LATENCY_BOUNDS_SECONDS[-1]
+
+
+class PartitionCounters:
+    """The running counts of one partition. Only grows, except what a snapshot reads from elsewhere."""
+
+    __slots__ = (
+        "_blocked_since",
+        "acknowledged_messages",
+        "checksum_errors",
+        "duplicates",
+        "failed_messages",
+        "late_receipts",
+        "latency",
+        "reconnects",
+        "resent_operations",
+        "sent_batches",
+        "sent_bytes",
+        "sent_messages",
+        "sent_payload_bytes",
+        "stepped_over",
+        "stepped_over_seconds",
+        "timeouts",
+    )
+
+    def __init__(self) -> None:
+        self.sent_messages = 0
+        self.sent_batches = 0
+        self.sent_payload_bytes = 0
+        self.sent_bytes = 0
+        self.acknowledged_messages = 0
+        self.failed_messages = 0
+        self.duplicates = 0
+        self.late_receipts = 0
+        self.timeouts = 0
+        self.checksum_errors = 0
+        self.resent_operations = 0
+        self.reconnects = 0
+        self.stepped_over = dict.fromkeys(Blocked, 0)
+        self.stepped_over_seconds = 0.0
+        self.latency = LatencyHistogram()
+        self._blocked_since: float | None = None
+
+    def count_step(self, reason: Blocked, now: float) -> None:
+        """An unkeyed message went past this partition."""
+        self.stepped_over[reason] += 1
+        if self._blocked_since is None:
+            self._blocked_since = now
+
+    def count_chosen(self, now: float) -> None:
+        """The partition took a message again: the time of stepping over ends."""
+        if self._blocked_since is not None:
+            self.stepped_over_seconds += now - self._blocked_since
+            self._blocked_since = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerStatistics:
+    """A snapshot; of one partition, or summed over all with ``partitions`` holding each one's own."""
+
+    topic: str
+    state: str
+    sent_messages: int
+    sent_batches: int
+    sent_payload_bytes: int
+    sent_bytes: int
+    acknowledged_messages: int
+    failed_messages: int
+    duplicates: int
+    late_receipts: int
+    timeouts: int
+    checksum_errors: int
+    resent_operations: int
+    reconnects: int
+    pending_messages: int
+    pending_operations: int
+    open_batch_messages: int
+    stepped_over: int
+    stepped_over_permits: int
+    stepped_over_connection: int
+    stepped_over_age: int
+    stepped_over_seconds: float
+    latency_mean_seconds: float
+    latency_p50_seconds: float
+    latency_p99_seconds: float
+    latency_p999_seconds: float
+    partitions: tuple[ProducerStatistics, ...] = field(default=())
+
+    @property
+    def batch_fill(self) -> float:
+        """Messages a batch, on average."""
+        return self.sent_messages / self.sent_batches if self.sent_batches else 0.0
+
+
+_SUMMED = (
+    "sent_messages",
+    "sent_batches",
+    "sent_payload_bytes",
+    "sent_bytes",
+    "acknowledged_messages",
+    "failed_messages",
+    "duplicates",
+    "late_receipts",
+    "timeouts",
+    "checksum_errors",
+    "resent_operations",
+    "reconnects",
+    "pending_messages",
+    "pending_operations",
+    "open_batch_messages",
+    "stepped_over",
+    "stepped_over_permits",
+    "stepped_over_connection",
+    "stepped_over_age",
+    "stepped_over_seconds",
+)
+
+
+def summed(topic: str, partitions: tuple[ProducerStatistics, ...]) -> ProducerStatistics:
+    """The whole producer's statistics. Percentiles are those of the slowest partition."""
+    totals = {name: sum(getattr(p, name) for p in partitions) for name in _SUMMED}
+    acknowledged = totals["acknowledged_messages"]
+    states = {p.state for p in partitions}
+    return ProducerStatistics(
+        topic=topic,
+        state=states.pop() if len(states) == 1 else "mixed",
+        latency_mean_seconds=sum(p.latency_mean_seconds * p.acknowledged_messages for p in partitions)
+        / max(1, acknowledged),
+        latency_p50_seconds=max((p.latency_p50_seconds for p in partitions), default=0.0),
+        latency_p99_seconds=max((p.latency_p99_seconds for p in partitions), default=0.0),
+        latency_p999_seconds=max((p.latency_p999_seconds for p in partitions), default=0.0),
+        partitions=partitions,
+        **totals,
+    )
