@@ -203,6 +203,7 @@ def decode_batch(payload: Buffer, count: int) -> list[SingleMessage]:
         raise CorruptPayload(f"a batch of {len(data)} bytes cannot hold {count} messages")
     messages: list[SingleMessage] = []
     append = messages.append
+    total = len(data)
     position = 0
     for index in range(count):
         try:
@@ -220,18 +221,19 @@ def decode_batch(payload: Buffer, count: int) -> list[SingleMessage]:
                         sequence_id, start = read_varint(data, start + 1)
                     else:
                         start += 2
-                if start == end:
-                    position = end + payload_size
-                    append(SingleMessage(data[end:position], sequence_id))
+                after = end + payload_size
+                if start == end and after <= total:
+                    append(SingleMessage(data[end:after], sequence_id))
+                    position = after
                     continue
             read = _read_fields(data, position + 4, end)
         except (IndexError, ValueError, struct.error):
             read = None
         message, position = read or _read_message(data, position, index)
         append(message)
-    if position != len(data):
+    if position != total:
         raise CorruptPayload(
-            f"the {count} messages of a batch end at byte {position}; its payload has {len(data)} bytes"
+            f"the {count} messages of a batch end at byte {position}; its payload has {total} bytes"
         )
     return messages
 

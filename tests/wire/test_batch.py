@@ -1,0 +1,305 @@
+"""Batches: recorded ones, the hand-written reader and writer against protobuf, and lying ones."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.errors import CorruptPayload
+from geminga.wire import batch, compression
+from geminga.wire.batch import (
+    FullSingleMessage,
+    SingleMessage,
+    append_full_message,
+    append_message,
+    decode_batch,
+    encode_plain_batch,
+    encode_single_metadata,
+)
+from geminga.wire.metadata import parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+FIELDS = (
+    "payload", "sequence_id", "partition_key", "partition_key_b64", "ordering_key", "properties",
+    "event_time", "null_value", "compacted_out", "null_partition_key",
+)  # fmt: skip
+
+
+def content(message: SingleMessage) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in FIELDS}
+
+
+def piece(metadata: bytes, payload: bytes) -> bytes:
+    return struct.pack(">I", len(metadata)) + metadata + payload
+
+
+def by_protobuf(data: bytes, count: int) -> list[dict[str, Any]]:
+    found, position = [], 0
+    for index in range(count):
+        message, position = batch._read_message(data, position, index)
+        found.append(content(message))
+    assert position == len(data)
+    return found
+
+
+@pytest.fixture(scope="module")
+def batches(recorded: list[Any]) -> list[tuple[Any, bytes, int]]:
+    found = []
+    for record in recorded:
+        if record.entry is None:
+            continue
+        entry = parse_entry(record.entry)
+        metadata = entry.metadata
+        if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys:
+            data = compression.decompress(
+                metadata.compression, entry.payload, metadata.uncompressed_size, limit=1 << 23
+            )
+            found.append((record, data, metadata.num_messages_in_batch))
+    assert len(found) == 20
+    return found
+
+
+# --- recorded batches -------------------------------------------------------------------------------
+
+
+def test_recorded_batches_decode(batches: list[tuple[Any, bytes, int]]) -> None:
+    for record, data, count in batches:
+        messages = decode_batch(data, count)
+        assert len(messages) == count
+        for message, said in zip(messages, record.decoded["batch"], strict=True):
+            metadata = said["metadata"]
+            properties = {pair["key"]: pair["value"] for pair in metadata.get("properties", [])}
+            assert message.payload == said["payload"].encode()
+            assert message.sequence_id == metadata["sequence_id"]
+            assert message.partition_key == metadata.get("partition_key")
+            assert message.event_time == metadata.get("event_time", 0)
+            assert message.properties == properties
+
+
+def test_recorded_batches_are_read_as_protobuf_reads_them(batches: list[tuple[Any, bytes, int]]) -> None:
+    for _, data, count in batches:
+        expected = by_protobuf(data, count)
+        assert [content(message) for message in decode_batch(data, count)] == expected
+        assert [content(message) for message in decode_batch(memoryview(data), count)] == expected
+
+
+def test_recorded_batches_encode_to_the_same_bytes(batches: list[tuple[Any, bytes, int]]) -> None:
+    same = 0
+    for record, data, count in batches:
+        if "partition_key_b64_encoded" in record.decoded["batch"][0]["metadata"]:
+            assert record.client.startswith("java")
+            continue  # Java spells out that it is false; our writer leaves defaults out.
+        pieces: list[bytes] = []
+        for message in decode_batch(data, count):
+            metadata = encode_single_metadata(
+                len(message.payload),
+                message.sequence_id if message.sequence_id >= 0 else None,
+                partition_key=message.partition_key,
+                partition_key_b64=message.partition_key_b64,
+                ordering_key=message.ordering_key,
+                properties=message.properties,
+                event_time=message.event_time,
+                null_value=message.null_value,
+                compacted_out=message.compacted_out,
+                null_partition_key=message.null_partition_key,
+            )
+            append_full_message(pieces, message.payload, metadata)
+        assert b"".join(pieces) == data, record.case
+        same += 1
+    assert same == 12
+
+
+def test_recorded_plain_batches_are_written_by_the_fast_writers(
+    batches: list[tuple[Any, bytes, int]],
+) -> None:
+    same = 0
+    for _, data, count in batches:
+        messages = decode_batch(data, count)
+        first = messages[0].sequence_id
+        if any(type(m) is FullSingleMessage or m.sequence_id != first + i for i, m in enumerate(messages)):
+            continue
+        pieces: list[bytes] = []
+        for message in messages:
+            append_message(pieces, message.payload, message.sequence_id)
+        assert b"".join(pieces) == data
+        assert encode_plain_batch([message.payload for message in messages], first) == data
+        same += 1
+    assert same == 3
+
+
+# --- by hand and by protobuf ------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_messages_are_read_as_protobuf_reads_them(
+    messages_of: Callable[..., st.SearchStrategy[Any]], data: st.DataObject
+) -> None:
+    payloads = data.draw(st.lists(st.binary(max_size=200), max_size=5))
+    pieces = []
+    for payload in payloads:
+        single = data.draw(messages_of(pb.SingleMessageMetadata))
+        single.payload_size = len(payload)
+        pieces.append(piece(single.SerializeToString(), payload))
+    encoded = b"".join(pieces)
+    expected = by_protobuf(encoded, len(payloads))
+    assert [content(message) for message in decode_batch(encoded, len(payloads))] == expected
+    assert [message["payload"] for message in expected] == payloads
+
+
+@given(
+    st.integers(0, (1 << 31) - 1),
+    st.none() | st.integers(0, (1 << 64) - 1),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "partition_key": st.text(max_size=200),
+            "partition_key_b64": st.booleans(),
+            "ordering_key": st.binary(max_size=200),
+            "properties": st.dictionaries(st.text(max_size=5), st.text(max_size=200), max_size=3),
+            "event_time": st.integers(0, (1 << 64) - 1),
+            "null_value": st.booleans(),
+            "compacted_out": st.booleans(),
+            "null_partition_key": st.booleans(),
+        },
+    ),
+)
+def test_metadata_is_written_as_protobuf_writes_it(
+    size: int, sequence: int | None, fields: dict[str, Any]
+) -> None:
+    expected = pb.SingleMessageMetadata(payload_size=size)
+    if sequence is not None:
+        expected.sequence_id = sequence
+    for name, value in fields.items():
+        if name == "properties":
+            for key, text in value.items():
+                expected.properties.add(key=key, value=text)
+        elif value or name in ("partition_key", "ordering_key"):
+            setattr(expected, {"partition_key_b64": "partition_key_b64_encoded"}.get(name, name), value)
+    assert encode_single_metadata(size, sequence, **fields) == expected.SerializeToString()
+
+
+@given(st.lists(st.binary(max_size=300), max_size=10), st.integers(0, (1 << 63) - 1))
+def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
+    encoded = encode_plain_batch(payloads, first)
+    pieces: list[bytes] = []
+    for index, payload in enumerate(payloads):
+        append_message(pieces, payload, first + index)
+    assert b"".join(pieces) == encoded
+    messages = decode_batch(encoded, len(payloads))
+    assert [message.payload for message in messages] == payloads
+    assert [message.sequence_id for message in messages] == list(range(first, first + len(payloads)))
+
+
+def test_what_a_plain_message_lacks() -> None:
+    (message,) = decode_batch(encode_plain_batch([b"payload"], 9), 1)
+    assert type(message) is SingleMessage
+    assert content(message) == {
+        "payload": b"payload", "sequence_id": 9, "partition_key": None, "partition_key_b64": False,
+        "ordering_key": None, "properties": {}, "event_time": 0, "null_value": False, "compacted_out": False,
+        "null_partition_key": False,
+    }  # fmt: skip
+    assert repr(message) == "SingleMessage(7 bytes, sequence_id=9)"
+    with pytest.raises(TypeError):
+        message.properties["shared"] = "by all"  # type: ignore[index]
+
+
+def test_a_message_without_sequence_id() -> None:
+    (message,) = decode_batch(piece(encode_single_metadata(1), b"x"), 1)
+    assert (message.payload, message.sequence_id) == (b"x", -1)
+
+
+def test_a_null_value() -> None:
+    (message,) = decode_batch(piece(encode_single_metadata(0, 1, null_value=True), b""), 1)
+    assert message.null_value
+    assert message.payload == b""
+
+
+def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "PREFIXES_MAX", 10)
+    prefixes = batch._Prefixes()
+    for size in range(100):
+        assert prefixes[size << 4 | 1] == b"\x00\x00\x00\x04\x18" + bytes((size,)) + b"\x40"
+    assert len(prefixes) <= 10
+
+
+# --- lies -------------------------------------------------------------------------------------------
+
+GOOD = encode_plain_batch([b"one", b"two", b"three"], 300)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 2, 4, 5, 1000, (1 << 31) - 1])
+def test_wrong_counts(count: int) -> None:
+    with pytest.raises(CorruptPayload, match=r"batch"):
+        decode_batch(GOOD, count)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (GOOD + b"\x00", "end at byte 38; its payload has 39 bytes"),
+        (piece(b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"x" * 20), "message 0 announces -1 bytes"),
+        (piece(b"\x18\x7f", b"x" * 20), "message 0 announces 127 bytes; 20 are left in the batch"),
+        (piece(b"\x12\x01k\x18\x7f", b"x" * 20), "message 0 announces 127 bytes; 20 are left in the batch"),
+        (piece(b"", b"x" * 20), "the metadata of message 0 of 0 bytes lacks payload_size"),
+        (piece(b"\x40\x01", b"x" * 20), "the metadata of message 0 of 2 bytes lacks payload_size"),
+        (piece(b"\xff\xff", b"x" * 20), "the metadata of message 0 of 2 bytes is no SingleMessageMetadata"),
+        (
+            b"\xff\xff\xff\xff" + b"x" * 20,
+            "the metadata of message 0 ends at byte 4294967299 of a batch of 24",
+        ),
+    ],
+)
+def test_lying_batches(data: bytes, words: str) -> None:
+    with pytest.raises(CorruptPayload, match=words):
+        decode_batch(data, 3 if data.startswith(GOOD) else 1)
+
+
+def test_every_truncation_of_a_batch() -> None:
+    for end in range(len(GOOD)):
+        with pytest.raises(CorruptPayload):
+            decode_batch(GOOD[:end], 3)
+
+
+def test_a_count_beyond_the_payload_costs_nothing() -> None:
+    with pytest.raises(CorruptPayload, match="a batch of 12 bytes cannot hold 2147483647 messages"):
+        decode_batch(GOOD[:12], (1 << 31) - 1)
+
+
+def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
+    metadata = encode_single_metadata(0, partition_key="ab", properties={"cd": "ef"})
+    data = piece(metadata.replace(b"ab", b"a\xff").replace(b"cd", b"\xffd").replace(b"ef", b"\xff\xfe"), b"")
+    (message,) = decode_batch(data, 1)
+    assert message.partition_key == "a�"
+    assert message.properties == {"�d": "��"}
+    assert [content(message)] == by_protobuf(data, 1)
+
+
+@given(st.binary(max_size=200), st.integers(0, 20))
+def test_garbage_raises_nothing_else(data: bytes, count: int) -> None:
+    for encoded in (data, piece(data, b"payload"), GOOD + data):
+        try:
+            decode_batch(encoded, count)
+        except CorruptPayload as error:
+            assert str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mutated_recorded_batches_raise_nothing_else(
+    batches: list[tuple[Any, bytes, int]], seed: int
+) -> None:
+    chance = random.Random(seed)
+    for _, original, count in batches:
+        data = bytearray(original)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(min(len(data), 60))] = chance.randrange(256)
+        try:
+            found = decode_batch(data, count)
+        except CorruptPayload:
+            continue
+        assert [content(message) for message in found] == by_protobuf(bytes(data), count)

@@ -1,0 +1,310 @@
+"""Entries: recorded ones, the broker's hand-written look against protobuf, and damaged ones."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.errors import CorruptPayload
+from geminga.wire import metadata as wire
+from geminga.wire.checksum import crc32c
+from geminga.wire.metadata import EntryHead, RawEntry, build_entry, checksum_matches, parse_entry, peek_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+HEAD_FIELDS = (
+    "num_messages", "is_batch", "publish_time", "producer_name", "sequence_id", "highest_sequence_id",
+    "partition_key", "partition_key_b64", "ordering_key", "event_time", "deliver_at_time", "chunk_id",
+    "num_chunks", "total_chunk_size", "uuid", "marker_type", "encrypted", "null_value", "txnid_least_bits",
+    "txnid_most_bits",
+)  # fmt: skip
+
+
+def content(head: EntryHead) -> dict[str, Any]:
+    return {name: getattr(head, name) for name in HEAD_FIELDS}
+
+
+def by_protobuf(metadata: pb.MessageMetadata) -> dict[str, Any]:
+    return content(wire._full_head(metadata))
+
+
+@pytest.fixture(scope="module")
+def entries(recorded: list[Any]) -> list[Any]:
+    found = [record for record in recorded if record.entry is not None]
+    assert len(found) > 150
+    return found
+
+
+# --- recorded entries -------------------------------------------------------------------------------
+
+
+def test_recorded_checksums_are_right(entries: list[Any]) -> None:
+    checked = 0
+    for record in entries:
+        expected = record.decoded.get("crc32c_ok")
+        assert checksum_matches(record.entry) is expected
+        assert checksum_matches(memoryview(record.entry)) is expected
+        checked += expected is True
+    assert checked > 150
+
+
+def test_recorded_entries_parse(entries: list[Any]) -> None:
+    with_broker_metadata = 0
+    for record in entries:
+        entry = parse_entry(record.entry)
+        said = record.decoded["metadata"]
+        assert entry.metadata.producer_name == said["producer_name"]
+        assert entry.metadata.sequence_id == said["sequence_id"]
+        assert entry.metadata.publish_time == said["publish_time"]
+        assert entry.payload.nbytes == record.decoded["payload_len"]
+        broker = record.decoded.get("brokerEntryMetadata")
+        if broker is None:
+            assert entry.broker_metadata is None
+        else:
+            assert entry.broker_metadata is not None
+            assert entry.broker_metadata.index == broker["index"]
+            assert entry.broker_metadata.broker_timestamp == broker["broker_timestamp"]
+            with_broker_metadata += 1
+    assert with_broker_metadata > 0
+
+
+def test_recorded_entries_are_built_to_the_same_bytes(entries: list[Any]) -> None:
+    same = 0
+    for record in entries:
+        if not record.decoded.get("crc32c"):
+            continue
+        entry = parse_entry(record.entry)
+        built = build_entry(entry.metadata.SerializeToString(), entry.payload)
+        assert record.entry.endswith(built)
+        same += 1
+    assert same > 150
+
+
+def test_recorded_heads_are_read_as_protobuf_reads_them(entries: list[Any]) -> None:
+    by_hand = 0
+    for record in entries:
+        head = peek_entry(record.entry)
+        assert content(head) == by_protobuf(parse_entry(record.entry).metadata)
+        assert content(peek_entry(memoryview(record.entry))) == content(head)
+        by_hand += type(head) is EntryHead
+    assert by_hand > 0.7 * len(entries)
+
+
+# --- layout -----------------------------------------------------------------------------------------
+
+
+def a_metadata(**fields: Any) -> pb.MessageMetadata:
+    return pb.MessageMetadata(
+        **{"producer_name": "p", "sequence_id": 7, "publish_time": 1_700_000_000_000} | fields
+    )
+
+
+def test_an_entry_without_checksum() -> None:
+    metadata = a_metadata().SerializeToString()
+    entry = struct.pack(">I", len(metadata)) + metadata + b"payload"
+    assert checksum_matches(entry) is None
+    parsed = parse_entry(entry)
+    assert bytes(parsed.payload) == b"payload"
+    assert parsed.metadata == a_metadata()
+    assert content(peek_entry(entry)) == by_protobuf(a_metadata())
+
+
+def test_broker_entry_metadata_comes_before_the_checksum() -> None:
+    broker = pb.BrokerEntryMetadata(broker_timestamp=1, index=41)
+    inner = build_entry(a_metadata().SerializeToString(), b"payload")
+    data = broker.SerializeToString()
+    entry = struct.pack(">HI", 0x0E02, len(data)) + data + inner
+    parsed = parse_entry(entry)
+    assert parsed.broker_metadata == broker
+    assert bytes(parsed.payload) == b"payload"
+    assert checksum_matches(entry) is True
+    assert checksum_matches(entry[:-1] + b"!") is False
+    assert content(peek_entry(entry)) == by_protobuf(a_metadata())
+
+
+def test_the_payload_is_a_view_into_the_entry() -> None:
+    entry = build_entry(a_metadata().SerializeToString(), bytes(10_000))
+    payload = parse_entry(entry).payload
+    assert payload.obj is entry
+    assert payload.nbytes == 10_000
+
+
+def test_build_entry_takes_any_buffer() -> None:
+    metadata = a_metadata().SerializeToString()
+    built = build_entry(metadata, b"payload")
+    assert (
+        built == build_entry(metadata, memoryview(b"payload")) == build_entry(metadata, bytearray(b"payload"))
+    )
+    assert built[:2] == b"\x0e\x01"
+    assert int.from_bytes(built[2:6], "big") == crc32c(built[6:])
+
+
+def test_a_wrong_checksum_is_named_and_can_be_ignored() -> None:
+    entry = bytearray(build_entry(a_metadata().SerializeToString(), b"payload"))
+    entry[-1] ^= 1
+    with pytest.raises(CorruptPayload, match=r"has the checksum [0-9a-f]{8} and announces [0-9a-f]{8}"):
+        parse_entry(entry)
+    assert bytes(parse_entry(entry, verify=False).payload) == b"payloae"
+    assert checksum_matches(entry) is False
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("", "ends before its metadata size"),
+        ("00", "ends before its metadata size"),
+        ("0e01", "ends before its metadata size"),
+        ("0e01 00000000", "ends before its metadata size"),
+        ("0e01 00000000 000000", "ends before its metadata size"),
+        ("0e01 48674bc7 00000000", "the metadata of 0 bytes lacks producer_name, sequence_id, publish_time"),
+        ("00000000", "the metadata of 0 bytes lacks producer_name"),
+        ("00000005 0a", "metadata ends at byte 9 of an entry of 5 bytes"),
+        ("ffffffff 0a", "metadata ends at byte 4294967299"),
+        ("00000002 0aff", "the metadata of 2 bytes is no MessageMetadata: 0aff"),
+        ("0e02 00000005 00", "broker entry metadata ends at byte 11 of an entry of 7 bytes"),
+        ("0e02 ffffffff", "broker entry metadata ends at byte 4294967301"),
+    ],
+)
+def test_damaged_entries(entry: str, words: str) -> None:
+    data = bytes.fromhex(entry)
+    with pytest.raises(CorruptPayload, match=words):
+        parse_entry(data, verify=False)
+    with pytest.raises(CorruptPayload, match=words):
+        peek_entry(data)
+
+
+def test_garbage_in_broker_entry_metadata() -> None:
+    entry = b"\x0e\x02\x00\x00\x00\x02\xff\xff" + build_entry(a_metadata().SerializeToString(), b"")
+    with pytest.raises(
+        CorruptPayload, match="the broker entry metadata of 2 bytes is no BrokerEntryMetadata"
+    ):
+        parse_entry(entry)
+
+
+def test_a_checksum_that_is_cut_off() -> None:
+    with pytest.raises(CorruptPayload, match="ends inside its checksum"):
+        checksum_matches(b"\x0e\x01\x00\x00")
+
+
+def test_every_truncation_of_an_entry() -> None:
+    entry = build_entry(a_metadata(partition_key="key", num_messages_in_batch=3).SerializeToString(), b"")
+    for end in range(len(entry)):
+        with pytest.raises(CorruptPayload):
+            parse_entry(entry[:end])
+        with pytest.raises(CorruptPayload):
+            peek_entry(entry[:end])
+
+
+# --- by hand and by protobuf ------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_heads_are_read_as_protobuf_reads_them(
+    messages_of: Callable[..., st.SearchStrategy[Any]], data: st.DataObject
+) -> None:
+    metadata = data.draw(messages_of(pb.MessageMetadata))
+    entry = build_entry(metadata.SerializeToString(), data.draw(st.binary(max_size=20)))
+    assert content(peek_entry(entry)) == by_protobuf(metadata)
+    assert parse_entry(entry).metadata == metadata
+
+
+@given(
+    st.builds(
+        a_metadata,
+        producer_name=st.text(max_size=40),
+        sequence_id=st.integers(0, 1 << 40),
+        publish_time=st.integers(0, 1 << 43),
+        num_messages_in_batch=st.none() | st.integers(-1, 100_000),
+        compression=st.none() | st.integers(0, 4),
+        uncompressed_size=st.none() | st.integers(0, 1 << 24),
+        partition_key=st.none() | st.text(max_size=10),
+        partition_key_b64_encoded=st.none() | st.booleans(),
+        ordering_key=st.none() | st.binary(max_size=10),
+        event_time=st.none() | st.integers(0, 1 << 43),
+        schema_version=st.none() | st.binary(max_size=9),
+        highest_sequence_id=st.none() | st.integers(0, 1 << 40),
+        deliver_at_time=st.none() | st.integers(0, 1 << 43),
+        properties=st.lists(
+            st.builds(pb.KeyValue, key=st.text(max_size=3), value=st.text(max_size=3)), max_size=2
+        ),
+    )
+)
+def test_usual_heads_are_read_as_protobuf_reads_them(metadata: pb.MessageMetadata) -> None:
+    head = peek_entry(build_entry(metadata.SerializeToString(), b"payload"))
+    assert content(head) == by_protobuf(metadata)
+
+
+def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
+    data = a_metadata(producer_name="ab", partition_key="cd").SerializeToString()
+    entry = build_entry(data.replace(b"ab", b"a\xff").replace(b"cd", b"\xffd"), b"")
+    head = peek_entry(entry)
+    assert (head.producer_name, head.partition_key) == ("a�", "�d")
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "REMEMBERED_NAMES_MAX", 10)
+    names, times = wire._Names(), wire._HighTimes()
+    for number in range(100):
+        assert names[b"name %d" % number] == f"name {number}"
+        assert times[bytes((number | 128, 128, 128, 1))] == (number | 1 << 21) << 14
+    assert len(names) <= 10
+    assert len(times) <= 10
+
+
+def test_repr_of_a_head() -> None:
+    head = peek_entry(build_entry(a_metadata().SerializeToString(), b""))
+    assert (
+        repr(head)
+        == "EntryHead(producer_name='p', sequence_id=7, num_messages=1, publish_time=1700000000000)"
+    )
+
+
+def test_raw_entries_pickle() -> None:
+    raw = RawEntry("topic", 1, 2, 3, b"entry", 4, (5,))
+    assert pickle.loads(pickle.dumps(raw)) == raw
+    assert RawEntry("topic", -1, 2, 3, b"").ack_set == ()
+
+
+# --- fuzz -------------------------------------------------------------------------------------------
+
+
+def look(entry: bytes) -> None:
+    """Anything but CorruptPayload is a failure of the test."""
+    for reader in (peek_entry, checksum_matches, lambda e: parse_entry(e, verify=False), parse_entry):
+        try:
+            reader(entry)
+        except CorruptPayload as error:
+            assert str(error)  # noqa: PT017
+
+
+@given(st.binary(max_size=200))
+def test_garbage_raises_nothing_else(data: bytes) -> None:
+    look(data)
+    look(build_entry(data, b""))
+    look(struct.pack(">HI", 0x0E02, len(data)) + data)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mutated_recorded_entries_raise_nothing_else(entries: list[Any], seed: int) -> None:
+    chance = random.Random(seed)
+    for record in entries:
+        data = bytearray(record.entry)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(min(len(data), 100))] = chance.randrange(256)
+        look(bytes(data))
+        _both_readers_agree(bytes(data))
+
+
+def _both_readers_agree(entry: bytes) -> None:
+    """What both accept, both read the same; the hand-written one looks into fewer fields."""
+    try:
+        expected = by_protobuf(parse_entry(entry, verify=False).metadata)
+    except CorruptPayload:
+        return
+    assert content(peek_entry(entry)) == expected
