@@ -1,0 +1,64 @@
+import pytest
+
+from geminga.connection.addresses import Address, ServiceUrl, parse_broker_url
+from geminga.errors import InvalidUrl
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("pulsar://localhost", [Address("localhost", 6650)]),
+        ("pulsar://localhost:7000/", [Address("localhost", 7000)]),
+        (" PULSAR://h:1 ", [Address("h", 1)]),
+        ("pulsar+ssl://h", [Address("h", 6651, True)]),
+        ("pulsar://a:1,b,c:3", [Address("a", 1), Address("b", 6650), Address("c", 3)]),
+        ("pulsar://[::1]:6650", [Address("::1", 6650)]),
+        ("pulsar+ssl://[fe80::1]", [Address("fe80::1", 6651, True)]),
+    ],
+)
+def test_parses(text, addresses):
+    assert list(ServiceUrl.parse(text).addresses) == addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "empty"),
+        (None, "empty"),
+        ("localhost:6650", "no scheme"),
+        ("http://localhost:8080", "REST"),
+        ("kafka://h:9092", "'kafka'"),
+        ("pulsar://", "empty host"),
+        ("pulsar://h:0", "1 to 65535"),
+        ("pulsar://h:65536", "1 to 65535"),
+        ("pulsar://h:http", "'http'"),
+        ("pulsar://h:", "1 to 65535"),
+        ("pulsar://h:1/topic", "path"),
+        ("pulsar://a:1,,b:2", "empty host"),
+        ("pulsar://::1:6650", "brackets"),
+        ("pulsar://[::1", "ipv6"),
+        ("pulsar://h :1", "spaces"),
+        ("pulsar://h:٣", "1 to 65535"),
+    ],
+)
+def test_refuses(text, hint):
+    with pytest.raises(InvalidUrl, match=hint):
+        ServiceUrl.parse(text)
+
+
+def test_user_data_is_refused_and_never_echoed():
+    with pytest.raises(InvalidUrl) as caught:
+        ServiceUrl.parse("pulsar://user:canary-secret@broker:6650")
+    assert "canary-secret" not in str(caught.value)
+    assert "authentication" in str(caught.value)
+
+
+def test_text_forms():
+    assert str(Address("::1", 6650)) == "pulsar://[::1]:6650"
+    assert str(Address("h", 6651, True)) == "pulsar+ssl://h:6651"
+
+
+def test_a_broker_url_names_one_host():
+    assert parse_broker_url("pulsar://b:1") == Address("b", 1)
+    with pytest.raises(InvalidUrl, match="2 hosts"):
+        parse_broker_url("pulsar://a:1,b:2")

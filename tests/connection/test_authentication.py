@@ -1,0 +1,74 @@
+import pytest
+
+from geminga.connection.authentication import (
+    BasicCredentials,
+    Credentials,
+    NoAuthentication,
+    TlsCredentials,
+    TokenCredentials,
+    obtain,
+)
+from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration
+
+CANARY = "canary-0c1d"
+
+
+def test_methods_and_bytes():
+    assert NoAuthentication().credentials() == Credentials("none", b"")
+    assert TokenCredentials(CANARY).credentials() == Credentials("token", CANARY.encode())
+    assert TokenCredentials(lambda: CANARY + "\n").credentials().data == CANARY.encode()
+    assert BasicCredentials("u", "p").credentials() == Credentials("basic", b"u:p")
+    assert TlsCredentials().credentials() == Credentials("tls", b"")
+
+
+def test_basic_from_json():
+    provider = BasicCredentials.from_json('{"username": "u", "password": "p", "method": "oms3.0"}')
+    assert provider.credentials() == Credentials("oms3.0", b"u:p")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"username": "u"}', f'{{"password": "{CANARY}"}}', "nonsense"])
+def test_wrong_json_is_refused_without_echo(text):
+    with pytest.raises(InvalidConfiguration) as caught:
+        BasicCredentials.from_json(text)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("result", [None, "", b"bytes", 7])
+def test_a_supplier_must_return_text(result):
+    with pytest.raises(ErrorGettingAuthenticationData):
+        TokenCredentials(lambda: result).credentials()
+
+
+def test_a_failing_supplier_is_an_authentication_error():
+    def supplier():
+        raise OSError("vault is sealed")
+
+    with pytest.raises(ErrorGettingAuthenticationData, match="vault is sealed"):
+        TokenCredentials(supplier).credentials()
+
+
+def test_only_suppliers_block():
+    assert not TokenCredentials("t").blocking
+    assert TokenCredentials(lambda: "t").blocking
+
+
+def test_secrets_never_show():
+    for thing in (
+        TokenCredentials(CANARY),
+        BasicCredentials("user", CANARY),
+        Credentials("token", CANARY.encode()),
+    ):
+        assert CANARY not in repr(thing)
+        assert CANARY not in str(thing)
+
+
+def test_obtain_wraps_what_a_provider_raises():
+    class Broken:
+        method = "mine"
+        blocking = False
+
+        def credentials(self, challenge=None):
+            raise KeyError("no key")
+
+    with pytest.raises(ErrorGettingAuthenticationData, match="'mine'"):
+        obtain(Broken())

@@ -1,0 +1,394 @@
+"""The connection in virtual time: every state met with every input, and the conversations of framing.md."""
+
+import itertools
+
+import pytest
+
+from geminga.connection import core as connection_core
+from geminga.connection.addresses import Address
+from geminga.connection.authentication import REFRESH_CHALLENGE, Credentials
+from geminga.connection.core import (
+    OWNER_INPUTS,
+    TRANSITIONS,
+    ClientConnection,
+    Connected,
+    CredentialsWanted,
+    HandleClosed,
+    Input,
+    RequestAnswered,
+    RequestTimedOut,
+    State,
+    TopicMoved,
+    WatchUpdate,
+)
+from geminga.errors import (
+    AuthenticationError,
+    ConnectError,
+    FrameTooLarge,
+    ProtocolError,
+    ServiceUnitNotReady,
+    Timeout,
+)
+from geminga.wire.frames import (
+    FRAME_PADDING,
+    MAX_MESSAGE_SIZE,
+    FrameDecoder,
+    encode_command,
+    encode_message,
+    encode_send_receipt,
+)
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+NOW = 1000.0
+UNSOLICITED = (1 << 64) - 1
+
+
+def make(**arguments) -> ClientConnection:
+    arguments.setdefault("now", NOW)
+    arguments.setdefault("peer", "pulsar://broker:6650")
+    return ClientConnection(Credentials("token", b"secret"), **arguments)
+
+
+def command(type_: int, field: str, **values) -> pb.BaseCommand:
+    result = pb.BaseCommand(type=type_)
+    body = getattr(result, field)
+    body.SetInParent()
+    for name, value in values.items():
+        setattr(body, name, value)
+    return result
+
+
+def connected(**values) -> bytes:
+    values.setdefault("server_version", "test")
+    return encode_command(command(pb.BaseCommand.CONNECTED, "connected", **values))
+
+
+def challenge(data: bytes = REFRESH_CHALLENGE) -> bytes:
+    result = command(pb.BaseCommand.AUTH_CHALLENGE, "authChallenge")
+    result.authChallenge.challenge.auth_method_name = "token"
+    result.authChallenge.challenge.auth_data = data
+    return encode_command(result)
+
+
+PING = encode_command(command(pb.BaseCommand.PING, "ping"))
+PONG = encode_command(command(pb.BaseCommand.PONG, "pong"))
+
+
+def success(request_id: int) -> bytes:
+    return encode_command(command(pb.BaseCommand.SUCCESS, "success", request_id=request_id))
+
+
+def sent(connection: ClientConnection) -> list[pb.BaseCommand]:
+    return [frame.command for frame in FrameDecoder().feed(b"".join(connection.take_output()))]
+
+
+def ready(**arguments) -> ClientConnection:
+    connection = make(**arguments)
+    connection.start(NOW)
+    connection.receive(connected(), NOW)
+    connection.take_output()
+    return connection
+
+
+def in_state(state: State) -> ClientConnection:
+    connection = make()
+    if state is State.START:
+        return connection
+    connection.start(NOW)
+    if state is State.CHALLENGED:
+        connection.receive(challenge(), NOW)
+    elif state is State.READY:
+        connection.receive(connected(), NOW)
+    elif state is State.CLOSED:
+        connection.close()
+    connection.take_output()
+    assert connection.state is state
+    return connection
+
+
+def lookup_command(request_id: int) -> pb.BaseCommand:
+    return command(pb.BaseCommand.LOOKUP, "lookupTopic", topic="t", request_id=request_id)
+
+
+INPUTS = {
+    Input.OPENED: lambda c: c.start(NOW),
+    Input.CREDENTIALS: lambda c: c.give_credentials(Credentials("token", b"x")),
+    Input.REQUEST: lambda c: c.request(lookup_command(5), 5, NOW + 30),
+    Input.CLOSE: lambda c: c.close(),
+    Input.CONNECTED: lambda c: c.receive(connected(), NOW),
+    Input.CHALLENGE: lambda c: c.receive(challenge(), NOW),
+    Input.ANSWER: lambda c: c.receive(success(5), NOW),
+    Input.HANDLE_FRAME: lambda c: c.receive(encode_send_receipt(1, 2, None, 3, 4), NOW),
+    Input.PING: lambda c: c.receive(PING, NOW),
+    Input.PONG: lambda c: c.receive(PONG, NOW),
+}
+
+
+@pytest.mark.parametrize(("state", "kind"), list(itertools.product(State, Input)), ids=str)
+def test_every_state_with_every_input(state, kind):
+    connection = in_state(state)
+    target = TRANSITIONS.get((state, kind))
+    if kind is Input.REQUEST and state is not State.READY:
+        with pytest.raises(ConnectError, match=state.value):
+            INPUTS[kind](connection)
+        assert connection.state is state
+    elif target is None and kind in OWNER_INPUTS:
+        with pytest.raises(RuntimeError):
+            INPUTS[kind](connection)
+    elif target is None and state is State.CLOSED:
+        INPUTS[kind](connection)  # what still arrives after the end is dropped
+        assert connection.state is State.CLOSED
+        assert connection.take_output() == []
+    elif target is None:
+        with pytest.raises(ProtocolError, match=state.value):
+            INPUTS[kind](connection)
+        assert connection.state is state
+    elif kind is Input.ANSWER and state in (State.HANDSHAKE, State.CHALLENGED):
+        with pytest.raises(ProtocolError, match="before CONNECTED"):
+            INPUTS[kind](connection)
+        assert connection.state is State.CLOSED
+    else:
+        INPUTS[kind](connection)
+        assert connection.state is target
+
+
+def test_the_table_names_known_states_and_inputs_only():
+    for (state, kind), target in TRANSITIONS.items():
+        assert isinstance(state, State)
+        assert isinstance(kind, Input)
+        assert isinstance(target, State)
+    # Every state can end, and every state but the start can be reached.
+    assert all((state, Input.CLOSE) in TRANSITIONS for state in State)
+    assert set(TRANSITIONS.values()) == set(State) - {State.START}
+
+
+def test_handshake():
+    connection = make(proxy_to_broker="broker-7:6650")
+    connection.start(NOW)
+    (connect,) = sent(connection)
+    body = connect.connect
+    assert connect.type == pb.BaseCommand.CONNECT
+    assert body.client_version.startswith("Geminga-v")
+    assert (body.auth_method_name, body.auth_data) == ("token", b"secret")
+    assert body.proxy_to_broker_url == "broker-7:6650"
+    assert body.protocol_version == 21
+    assert body.feature_flags.supports_auth_refresh
+    (event,) = connection.receive(connected(protocol_version=20, max_message_size=1234), NOW)
+    assert event == Connected("test", 20, 1234, False)
+    assert connection.max_message_size == 1234
+
+
+def test_the_announced_message_size_bounds_frames():
+    connection = ready()
+    assert connection.max_message_size == MAX_MESSAGE_SIZE
+    connection = make()
+    connection.start(NOW)
+    connection.receive(connected(max_message_size=1000), NOW)
+    too_large = (1000 + FRAME_PADDING).to_bytes(4, "big") + bytes(4)
+    with pytest.raises(FrameTooLarge):
+        connection.receive(too_large, NOW)
+
+
+def test_an_absurd_announced_message_size_is_not_believed():
+    connection = make()
+    connection.start(NOW)
+    connection.receive(connected(max_message_size=2**31 - 1), NOW)
+    assert connection.max_message_size == connection_core.ANNOUNCED_MESSAGE_SIZE_MAX
+
+
+def test_bytes_may_come_one_by_one():
+    connection = make()
+    connection.start(NOW)
+    events = [event for byte in connected() for event in connection.receive(bytes([byte]), NOW)]
+    assert [type(event) for event in events] == [Connected]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(pb.AuthenticationError, AuthenticationError), (pb.ServiceNotReady, ServiceUnitNotReady)],
+)
+def test_a_refused_handshake_raises_what_the_broker_reported(code, expected):
+    connection = make()
+    connection.start(NOW)
+    refusal = command(pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=code, message="no")
+    with pytest.raises(expected, match="refused the connection: no"):
+        connection.receive(encode_command(refusal), NOW)
+
+
+def test_handshake_deadline():
+    connection = make(handshake_timeout_seconds=10.0)
+    connection.start(NOW)
+    assert connection.next_deadline() == NOW + 10
+    assert connection.tick(NOW + 9.9) == []
+    with pytest.raises(Timeout, match="10 s"):
+        connection.tick(NOW + 10)
+
+
+def test_multi_step_authentication():
+    connection = make()
+    connection.start(NOW)
+    connection.take_output()
+    assert connection.receive(challenge(b"step-1"), NOW) == [CredentialsWanted("token", b"step-1")]
+    connection.give_credentials(Credentials("token", b"answer-1"))
+    (response,) = sent(connection)
+    assert response.authResponse.response.auth_data == b"answer-1"
+    assert [type(event) for event in connection.receive(connected(), NOW)] == [Connected]
+
+
+def test_credentials_are_refreshed_while_ready():
+    connection = ready()
+    assert connection.receive(challenge(), NOW) == [CredentialsWanted("token", REFRESH_CHALLENGE)]
+    connection.give_credentials(Credentials("token", b"fresh"))
+    (response,) = sent(connection)
+    assert response.authResponse.response.auth_method_name == "token"
+    assert response.authResponse.response.auth_data == b"fresh"
+    assert connection.state is State.READY
+
+
+def test_credentials_for_a_connection_that_ended_go_nowhere():
+    connection = ready()
+    connection.receive(challenge(), NOW)
+    connection.close()
+    connection.give_credentials(Credentials("token", b"late"))
+    assert connection.take_output() == []
+
+
+def test_ping_is_answered_in_the_order_of_frames():
+    connection = ready()
+    connection.receive(PING + PING, NOW)
+    assert [c.type for c in sent(connection)] == [pb.BaseCommand.PONG] * 2
+
+
+def test_keepalive_pings_and_detects_silence():
+    connection = ready(keepalive_interval_seconds=30.0)
+    assert connection.next_deadline() == NOW + 30
+    assert connection.tick(NOW + 30) == []
+    assert [c.type for c in sent(connection)] == [pb.BaseCommand.PING]
+    connection.receive(PONG, NOW + 31)
+    assert connection.tick(NOW + 61) == []
+    connection.take_output()
+    with pytest.raises(ConnectError, match="sent nothing for 60 s"):
+        connection.tick(NOW + 91)
+
+
+def test_requests_are_answered_by_id_in_any_order():
+    connection = ready()
+    for request_id in (1, 2, 3):
+        connection.request(lookup_command(request_id), request_id, NOW + 30)
+    assert [c.lookupTopic.request_id for c in sent(connection)] == [1, 2, 3]
+    events = connection.receive(success(3) + success(1), NOW)
+    assert [event.request_id for event in events] == [3, 1]
+    assert all(isinstance(event, RequestAnswered) for event in events)
+
+
+def test_an_unknown_or_late_answer_is_dropped():
+    connection = ready()
+    connection.request(lookup_command(1), 1, NOW + 5)
+    assert connection.receive(success(99), NOW) == []
+    assert connection.next_deadline() == NOW + 5
+    assert connection.tick(NOW + 5) == [RequestTimedOut(1)]
+    assert connection.receive(success(1), NOW + 6) == []
+
+
+def test_an_abandoned_request_is_dropped():
+    connection = ready()
+    connection.request(lookup_command(1), 1, NOW + 5)
+    connection.abandon(1)
+    assert connection.receive(success(1), NOW) == []
+
+
+def test_close_returns_the_unanswered():
+    connection = ready()
+    connection.request(lookup_command(1), 1, NOW + 5)
+    connection.request(lookup_command(2), 2, NOW + 5)
+    connection.receive(success(1), NOW)
+    assert connection.close() == [2]
+    assert connection.close() == []
+    assert connection.next_deadline() == float("inf")
+
+
+def producer_success(ready_: bool) -> bytes:
+    result = command(
+        pb.BaseCommand.PRODUCER_SUCCESS,
+        "producer_success",
+        request_id=4,
+        producer_name="p",
+        producer_ready=ready_,
+    )
+    return encode_command(result)
+
+
+def test_a_wait_for_exclusive_access_outlasts_the_request_deadline():
+    connection = ready(keepalive_interval_seconds=1000.0)
+    connection.request(lookup_command(4), 4, NOW + 5)
+    assert connection.receive(producer_success(False), NOW) == []
+    assert connection.tick(NOW + 500) == []
+    (event,) = connection.receive(producer_success(True), NOW + 501)
+    assert event.request_id == 4
+
+
+def test_handle_frames_pass_through_in_order():
+    connection = ready()
+    entry = b"\x00\x00\x00\x00"
+    data = encode_message(9, 1, 2, -1, len(entry)) + entry + encode_send_receipt(7, 1, None, 3, 4)
+    message, receipt = connection.receive(data, NOW)
+    assert message.message.consumer_id == 9
+    assert receipt.receipt.producer_id == 7
+
+
+def test_close_commands_carry_the_assigned_broker():
+    connection = ready()
+    close = command(
+        pb.BaseCommand.CLOSE_PRODUCER,
+        "close_producer",
+        producer_id=3,
+        request_id=UNSOLICITED,
+        assignedBrokerServiceUrl="pulsar://other:6650",
+    )
+    assert connection.receive(encode_command(close), NOW) == [HandleClosed(True, 3, Address("other", 6650))]
+    close = command(pb.BaseCommand.CLOSE_CONSUMER, "close_consumer", consumer_id=4, request_id=UNSOLICITED)
+    assert connection.receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
+
+
+def test_a_useless_assigned_broker_is_only_a_lost_hint():
+    close = command(
+        pb.BaseCommand.CLOSE_CONSUMER,
+        "close_consumer",
+        consumer_id=4,
+        request_id=UNSOLICITED,
+        assignedBrokerServiceUrl="gopher://x",
+    )
+    assert ready().receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
+
+
+def test_topic_migration_and_watch_updates():
+    moved = command(
+        pb.BaseCommand.TOPIC_MIGRATED,
+        "topicMigrated",
+        resource_id=3,
+        resource_type=pb.CommandTopicMigrated.Producer,
+        brokerServiceUrl="pulsar://green:6650",
+    )
+    assert ready().receive(encode_command(moved), NOW) == [TopicMoved(True, 3, "pulsar://green:6650")]
+    update = command(pb.BaseCommand.WATCH_TOPIC_UPDATE, "watchTopicUpdate", watcher_id=1, topics_hash="0")
+    (event,) = ready().receive(encode_command(update), NOW)
+    assert isinstance(event, WatchUpdate)
+
+
+def test_a_command_for_brokers_is_the_peers_fault():
+    with pytest.raises(ProtocolError, match="which no client accepts"):
+        ready().receive(encode_command(lookup_command(1)), NOW)
+
+
+def test_tls_bytes_on_the_plain_port():
+    connection = make()
+    connection.start(NOW)
+    with pytest.raises(ProtocolError):
+        connection.receive(bytes.fromhex("160301020001000001fc0303") + bytes(600), NOW)
+
+
+def test_secrets_leave_memory_after_connect():
+    connection = make()
+    connection.start(NOW)
+    connection.take_output()
+    assert b"secret" not in repr(vars(connection)).encode()

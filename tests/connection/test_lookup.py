@@ -1,0 +1,69 @@
+import pytest
+
+from geminga.connection.addresses import Address
+from geminga.connection.lookup import REDIRECTS_MAX, AskBroker, BrokerPlace, TopicLookup
+from geminga.errors import LookupError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+
+
+def answer(kind, url="pulsar://b:1", tls_url="pulsar+ssl://b:2", **fields):
+    command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    body = command.lookupTopicResponse
+    body.response = kind
+    body.request_id = 1
+    body.brokerServiceUrl = url
+    body.brokerServiceUrlTls = tls_url
+    for name, value in fields.items():
+        setattr(body, name, value)
+    return command
+
+
+CONNECT = pb.CommandLookupTopicResponse.Connect
+REDIRECT = pb.CommandLookupTopicResponse.Redirect
+
+
+def test_starts_at_the_service_url():
+    assert TopicLookup(TOPIC, tls=False).question == AskBroker(None, False)
+
+
+def test_connect_ends_it():
+    assert TopicLookup(TOPIC, tls=False).answered(answer(CONNECT)) == BrokerPlace(Address("b", 1))
+    assert TopicLookup(TOPIC, tls=True).answered(answer(CONNECT)) == BrokerPlace(Address("b", 2, True))
+
+
+def test_a_proxied_broker_is_reached_through_the_service_url():
+    place = TopicLookup(TOPIC, tls=False).answered(answer(CONNECT, proxy_through_service_url=True))
+    assert place == BrokerPlace(Address("b", 1), through_service_url=True)
+
+
+def test_redirects_pass_authoritative_on():
+    lookup = TopicLookup(TOPIC, tls=False)
+    assert lookup.answered(answer(REDIRECT, "pulsar://c:3", authoritative=True)) is None
+    assert lookup.question == AskBroker(Address("c", 3), True)
+    assert lookup.answered(answer(REDIRECT, "pulsar://d:4")) is None
+    assert lookup.question == AskBroker(Address("d", 4), False)
+    assert lookup.answered(answer(CONNECT, "pulsar://e:5")) == BrokerPlace(Address("e", 5))
+
+
+def test_a_proxied_redirect_asks_the_service_url_again():
+    lookup = TopicLookup(TOPIC, tls=False)
+    lookup.answered(answer(REDIRECT, proxy_through_service_url=True, authoritative=True))
+    assert lookup.question == AskBroker(None, True)
+
+
+def test_twenty_redirects_are_followed_and_no_more():
+    lookup = TopicLookup(TOPIC, tls=False)
+    for _ in range(REDIRECTS_MAX):
+        assert lookup.answered(answer(REDIRECT)) is None
+    with pytest.raises(LookupError, match="more than 20 times"):
+        lookup.answered(answer(REDIRECT))
+
+
+@pytest.mark.parametrize(
+    ("tls", "urls"), [(False, {"url": ""}), (True, {"tls_url": ""}), (False, {"url": "nonsense"})]
+)
+def test_an_answer_without_a_usable_address(tls, urls):
+    with pytest.raises(LookupError, match=TOPIC):
+        TopicLookup(TOPIC, tls=tls).answered(answer(CONNECT, **urls))

@@ -1,0 +1,29 @@
+import pytest
+
+from geminga.connection.partitions import PARTITIONS_MAX, partition_count, partition_names
+from geminga.errors import InvalidTopicName, ProtocolError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def answer(count):
+    command = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    command.partitionMetadataResponse.partitions = count
+    return command
+
+
+def test_count():
+    assert partition_count(answer(0)) == 0
+    assert partition_count(answer(7)) == 7
+    with pytest.raises(ProtocolError, match="4294967295"):
+        partition_count(answer(0xFFFFFFFF))
+    assert partition_count(answer(PARTITIONS_MAX)) == PARTITIONS_MAX
+
+
+def test_names():
+    assert partition_names("t", 0) == ["persistent://public/default/t"]
+    assert partition_names("t", 2) == [
+        "persistent://public/default/t-partition-0",
+        "persistent://public/default/t-partition-1",
+    ]
+    with pytest.raises(InvalidTopicName):
+        partition_names("a/b", 1)

@@ -1,0 +1,61 @@
+"""What official brokers sent to official clients goes through the connection without a complaint."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from geminga.connection.authentication import Credentials
+from geminga.connection.core import HANDLE_FRAMES, ClientConnection, RequestAnswered, State
+from geminga.connection.requests import ANSWERS, is_interim, request_id_of
+from geminga.errors import ServerReportedError
+from geminga.wire.frames import FrameDecoder
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
+
+
+def conversations():
+    found = defaultdict(list)
+    for line in VECTORS.read_text().splitlines():
+        record = json.loads(line)
+        if record["direction"] == "broker_to_client":
+            found[f"{record['case']}-{record['conn']}"].append(bytes.fromhex(record["hex"]))
+    return found
+
+
+CONVERSATIONS = conversations()
+
+
+def first_type(frames):
+    return FrameDecoder().feed(frames[0])[0].type
+
+
+@pytest.mark.parametrize("name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.CONNECTED])
+def test_replay(name):
+    frames = CONVERSATIONS[name]
+    connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
+    connection.start(0.0)
+    expected = answered = handed_on = delivered = 0
+    for data in frames:
+        (frame,) = FrameDecoder().feed(data)
+        if frame.type in ANSWERS and not is_interim(frame.command):
+            request_id = request_id_of(frame.command)
+            if connection.state is State.READY:
+                connection.request(pb.BaseCommand(type=pb.BaseCommand.PING, ping={}), request_id, 1e9)
+                expected += 1
+        handed_on += frame.type in HANDLE_FRAMES
+        events = connection.receive(data, 1.0)
+        answered += sum(isinstance(event, RequestAnswered) for event in events)
+        delivered += sum(getattr(event, "type", None) in HANDLE_FRAMES for event in events)
+    assert answered == expected
+    assert delivered == handed_on
+
+
+@pytest.mark.parametrize("name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.ERROR])
+def test_refused_handshakes(name):
+    connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
+    connection.start(0.0)
+    with pytest.raises(ServerReportedError):
+        connection.receive(CONVERSATIONS[name][0], 1.0)
