@@ -123,10 +123,14 @@ class MessageId:
         from geminga.wire.proto import pulsar_wire_pb2 as pb
 
         data = pb.MessageIdData()
+        reason: DecodeError | None = None
         try:
             data.ParseFromString(bytes(message_id_bytes))
         except DecodeError as error:
-            raise ValueError(f"not the bytes of a message id: {bytes(message_id_bytes)[:40].hex()}") from error
+            reason = error
+        if reason is not None or not data.IsInitialized():
+            shown = bytes(message_id_bytes)[:40].hex()
+            raise ValueError(f"not the bytes of a message id: {shown}") from reason
         return MessageId.from_wire(data, topic=topic or "")
 
     @staticmethod

@@ -1,0 +1,101 @@
+"""Settings' checks: a refusal names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga import config
+from geminga.errors import InvalidConfiguration
+
+
+def refusal(check: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(InvalidConfiguration) as caught:
+        check("field_name", *arguments, **options)
+    return str(caught.value)
+
+
+def test_refuse_names_all_three() -> None:
+    assert refusal(config.refuse, 5, "less") == "field_name=5 is not allowed; allowed: less"
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, None), (0, None), (None, 10), (0, 10), (5, 5)])
+def test_whole_numbers_in_range(low: int | None, high: int | None) -> None:
+    assert config.check_int("field_name", 5, low, high) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "allowed"),
+    [
+        (-1, 0, None, "a whole number >= 0"),
+        (11, None, 10, "a whole number <= 10"),
+        (11, 0, 10, "a whole number >= 0 and <= 10"),
+        (True, 0, 10, "a whole number >= 0 and <= 10"),
+        (1.0, None, None, "a whole number"),
+        ("1", None, None, "a whole number"),
+        (None, None, None, "a whole number"),
+    ],
+)
+def test_whole_numbers_out_of_range(value: Any, low: int | None, high: int | None, allowed: str) -> None:
+    message = refusal(config.check_int, value, low, high)
+    assert message == f"field_name={value!r} is not allowed; allowed: {allowed}"
+
+
+def test_seconds_in_range() -> None:
+    assert config.check_seconds("field_name", 0) == 0.0
+    assert type(config.check_seconds("field_name", 3)) is float
+    assert config.check_seconds("field_name", 0.5, 0.1, 0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    "value", [-0.1, float("nan"), float("inf"), float("-inf"), True, "1", None, 61], ids=repr
+)
+def test_seconds_out_of_range(value: Any) -> None:
+    message = refusal(config.check_seconds, value, 0.0, 60)
+    assert message == f"field_name={value!r} is not allowed; allowed: a number of seconds >= 0.0 and <= 60"
+
+
+def test_types() -> None:
+    assert config.check_type("field_name", "x", str) == "x"
+    assert config.check_type("field_name", None, str, optional=True) is None
+    assert config.check_type("field_name", True, bool) is True
+    assert config.check_type("field_name", b"", str, bytes) == b""
+
+
+@pytest.mark.parametrize(
+    ("value", "types", "optional", "allowed"),
+    [
+        (None, (str,), False, "str"),
+        (5, (str,), True, "str or None"),
+        (5, (str, bytes), False, "str or bytes"),
+        (True, (int,), False, "int"),
+    ],
+)
+def test_wrong_types(value: Any, types: tuple[type, ...], optional: bool, allowed: str) -> None:
+    assert refusal(config.check_type, value, *types, optional=optional).endswith(f"; allowed: {allowed}")
+
+
+def test_choices() -> None:
+    assert config.check_choice("field_name", "LZ4", ("NONE", "LZ4")) == "LZ4"
+
+
+def test_a_choice_that_is_nearly_right() -> None:
+    message = refusal(config.check_choice, "lz-4", ("NONE", "LZ4", "ZSTD"))
+    assert message == (
+        "field_name='lz-4' is not allowed; allowed: 'NONE', 'LZ4', 'ZSTD' (did you mean 'LZ4'?)"
+    )
+
+
+def test_a_choice_that_is_nothing_like_it() -> None:
+    assert refusal(config.check_choice, 5, ("NONE", "LZ4")) == (
+        "field_name=5 is not allowed; allowed: 'NONE', 'LZ4'"
+    )
+
+
+def test_suggestions() -> None:
+    known = ["startingOffsets", "endingOffsets", "topic"]
+    assert config.suggestion("startingoffset", known) == " (did you mean 'startingOffsets'?)"
+    assert config.suggestion("STARTINGOFFSETS", known) == " (did you mean 'startingOffsets'?)"
+    assert config.suggestion("x", known) == ""
+    assert config.suggestion("x", []) == ""

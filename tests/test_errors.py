@@ -1,0 +1,96 @@
+"""The error tree: every class pickles, and every code of the protocol has its class."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from geminga import errors
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def classes(
+    root: type[errors.PulsarException] = errors.PulsarException,
+) -> Iterator[type[errors.PulsarException]]:
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from classes(child)
+
+
+ALL = sorted(set(classes()), key=lambda cls: cls.__name__)
+BRANCHES = (
+    errors.UsageError,
+    errors.PeerError,
+    errors.ServerReportedError,
+    errors.TransientError,
+    errors.StoreError,
+)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_every_class_pickles_and_keeps_its_message(cls: type[errors.PulsarException]) -> None:
+    error = cls("topic 'x' is not there; create it first")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is cls
+    assert str(again) == str(error)
+    assert again.retriable is cls.retriable
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_every_class_is_on_a_branch(cls: type[errors.PulsarException]) -> None:
+    assert getattr(errors, cls.__name__) is cls
+    assert cls is errors.PulsarException or issubclass(cls, BRANCHES)
+    assert isinstance(cls.retriable, bool)
+
+
+@pytest.mark.parametrize("value", list(pb.ServerError.DESCRIPTOR.values), ids=lambda value: value.name)
+def test_every_code_has_its_class(value: object) -> None:
+    number = value.number  # type: ignore[attr-defined]
+    error = errors.from_server(number, "what the broker said")
+    assert type(error) is errors.SERVER_ERRORS[number]
+    assert error.code == number
+    assert str(error) == "what the broker said"
+
+
+def test_codes_are_neither_shared_nor_invented() -> None:
+    codes = {value.number for value in pb.ServerError.DESCRIPTOR.values}
+    assert set(errors.SERVER_ERRORS) == codes
+    assert len(set(errors.SERVER_ERRORS.values())) == len(codes)
+
+
+def test_a_code_that_is_newer_than_ours() -> None:
+    error = errors.from_server(999, "")
+    assert type(error) is errors.UnknownError
+    assert str(error) == "UnknownError"
+
+
+def test_a_broker_that_says_nothing() -> None:
+    assert str(errors.from_server(11, "")) == "TopicNotFound"
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (errors.Timeout, TimeoutError),
+        (errors.ConnectError, ConnectionError),
+        (errors.InvalidConfiguration, ValueError),
+        (errors.InvalidUrl, ValueError),
+        (errors.InvalidTopicName, ValueError),
+        (errors.MessageTooBig, ValueError),
+    ],
+)
+def test_errors_are_python_s_own_kinds_too(cls: type[Exception], builtin: type[Exception]) -> None:
+    assert issubclass(cls, builtin)
+
+
+def test_a_lookup_error_is_not_python_s() -> None:
+    assert not issubclass(errors.LookupError, builtins.LookupError)
+
+
+def test_a_topic_name_is_invalid_whoever_says_so() -> None:
+    with pytest.raises(errors.InvalidTopicName):
+        raise errors.from_server(17, "bad name")
