@@ -31,7 +31,9 @@ def test_partitioned_metadata_without_auto_creation():
 
 
 def test_topics_of_namespace():
-    command = commands.topics_of_namespace("public/default", 3, pb.CommandGetTopicsOfNamespace.ALL, "a.*", "ff")
+    command = commands.topics_of_namespace(
+        "public/default", 3, pb.CommandGetTopicsOfNamespace.ALL, "a.*", "ff"
+    )
     body = command.getTopicsOfNamespace
     assert (body.namespace, body.mode, body.topics_pattern, body.topics_hash) == (
         "public/default",

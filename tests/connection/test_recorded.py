@@ -32,7 +32,9 @@ def first_type(frames):
     return FrameDecoder().feed(frames[0])[0].type
 
 
-@pytest.mark.parametrize("name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.CONNECTED])
+@pytest.mark.parametrize(
+    "name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.CONNECTED]
+)
 def test_replay(name):
     frames = CONVERSATIONS[name]
     connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
@@ -53,7 +55,9 @@ def test_replay(name):
     assert delivered == handed_on
 
 
-@pytest.mark.parametrize("name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.ERROR])
+@pytest.mark.parametrize(
+    "name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.ERROR]
+)
 def test_refused_handshakes(name):
     connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
     connection.start(0.0)

@@ -20,7 +20,9 @@ def test_every_answer_has_its_request_id(type_):
 
 
 @pytest.mark.parametrize(
-    "type_", [t for t, shape in ANSWERS.items() if shape.error_field], ids=lambda t: pb.BaseCommand.Type.Name(t)
+    "type_",
+    [t for t, shape in ANSWERS.items() if shape.error_field],
+    ids=lambda t: pb.BaseCommand.Type.Name(t),
 )
 def test_every_error_becomes_its_class(type_):
     command = filled(type_)

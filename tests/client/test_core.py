@@ -1,0 +1,266 @@
+import asyncio
+import random
+
+import pytest
+
+from geminga.client.core import ClientCore, ServiceUnreachable
+from geminga.client.settings import ClientSettings
+from geminga.connection.addresses import Address
+from geminga.connection.lookup import BrokerPlace
+from geminga.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    ConnectError,
+    LookupError,
+    Timeout,
+    TopicNotFound,
+)
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+TOPIC = "persistent://public/default/t"
+Answer = pb.CommandLookupTopicResponse
+
+
+def run(scripted, body, url=None, **settings):
+    async def main():
+        broker = scripted()
+        await broker.start()
+        settings.setdefault("operation_timeout_seconds", 5.0)
+        settings.setdefault("backoff_initial_seconds", 0.005)
+        service_url = broker.url if url is None else url.format(port=broker.port)
+        core = ClientCore(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
+        try:
+            return await asyncio.wait_for(body(broker, core), 20)
+        finally:
+            await core.close()
+            await broker.stop()
+
+    return asyncio.run(main())
+
+
+def fail_lookup(broker, code, text="no", times=1):
+    """Answer the first ``times`` lookups with an error."""
+    left = [times]
+
+    def answer(peer, frame):
+        if left[0]:
+            left[0] -= 1
+            broker.answer_lookup(peer, frame, Answer.Failed, error=code, message=text)
+        else:
+            broker.answer_lookup(peer, frame)
+
+    broker.answers[Type.LOOKUP] = answer
+
+
+def test_lookup(scripted):
+    async def body(broker, core):
+        assert await core.lookup(TOPIC) == BrokerPlace(Address("127.0.0.1", broker.port))
+        assert len(broker.peers) == 1
+        # The owner is where the lookup was: the connection is the same.
+        await core.connection_to(TOPIC)
+        assert len(broker.peers) == 1
+
+    run(scripted, body)
+
+
+def test_a_proxied_lookup_opens_a_second_connection(scripted):
+    async def body(broker, core):
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
+            peer, frame, url="pulsar://localhost:6650", proxy_through_service_url=True
+        )
+        await core.connection_to(TOPIC)
+        assert len(broker.peers) == 2
+        assert broker.peers[1].connect.proxy_to_broker_url == "localhost:6650"
+
+    run(scripted, body)
+
+
+def test_redirects_are_followed(scripted):
+    async def body(broker, core):
+        other = scripted()
+        await other.start()
+        asked = []
+
+        def note(peer, frame):
+            asked.append(frame.command.lookupTopic.authoritative)
+            other.answer_lookup(peer, frame)
+
+        other.answers[Type.LOOKUP] = note
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
+            peer, frame, Answer.Redirect, other.url, authoritative=True
+        )
+        assert (await core.lookup(TOPIC)).broker.port == other.port
+        assert asked == [True]
+        await other.stop()
+
+    run(scripted, body)
+
+
+def test_a_redirect_loop_ends(scripted):
+    async def body(broker, core):
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(peer, frame, Answer.Redirect)
+        with pytest.raises((LookupError, Timeout), match="more than 20 times"):
+            await core.lookup(TOPIC, timeout=0.5)
+
+    run(scripted, body)
+
+
+def test_transient_refusals_are_retried(scripted):
+    async def body(broker, core):
+        fail_lookup(broker, pb.ServiceNotReady, times=3)
+        await core.lookup(TOPIC)
+        assert broker.count(Type.LOOKUP) == 4
+
+    run(scripted, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(pb.TopicNotFound, TopicNotFound), (pb.AuthorizationError, AuthorizationError)]
+)
+def test_final_refusals_are_raised_at_once(scripted, code, expected):
+    async def body(broker, core):
+        fail_lookup(broker, code, "because", times=100)
+        with pytest.raises(expected, match="because"):
+            await core.lookup(TOPIC)
+        assert broker.count(Type.LOOKUP) == 1
+
+    run(scripted, body)
+
+
+def test_retrying_ends_at_the_time_out(scripted):
+    async def body(broker, core):
+        fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
+        with pytest.raises(Exception, match="still loading"):
+            await core.lookup(TOPIC, timeout=0.05)
+
+    run(scripted, body)
+
+
+def test_a_silent_broker_ends_at_the_time_out(scripted):
+    async def body(broker, core):
+        broker.answers[Type.LOOKUP] = lambda peer, frame: None
+        started = core.now()
+        with pytest.raises(Timeout, match=r"0\.05 s"):
+            await core.lookup(TOPIC, timeout=0.05)
+        assert core.now() - started < 2.0
+
+    run(scripted, body)
+
+
+def test_a_connection_lost_meanwhile_is_retried(scripted):
+    async def body(broker, core):
+        original = broker.answers[Type.LOOKUP]
+
+        def drop_once(peer, frame):
+            broker.answers[Type.LOOKUP] = original
+            peer.drop()
+
+        broker.answers[Type.LOOKUP] = drop_once
+        await core.lookup(TOPIC)
+        assert len(broker.peers) == 2
+
+    run(scripted, body)
+
+
+def test_hosts_are_tried_in_turn(scripted):
+    async def body(broker, core):
+        for _ in range(5):
+            await core.partitions(TOPIC)
+        assert len(broker.peers) == 1
+
+    run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2")
+
+
+def test_an_unreachable_service_url_is_told_at_once(scripted):
+    async def body(broker, core):
+        started = core.now()
+        with pytest.raises(ServiceUnreachable, match=r"127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused"):
+            await core.lookup(TOPIC)
+        assert isinstance(ServiceUnreachable("x"), ConnectError)
+        assert core.now() - started < 2.0
+
+    run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:2", operation_timeout_seconds=30.0)
+
+
+def test_partitions(scripted):
+    async def body(broker, core):
+        broker.partitions[TOPIC] = 3
+        assert await core.partitions("t") == 3
+        assert await core.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
+        assert await core.partition_topics("other") == ["persistent://public/default/other"]
+
+    run(scripted, body)
+
+
+def test_request_on_topic(scripted):
+    async def body(broker, core):
+        def make(request_id):
+            command = pb.BaseCommand(type=Type.PRODUCER)
+            command.producer.topic = TOPIC
+            command.producer.producer_id = core.new_producer_id()
+            command.producer.request_id = request_id
+            return command
+
+        answer = await core.request_on_topic(TOPIC, make)
+        assert answer.producer_success.producer_name == "scripted-0"
+
+    run(scripted, body)
+
+
+def test_topics_of_a_namespace(scripted):
+    async def body(broker, core):
+        def answer(peer, frame):
+            body = frame.command.getTopicsOfNamespace
+            result = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+            result.getTopicsOfNamespaceResponse.request_id = body.request_id
+            result.getTopicsOfNamespaceResponse.topics.append(f"persistent://{body.namespace}/a")
+            peer.send(result)
+
+        broker.answers[Type.GET_TOPICS_OF_NAMESPACE] = answer
+        found = await core.topics_of_namespace("public/default", pb.CommandGetTopicsOfNamespace.PERSISTENT)
+        assert list(found.topics) == ["persistent://public/default/a"]
+
+    run(scripted, body)
+
+
+def test_close_closes_what_was_opened(scripted):
+    class Handle:
+        closed = 0
+
+        def __init__(self, error=None):
+            self.error = error
+
+        async def close(self):
+            self.closed += 1
+            if self.error:
+                raise self.error
+
+    async def body(broker, core):
+        kept, gone, failing = Handle(), Handle(), Handle(Timeout("busy"))
+
+        async def opening(handle):
+            return handle
+
+        for handle in (kept, gone, failing):
+            await core.opened(opening(handle))
+        core.unregister(gone)
+        await core.partitions(TOPIC)
+        await core.close()
+        await core.close()
+        assert (kept.closed, gone.closed, failing.closed) == (1, 0, 1)
+        with pytest.raises(AlreadyClosed):
+            await core.partitions(TOPIC)
+        with pytest.raises(AlreadyClosed):
+            await core.opened(opening(kept))
+
+    run(scripted, body)
+
+
+def test_ids_and_clocks(scripted):
+    async def body(broker, core):
+        assert [core.new_producer_id() for _ in range(3)] == [0, 1, 2]
+        assert core.new_consumer_id() == 0
+        assert core.now_ms() > 1_700_000_000_000
+
+    run(scripted, body)

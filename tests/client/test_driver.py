@@ -1,0 +1,312 @@
+import asyncio
+import random
+
+import pytest
+
+from geminga.client.core import ClientCore
+from geminga.client.driver import DriverState, HandleDriver
+from geminga.client.settings import ClientSettings
+from geminga.errors import (
+    ConnectError,
+    ProducerBusy,
+    ProducerFenced,
+    PulsarException,
+    ServiceUnitNotReady,
+    Timeout,
+)
+from geminga.wire.frames import encode_send_receipt
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+UNSOLICITED = (1 << 64) - 1
+
+
+class ProducerHandle:
+    """A minimal producer as the driver sees it."""
+
+    topic = "persistent://public/default/t"
+
+    def __init__(self, core):
+        self.core = core
+        self.producer_id = core.new_producer_id()
+        self.attached = 0
+        self.detached = []
+        self.failed = []
+        self.frames = []
+        self.changed = asyncio.Event()
+
+    async def attach(self, connection):
+        connection.add_producer(self.producer_id, self)
+        command = pb.BaseCommand(type=Type.PRODUCER)
+        command.producer.topic = self.topic
+        command.producer.producer_id = self.producer_id
+        command.producer.request_id = request_id = connection.new_request_id()
+        await connection.request(command, request_id, 5.0)
+        self.attached += 1
+        self.changed.set()
+
+    def on_frame(self, frame):
+        self.frames.append(frame)
+
+    def on_detached(self, error):
+        self.detached.append(error)
+        self.changed.set()
+
+    def is_terminal(self, error):
+        return isinstance(error, ProducerFenced)
+
+    def on_failed(self, error):
+        self.failed.append(error)
+        self.changed.set()
+
+    async def until(self, condition):
+        while not condition():
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), 10)
+
+
+def run(scripted, body, **settings):
+    async def main():
+        broker = scripted()
+        await broker.start()
+        settings.setdefault("operation_timeout_seconds", 5.0)
+        settings.setdefault("backoff_initial_seconds", 0.005)
+        core = ClientCore(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
+        handle = ProducerHandle(core)
+        driver = HandleDriver(core, handle)
+        try:
+            return await asyncio.wait_for(body(broker, core, handle, driver), 20)
+        finally:
+            await driver.close()
+            await core.close()
+            await broker.stop()
+
+    return asyncio.run(main())
+
+
+def refuse_producers(broker, *codes):
+    """Answer the next PRODUCER commands with these errors, then as usual."""
+    left = list(codes)
+
+    def answer(peer, frame):
+        if left:
+            broker.refuse(peer, frame.command.producer.request_id, left.pop(0), "not now")
+        else:
+            broker.on_producer(peer, frame)
+
+    broker.answers[Type.PRODUCER] = answer
+
+
+def close_producer(broker, handle, **fields):
+    command = pb.BaseCommand(type=Type.CLOSE_PRODUCER)
+    command.close_producer.producer_id = handle.producer_id
+    command.close_producer.request_id = UNSOLICITED
+    for name, value in fields.items():
+        setattr(command.close_producer, name, value)
+    broker.peers[-1].send(command)
+
+
+def test_start_attaches(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        assert driver.attached
+        assert handle.attached == 1
+        assert driver.connection is not None
+        await driver.close()
+        assert driver.state is DriverState.CLOSED
+        assert core.pool.connections[0].handles_count == 0
+        assert handle.detached == []
+
+    run(scripted, body)
+
+
+def test_transient_refusals_are_retried_while_starting(scripted):
+    async def body(broker, core, handle, driver):
+        refuse_producers(broker, pb.ServiceNotReady, pb.MetadataError, pb.UnknownError)
+        await driver.start()
+        assert handle.attached == 1
+        assert broker.count(Type.PRODUCER) == 4
+        assert core.pool.connections[0].handles_count == 1
+
+    run(scripted, body)
+
+
+def test_a_final_refusal_ends_the_start(scripted):
+    async def body(broker, core, handle, driver):
+        refuse_producers(broker, pb.ProducerBusy)
+        with pytest.raises(ProducerBusy, match="not now"):
+            await driver.start()
+        assert core.pool.connections[0].handles_count == 0
+        assert handle.failed == []
+
+    run(scripted, body)
+
+
+def test_start_ends_at_its_time_out(scripted):
+    async def body(broker, core, handle, driver):
+        refuse_producers(broker, *[pb.ServiceNotReady] * 10_000)
+        with pytest.raises((Timeout, ServiceUnitNotReady)):
+            await driver.start(timeout=0.05)
+
+    run(scripted, body)
+
+
+def test_a_lost_connection_is_replaced(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        broker.peers[0].drop()
+        await handle.until(lambda: handle.attached == 2)
+        (error,) = handle.detached
+        assert isinstance(error, ConnectError)
+        await asyncio.sleep(0)
+        assert driver.attached
+        assert len(broker.peers) == 2
+
+    run(scripted, body)
+
+
+def test_a_broker_that_comes_back_later_is_found(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        await broker.stop()
+        await handle.until(lambda: handle.detached)
+        await asyncio.sleep(0.05)
+        assert not driver.attached
+        await broker.start()
+        await handle.until(lambda: handle.attached == 2)
+        assert handle.failed == []
+
+    run(scripted, body, backoff_max_seconds=0.02)
+
+
+def test_closed_by_the_broker(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        close_producer(broker, handle)
+        await handle.until(lambda: handle.attached == 2)
+        assert handle.detached == [None]
+        assert len(broker.peers) == 1  # the connection stays
+        assert broker.count(Type.LOOKUP) == 2
+
+    run(scripted, body)
+
+
+def test_closed_with_an_assigned_broker(scripted):
+    async def body(broker, core, handle, driver):
+        other = scripted()
+        await other.start()
+        await driver.start()
+        close_producer(broker, handle, assignedBrokerServiceUrl=other.url)
+        await handle.until(lambda: handle.attached == 2)
+        assert other.count(Type.PRODUCER) == 1
+        assert broker.count(Type.LOOKUP) == 1
+        await other.stop()
+
+    run(scripted, body, backoff_initial_seconds=30.0)  # no delay is waited out
+
+
+def test_a_dead_assigned_broker_is_only_a_hint(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        close_producer(broker, handle, assignedBrokerServiceUrl="pulsar://127.0.0.1:1")
+        await handle.until(lambda: handle.attached == 2)
+        assert broker.count(Type.LOOKUP) == 2
+
+    run(scripted, body)
+
+
+def test_a_terminal_error_ends_reconnecting(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        refuse_producers(broker, pb.ProducerBusy, pb.ProducerFenced)
+        broker.peers[0].drop()
+        await handle.until(lambda: handle.failed)
+        assert isinstance(handle.failed[0], ProducerFenced)
+        assert driver.state is DriverState.FAILED
+        assert broker.count(Type.PRODUCER) == 3  # ProducerBusy was not terminal for this handle
+
+    run(scripted, body)
+
+
+def test_reattach_keeps_the_connection(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        problem = PulsarException("start afresh")
+        driver.reattach(problem)
+        assert handle.detached == [problem]
+        await handle.until(lambda: handle.attached == 2)
+        assert len(broker.peers) == 1
+        assert core.pool.connections[0].handles_count == 1
+
+    run(scripted, body)
+
+
+def test_reconnect_now_skips_the_delay(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        driver.reattach(None)
+        await asyncio.sleep(0.01)
+        assert driver.state is DriverState.WAITING
+        driver.reconnect_now()
+        await handle.until(lambda: handle.attached == 2)
+        driver.reattach(None, delay=False)
+        await handle.until(lambda: handle.attached == 3)
+
+    run(scripted, body, backoff_initial_seconds=30.0)
+
+
+def test_lost_between_answer_and_attach(scripted):
+    async def body(broker, core, handle, driver):
+        def answer_and_close(peer, frame):
+            broker.answers[Type.PRODUCER] = broker.on_producer
+            broker.on_producer(peer, frame)
+            close_producer(broker, handle)
+
+        broker.answers[Type.PRODUCER] = answer_and_close
+        await driver.start()
+        await handle.until(lambda: handle.attached == 2)
+        assert handle.detached == [None]
+
+    run(scripted, body)
+
+
+def test_close_while_reconnecting(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        await broker.stop()
+        await handle.until(lambda: handle.detached)
+        await driver.close()
+        assert driver.state is DriverState.CLOSED
+
+    run(scripted, body, backoff_initial_seconds=30.0)
+
+
+def test_cancelling_start_leaves_nothing_behind(scripted):
+    async def body(broker, core, handle, driver):
+        broker.answers[Type.PRODUCER] = lambda peer, frame: None
+        starting = asyncio.ensure_future(driver.start())
+        while not broker.count(Type.PRODUCER):
+            await asyncio.sleep(0.001)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert core.pool.connections[0].handles_count == 0
+
+    run(scripted, body)
+
+
+def test_frames_are_dropped_while_detached(scripted):
+    async def body(broker, core, handle, driver):
+        await driver.start()
+        receipt = encode_send_receipt(handle.producer_id, 0, None, 1, 1)
+        broker.peers[0].transport.write(receipt)
+        while not handle.frames:
+            await asyncio.sleep(0.001)
+        driver.reattach(None)
+        broker.peers[0].transport.write(receipt)  # a late frame of the earlier attachment
+        await asyncio.sleep(0.02)
+        assert len(handle.frames) == 1
+        driver.reconnect_now()
+        await handle.until(lambda: handle.attached == 2)
+
+    run(scripted, body, backoff_initial_seconds=30.0)

@@ -1,0 +1,306 @@
+import asyncio
+
+import pytest
+
+from geminga.client.pool import ConnectionPool
+from geminga.client.settings import ClientSettings
+from geminga.connection.addresses import Address
+from geminga.connection.authentication import TokenCredentials
+from geminga.errors import AuthenticationError, ConnectError, Timeout
+from geminga.wire.frames import encode_message
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+UNSOLICITED = (1 << 64) - 1
+
+
+def run(scripted, body, **settings):
+    """Run ``body(broker, pool, address)`` with a scripted broker on one loop."""
+
+    async def main():
+        broker = scripted()
+        await broker.start()
+        settings.setdefault("connection_timeout_seconds", 5.0)
+        pool = ConnectionPool(ClientSettings(service_url=broker.url, **settings), asyncio.get_running_loop())
+        try:
+            return await asyncio.wait_for(body(broker, pool, Address("127.0.0.1", broker.port)), 20)
+        finally:
+            pool.close()
+            await broker.stop()
+
+    return asyncio.run(main())
+
+
+class Recorder:
+    """A handle that notes what it gets."""
+
+    def __init__(self):
+        self.frames = []
+        self.detached = []
+
+    def on_frame(self, frame):
+        self.frames.append(frame)
+
+    def on_detached(self, error, assigned):
+        self.detached.append((error, assigned))
+
+
+def producer_command(connection):
+    command = pb.BaseCommand(type=Type.PRODUCER)
+    command.producer.topic = "t"
+    command.producer.producer_id = 1
+    command.producer.request_id = connection.new_request_id()
+    return command
+
+
+def test_one_connection_is_shared(scripted):
+    async def body(broker, pool, address):
+        first, second = await asyncio.gather(pool.get(address), pool.get(address))
+        assert first is second
+        assert first.server_version == "scripted"
+        assert first.max_message_size == 5 * 1024 * 1024
+        assert len(broker.peers) == 1
+        other = await pool.get(address, proxy_to_broker="b:1")
+        assert other is not first
+        assert broker.peers[1].connect.proxy_to_broker_url == "b:1"
+        assert len(pool.connections) == 2
+
+    run(scripted, body)
+
+
+def test_several_connections_per_broker(scripted):
+    async def body(broker, pool, address):
+        connections = {await pool.get(address) for _ in range(9)}
+        assert len(connections) == 3
+
+    run(scripted, body, connections_per_broker=3)
+
+
+def test_a_lost_connection_is_replaced(scripted):
+    async def body(broker, pool, address):
+        first = await pool.get(address)
+        broker.peers[0].drop()
+        while not first.closed:
+            await asyncio.sleep(0.001)
+        second = await pool.get(address)
+        assert second is not first
+
+    run(scripted, body)
+
+
+def test_requests_and_answers(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        command = producer_command(connection)
+        answer = await connection.request(command, command.producer.request_id, 5.0)
+        assert answer.producer_success.producer_name == "scripted-0"
+
+    run(scripted, body)
+
+
+def test_a_request_times_out(scripted):
+    async def body(broker, pool, address):
+        broker.answers[Type.PRODUCER] = lambda peer, frame: None
+        connection = await pool.get(address)
+        command = producer_command(connection)
+        with pytest.raises(Timeout, match="did not answer PRODUCER within"):
+            await connection.request(command, command.producer.request_id, 0.02)
+        assert not connection.closed
+
+    run(scripted, body)
+
+
+def test_a_lost_connection_fails_its_requests_and_detaches_handles(scripted):
+    async def body(broker, pool, address):
+        broker.answers[Type.PRODUCER] = lambda peer, frame: peer.drop()
+        connection = await pool.get(address)
+        handle = Recorder()
+        connection.add_producer(1, handle)
+        connection.watch(handle, handle.on_detached)
+        command = producer_command(connection)
+        with pytest.raises(ConnectError, match="lost"):
+            await connection.request(command, command.producer.request_id, 5.0)
+        ((error, assigned),) = handle.detached
+        assert isinstance(error, ConnectError)
+        assert assigned is None
+        with pytest.raises(ConnectError):
+            await connection.request(command, connection.new_request_id(), 5.0)
+        with pytest.raises(ConnectError):
+            await connection.drain()
+
+    run(scripted, body)
+
+
+def test_frames_reach_their_handle_until_it_is_closed(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        handle = Recorder()
+        connection.add_consumer(4, handle)
+        connection.watch(handle, handle.on_detached)
+        entry = b"\x00\x00\x00\x00"
+        message = encode_message(4, 1, 2, -1, len(entry)) + entry
+        stray = encode_message(5, 1, 2, -1, len(entry)) + entry
+        close = pb.BaseCommand(type=Type.CLOSE_CONSUMER)
+        close.close_consumer.consumer_id = 4
+        close.close_consumer.request_id = UNSOLICITED
+        close.close_consumer.assignedBrokerServiceUrl = "pulsar://next:6650"
+        peer = broker.peers[0]
+        peer.transport.write(message + stray + message)
+        peer.send(close)
+        peer.transport.write(message)
+        while not handle.detached:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert [frame.message.consumer_id for frame in handle.frames] == [4, 4]
+        assert handle.detached == [(None, Address("next", 6650))]
+
+    run(scripted, body)
+
+
+def test_writes_of_one_turn_leave_together(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        pings = 0
+
+        def count(peer, frame):
+            nonlocal pings
+            pings += 1
+
+        broker.answers[Type.PING] = count
+        ping = bytes.fromhex("00000009000000050812920100")
+        connection.write(ping)
+        connection.write_many([ping, ping])
+        while pings < 3:
+            await asyncio.sleep(0.001)
+
+    run(scripted, body)
+
+
+def test_back_pressure(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        broker.peers[0].transport.pause_reading()
+        ping = bytes.fromhex("00000009000000050812920100")
+        for _ in range(100):
+            connection.write(ping * 10_000)
+            await asyncio.sleep(0)
+            if not connection.writable:
+                break
+        assert not connection.writable
+        broker.peers[0].transport.resume_reading()
+        await asyncio.wait_for(connection.drain(), 10)
+        assert connection.writable
+
+    run(scripted, body)
+
+
+def test_a_broker_that_breaks_the_protocol_loses_its_connection(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        broker.peers[0].transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
+        while not connection.closed:
+            await asyncio.sleep(0.001)
+        with pytest.raises(ConnectError):
+            await connection.drain()
+
+    run(scripted, body)
+
+
+def test_a_refused_handshake_is_told_as_it_is(scripted):
+    async def body(broker, pool, address):
+        def refuse(peer, frame):
+            broker.refuse(peer, UNSOLICITED, pb.AuthenticationError, "bad token")
+
+        broker.answers[Type.CONNECT] = refuse
+        with pytest.raises(AuthenticationError, match="bad token"):
+            await pool.get(address)
+
+    run(scripted, body)
+
+
+def test_a_silent_listener_is_given_up(scripted):
+    async def body(broker, pool, address):
+        broker.answers[Type.CONNECT] = lambda peer, frame: None
+        with pytest.raises((Timeout, ConnectError), match="handshake"):
+            await pool.get(address)
+
+    run(scripted, body, connection_timeout_seconds=0.1)
+
+
+def test_nothing_listens():
+    async def main():
+        settings = ClientSettings(service_url="pulsar://127.0.0.1:1")
+        pool = ConnectionPool(settings, asyncio.get_running_loop())
+        with pytest.raises(
+            ConnectError, match=r"127\.0\.0\.1:1 refused the connection.*is the broker running"
+        ):
+            await pool.get(Address("127.0.0.1", 1))
+        with pytest.raises(ConnectError, match="'no-such-host.invalid'"):
+            await pool.get(Address("no-such-host.invalid", 6650))
+        pool.close()
+        with pytest.raises(ConnectError, match="client is closed"):
+            await pool.get(Address("127.0.0.1", 1))
+
+    asyncio.run(main())
+
+
+def test_credentials_are_refreshed_from_the_supplier(scripted):
+    tokens = iter(["first", "second"])
+
+    async def body(broker, pool, address):
+        answered = asyncio.get_running_loop().create_future()
+        broker.answers[Type.AUTH_RESPONSE] = lambda peer, frame: answered.set_result(
+            frame.command.authResponse.response.auth_data
+        )
+        connection = await pool.get(address)
+        assert broker.peers[0].connect.auth_data == b"first"
+        challenge = pb.BaseCommand(type=Type.AUTH_CHALLENGE)
+        challenge.authChallenge.challenge.auth_method_name = "token"
+        challenge.authChallenge.challenge.auth_data = b"PulsarAuthRefresh"
+        broker.peers[0].send(challenge)
+        assert await answered == b"second"
+        assert not connection.closed
+
+    run(scripted, body, credentials=TokenCredentials(lambda: next(tokens)))
+
+
+def test_keepalive_closes_a_dead_connection(scripted):
+    async def body(broker, pool, address):
+        broker.answers[Type.PING] = lambda peer, frame: None
+        connection = await pool.get(address)
+        while not connection.closed:
+            await asyncio.sleep(0.005)
+        with pytest.raises(ConnectError, match="sent nothing"):
+            await connection.drain()
+
+    run(scripted, body, keepalive_interval_seconds=0.05)
+
+
+def test_a_live_connection_stays(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        while broker.count(Type.PING) < 3:
+            await asyncio.sleep(0.005)
+        assert not connection.closed
+
+    run(scripted, body, keepalive_interval_seconds=0.02)
+
+
+def test_a_failing_handle_costs_its_connection_only(scripted, caplog):
+    class Broken(Recorder):
+        def on_frame(self, frame):
+            raise KeyError("bug")
+
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        handle = Broken()
+        connection.add_consumer(4, handle)
+        connection.watch(handle, handle.on_detached)
+        broker.peers[0].transport.write(encode_message(4, 1, 2, -1, 4) + bytes(4))
+        while not handle.detached:
+            await asyncio.sleep(0.001)
+        assert connection.closed
+        assert not (await pool.get(address)).closed
+
+    run(scripted, body)
+    assert "unexpected error" in caplog.text
