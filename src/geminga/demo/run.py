@@ -186,6 +186,8 @@ def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Co
 
     console.step("Starting Spark")
     spark = session("geminga-demo", master="local[2]")
+    # A query that is broken off on purpose would fill the screen; real failures come as exceptions.
+    spark.sparkContext.setLogLevel("OFF")
     lake = pipeline.Lake(folder=folder)
     source = {
         "service.url": broker.service_url,
