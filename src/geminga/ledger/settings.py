@@ -30,8 +30,10 @@ class StoreSettings:
     comes first: they bound how much a restart replays.
 
     ``rewrite_live_fraction``: a log file whose live share is at most this is rewritten and deleted, once
-    more than ``garbage_bytes_min`` of the log are garbage. ``verify_on_open``: read and check the whole
-    log when opening instead of the part behind the last checkpoint.
+    more than ``garbage_bytes_min`` of the log are garbage. ``deletion_delay_seconds``: how soon after the
+    last checkpoint another one is made for deleted ledgers, so that their space is given back.
+
+    ``verify_on_open``: read and check the whole log when opening, not only what is behind the checkpoint.
     """
 
     sync: str = "always"
@@ -46,6 +48,7 @@ class StoreSettings:
     checkpoint_records: int = 200_000
     rewrite_live_fraction: float = 0.25
     garbage_bytes_min: int = 64 * MEBIBYTE
+    deletion_delay_seconds: float = 1.0
     verify_on_open: bool = False
 
     def __post_init__(self) -> None:
@@ -61,4 +64,5 @@ class StoreSettings:
         check_int("checkpoint_records", self.checkpoint_records, 1)
         check_seconds("rewrite_live_fraction", self.rewrite_live_fraction, 0.0, 0.9)
         check_int("garbage_bytes_min", self.garbage_bytes_min, 0)
+        check_seconds("deletion_delay_seconds", self.deletion_delay_seconds, 0.0, 3600.0)
         check_type("verify_on_open", self.verify_on_open, bool)

@@ -1,0 +1,435 @@
+"""The catalog: the state of the store at a checkpoint, in an embedded database (SQLite).
+
+The log is the only truth: every key, ledger and entry is in it. The catalog only spares a restart from
+reading all of it, and keeps what is idle out of memory. It says what the log amounts to up to one
+position; a lost or damaged catalog is rebuilt from the log. Each commit is one checkpoint, made in one
+transaction together with the position it stands for.
+
+Rows that the store would believe (index, keys, ledgers) carry a CRC32C and are checked when read, for
+SQLite keeps none: `CatalogDamaged` means the catalog must be rebuilt.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from geminga.errors import StoreDamaged
+from geminga.ledger.damage import Damage
+from geminga.ledger.format import OFFSET_BITS, decode_list, encode_list, pack_numbers, unpack_numbers
+from geminga.wire.checksum import crc32c
+
+SCHEMA_VERSION = 1
+CHUNK_ENTRIES_MAX = 4096
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE ledger (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, entries INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE INDEX ledger_owner ON ledger (owner);
+CREATE TABLE chunk (ledger INTEGER NOT NULL, first INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (ledger, first)) WITHOUT ROWID;
+CREATE TABLE item (key TEXT PRIMARY KEY, base BLOB NOT NULL, file INTEGER NOT NULL, size INTEGER NOT NULL,
+    crc INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE delta (key TEXT NOT NULL, checkpoint INTEGER NOT NULL, body BLOB NOT NULL,
+    file INTEGER NOT NULL, size INTEGER NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY (key, checkpoint)) WITHOUT ROWID;
+CREATE TABLE file (number INTEGER PRIMARY KEY, size_bytes INTEGER NOT NULL, live_bytes INTEGER NOT NULL);
+CREATE TABLE damage (body TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE suspect (fingerprint INTEGER PRIMARY KEY);
+"""
+
+
+class CatalogDamaged(StoreDamaged):
+    """The catalog's own bytes are wrong; nothing is lost, reopening rebuilds it from the log."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Where a run of consecutive entries of a ledger lies: positions, sizes and checksums."""
+
+    first: int
+    positions: array[int]
+    sizes: array[int]
+    crcs: array[int]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def pack(self, ledger_id: int) -> bytes:
+        body = b"".join(
+            (
+                pack_numbers("Q", self.positions),
+                pack_numbers("I", self.sizes),
+                pack_numbers("I", self.crcs),
+            )
+        )
+        return body + crc32c(body, _seed(ledger_id, self.first)).to_bytes(4, "little")
+
+    @classmethod
+    def unpack(cls, ledger_id: int, first: int, body: bytes) -> Chunk:
+        count = (len(body) - 4) // 16
+        view = memoryview(body)
+        if (
+            len(body) != count * 16 + 4
+            or crc32c(view[:-4], _seed(ledger_id, first)).to_bytes(4, "little") != view[-4:]
+        ):
+            raise CatalogDamaged(
+                f"the catalog's index of ledger {ledger_id} from entry {first} fails its checksum: "
+                "close the store and open it again, the catalog is then rebuilt from the log"
+            )
+        return cls(
+            first,
+            unpack_numbers("Q", view[: 8 * count]),
+            unpack_numbers("I", view[8 * count : 12 * count]),
+            unpack_numbers("I", view[12 * count : 16 * count]),
+        )
+
+
+@dataclass(slots=True)
+class KeyChange:
+    """What happened to a key since a checkpoint: a new base (or none), then deltas."""
+
+    key_bytes: bytes
+    fingerprint: int
+    base: bytes | None = None
+    deleted: bool = False
+    deltas: list[bytes] = field(default_factory=list)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether what the catalog holds under the key is gone."""
+        return self.deleted or self.base is not None
+
+
+@dataclass(slots=True)
+class LedgerChange:
+    """What was appended to a ledger since a checkpoint."""
+
+    ledger_id: int
+    owner: str
+    entries: int
+    size_bytes: int
+    chunk: Chunk
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """All that changed between two checkpoints; the log before ``position`` amounts to it.
+
+    ``live_bytes`` are the entry bytes that each file gained; ``dropped`` are those of them that belonged
+    to ledgers deleted since. ``moved`` maps ledger and entry to the new place of a rewritten entry.
+    """
+
+    number: int
+    position: int
+    sequence: int
+    next_ledger_id: int
+    ledgers: list[LedgerChange]
+    deleted: set[int]
+    dropped: list[Chunk]
+    moved: dict[int, dict[int, int]]
+    keys: dict[str, KeyChange]
+    file_sizes: dict[int, int]
+    live_bytes: dict[int, int]
+    damage: list[Damage]
+    suspects: set[int]
+    doubt: tuple[int, int]
+
+
+def _seed(first: int, second: int) -> int:
+    return crc32c(first.to_bytes(8, "little") + second.to_bytes(8, "little"))
+
+
+def _text_crc(text: str, *numbers: int) -> int:
+    return crc32c(text.encode() + b"".join(n.to_bytes(8, "little") for n in numbers))
+
+
+class Catalog:
+    """The catalog as one connection sees it. The owner's thread reads, the checkpoint's thread writes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # --- life ---
+    def is_usable(self, store_id: bytes) -> bool:
+        """Whether this is an intact catalog of the store; False for an empty or foreign database."""
+        try:
+            return self.meta("store_id") == store_id.hex() and self.meta("schema") == str(SCHEMA_VERSION)
+        except (sqlite3.DatabaseError, CatalogDamaged):
+            return False
+
+    def is_empty(self) -> bool:
+        """Whether the database was never written."""
+        (tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        return bool(tables == 0)
+
+    def create(self, store_id: bytes) -> None:
+        """Make the tables of a fresh catalog."""
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA.strip().split(";\n"):
+            execute(statement.rstrip(";"))
+        self._set_meta("store_id", store_id.hex())
+        self._set_meta("schema", str(SCHEMA_VERSION))
+        execute("COMMIT")
+
+    def meta(self, name: str) -> str | None:
+        row = self._connection.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
+        if row is None:
+            return None
+        value, _, checksum = str(row[0]).rpartition("#")
+        if checksum != str(_text_crc(name + value)):
+            raise CatalogDamaged(f"the catalog's {name} fails its checksum")
+        return value
+
+    def number(self, name: str) -> int:
+        return int(self.meta(name) or 0)
+
+    def _set_meta(self, name: str, value: str) -> None:
+        value = f"{value}#{_text_crc(name + value)}"
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    # --- ledgers ---
+    def ledger(self, ledger_id: int) -> tuple[str, int, int] | None:
+        """(owner, entries, size in bytes)."""
+        row = self._connection.execute(
+            "SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)
+        ).fetchone()
+        if row is None:
+            return None
+        self._check_ledger(ledger_id, *row)
+        return row[0], row[1], row[2]
+
+    def owned(self, owner: str) -> list[int]:
+        rows = self._connection.execute("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))
+        return [row[0] for row in rows]
+
+    def ledger_ids(self) -> list[int]:
+        return [row[0] for row in self._connection.execute("SELECT id FROM ledger ORDER BY id")]
+
+    @staticmethod
+    def _check_ledger(ledger_id: int, owner: str, entries: int, size_bytes: int, crc: int) -> None:
+        if crc != _text_crc(owner, ledger_id, entries, size_bytes):
+            raise CatalogDamaged(
+                f"the catalog's record of ledger {ledger_id} fails its checksum: "
+                "close the store and open it again, the catalog is then rebuilt from the log"
+            )
+
+    def chunk(self, ledger_id: int, entry_id: int) -> Chunk | None:
+        """The part of the index that holds the entry."""
+        row = self._connection.execute(
+            "SELECT first, body FROM chunk WHERE ledger=? AND first<=? ORDER BY first DESC LIMIT 1",
+            (ledger_id, entry_id),
+        ).fetchone()
+        if row is None:
+            return None
+        chunk = Chunk.unpack(ledger_id, row[0], row[1])
+        return chunk if entry_id < chunk.first + len(chunk) else None
+
+    def chunks(self, ledger_id: int) -> list[Chunk]:
+        rows = self._connection.execute(
+            "SELECT first, body FROM chunk WHERE ledger=? ORDER BY first", (ledger_id,)
+        )
+        return [Chunk.unpack(ledger_id, first, body) for first, body in rows]
+
+    # --- keys ---
+    def base(self, key: str) -> bytes | None:
+        row = self._connection.execute("SELECT base, crc FROM item WHERE key=?", (key,)).fetchone()
+        if row is None:
+            return None
+        if crc32c(row[0], _text_crc(key)) != row[1]:
+            raise self._key_damaged(key)
+        return bytes(row[0])
+
+    def deltas(self, key: str, before_checkpoint: int) -> list[bytes]:
+        """The deltas under the key that checkpoints before the given one brought."""
+        rows = self._connection.execute(
+            "SELECT body, crc FROM delta WHERE key=? AND checkpoint<? ORDER BY checkpoint",
+            (key, before_checkpoint),
+        )
+        deltas: list[bytes] = []
+        for body, crc in rows:
+            if crc32c(body, _text_crc(key)) != crc:
+                raise self._key_damaged(key)
+            deltas += decode_list(body)
+        return deltas
+
+    @staticmethod
+    def _key_damaged(key: str) -> CatalogDamaged:
+        return CatalogDamaged(
+            f"the catalog's value of key {key!r} fails its checksum: "
+            "close the store and open it again, the catalog is then rebuilt from the log"
+        )
+
+    def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        """The next ``limit`` keys with the prefix behind ``after``, in order."""
+        low = prefix if after is None else after
+        compare = ">=" if after is None else ">"
+        rows = self._connection.execute(
+            f"SELECT key FROM item WHERE key {compare} ? ORDER BY key LIMIT ?", (low, limit)
+        ).fetchall()
+        return [row[0] for row in rows if row[0].startswith(prefix)]
+
+    # --- files, damage ---
+    def files(self) -> dict[int, int]:
+        """Size of each log file's written part, by number."""
+        return dict(self._connection.execute("SELECT number, size_bytes FROM file").fetchall())
+
+    def live_bytes(self) -> dict[int, int]:
+        """Estimated live bytes of each log file: entries of existing ledgers, present values of keys."""
+        execute = self._connection.execute
+        live = dict(execute("SELECT number, live_bytes FROM file").fetchall())
+        for table in ("item", "delta"):
+            for number, size in execute(f"SELECT file, SUM(size) FROM {table} GROUP BY file"):
+                if number in live:
+                    live[number] += size
+        return live
+
+    def damage(self) -> list[Damage]:
+        return [Damage.from_json(row[0]) for row in self._connection.execute("SELECT body FROM damage")]
+
+    def suspects(self) -> set[int]:
+        return {row[0] for row in self._connection.execute("SELECT fingerprint FROM suspect")}
+
+    # --- checkpoint ---
+    def write(self, snapshot: Snapshot) -> None:
+        """Bring the catalog to the snapshot's position, all or nothing."""
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            live = dict(snapshot.live_bytes)
+            self._write_ledgers(snapshot, live)
+            self._write_moved(snapshot, live)
+            self._write_keys(snapshot)
+            self._write_files(snapshot, live)
+            connection.execute("DELETE FROM damage")
+            connection.executemany(
+                "INSERT OR IGNORE INTO damage VALUES (?)", ((d.to_json(),) for d in snapshot.damage)
+            )
+            connection.execute("DELETE FROM suspect")
+            connection.executemany("INSERT INTO suspect VALUES (?)", ((s,) for s in snapshot.suspects))
+            for name in ("number", "position", "sequence", "next_ledger_id"):
+                self._set_meta(name, str(getattr(snapshot, name)))
+            self._set_meta("doubt_below", str(snapshot.doubt[0]))
+            self._set_meta("doubt_entries", str(snapshot.doubt[1]))
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def _write_ledgers(self, snapshot: Snapshot, live: dict[int, int]) -> None:
+        connection = self._connection
+        for chunk in snapshot.dropped:
+            _subtract(live, chunk.positions, chunk.sizes)
+        for ledger_id in snapshot.deleted:
+            for chunk in self.chunks(ledger_id):
+                _subtract(live, chunk.positions, chunk.sizes)
+            connection.execute("DELETE FROM chunk WHERE ledger=?", (ledger_id,))
+            connection.execute("DELETE FROM ledger WHERE id=?", (ledger_id,))
+        connection.executemany(
+            "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?)",
+            (
+                (
+                    c.ledger_id,
+                    c.owner,
+                    c.entries,
+                    c.size_bytes,
+                    _text_crc(c.owner, c.ledger_id, c.entries, c.size_bytes),
+                )
+                for c in snapshot.ledgers
+            ),
+        )
+        connection.executemany(
+            "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?)",
+            (
+                (change.ledger_id, part.first, part.pack(change.ledger_id))
+                for change in snapshot.ledgers
+                for part in _split(change.chunk)
+            ),
+        )
+
+    def _write_moved(self, snapshot: Snapshot, live: dict[int, int]) -> None:
+        """Point the index at the entries' new places."""
+        for ledger_id, moves in snapshot.moved.items():
+            if ledger_id in snapshot.deleted:
+                continue
+            changed: dict[int, Chunk] = {}
+            chunk: Chunk | None = None
+            for entry_id in sorted(moves):
+                if chunk is None or entry_id >= chunk.first + len(chunk):
+                    chunk = self.chunk(ledger_id, entry_id)
+                if chunk is None:
+                    continue
+                index = entry_id - chunk.first
+                _subtract(live, (chunk.positions[index],), (chunk.sizes[index],))
+                chunk.positions[index] = moves[entry_id]
+                changed[chunk.first] = chunk
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?)",
+                ((ledger_id, first, each.pack(ledger_id)) for first, each in changed.items()),
+            )
+
+    def _write_keys(self, snapshot: Snapshot) -> None:
+        # All of them count as living in the file where the log ended: near enough for what this decides.
+        file = snapshot.position >> OFFSET_BITS
+        connection = self._connection
+        replaced = [(key,) for key, change in snapshot.keys.items() if change.replaces]
+        connection.executemany("DELETE FROM delta WHERE key=?", replaced)
+        connection.executemany("DELETE FROM item WHERE key=?", replaced)
+        connection.executemany(
+            "INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?)",
+            (
+                (key, base, file, len(base) + len(change.key_bytes), crc32c(base, _text_crc(key)))
+                for key, change in snapshot.keys.items()
+                if change.base is not None or change.deltas
+                for base in (change.base or b"",)
+            ),
+        )
+        connection.executemany(
+            "INSERT INTO delta VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                (key, snapshot.number, body, file, len(body), crc32c(body, _text_crc(key)))
+                for key, change in snapshot.keys.items()
+                if change.deltas
+                for body in (encode_list(change.deltas),)
+            ),
+        )
+
+    def _write_files(self, snapshot: Snapshot, live: dict[int, int]) -> None:
+        connection = self._connection
+        known = {row[0] for row in connection.execute("SELECT number FROM file")}
+        connection.executemany(
+            "DELETE FROM file WHERE number=?", ((n,) for n in known - snapshot.file_sizes.keys())
+        )
+        connection.executemany(
+            "INSERT INTO file VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE SET "
+            "size_bytes=excluded.size_bytes, live_bytes=max(0, live_bytes+excluded.live_bytes)",
+            ((number, size, live.get(number, 0)) for number, size in snapshot.file_sizes.items()),
+        )
+
+
+def _subtract(live: dict[int, int], positions: Iterable[int], sizes: Iterable[int]) -> None:
+    for position, size in zip(positions, sizes, strict=True):
+        number = position >> OFFSET_BITS
+        live[number] = live.get(number, 0) - size
+
+
+def _split(chunk: Chunk) -> Sequence[Chunk]:
+    """The chunk in rows of bounded size; nothing for an empty one."""
+    if len(chunk) <= CHUNK_ENTRIES_MAX:
+        return (chunk,) if len(chunk) else ()
+    return [
+        Chunk(
+            chunk.first + start,
+            chunk.positions[start : start + CHUNK_ENTRIES_MAX],
+            chunk.sizes[start : start + CHUNK_ENTRIES_MAX],
+            chunk.crcs[start : start + CHUNK_ENTRIES_MAX],
+        )
+        for start in range(0, len(chunk), CHUNK_ENTRIES_MAX)
+    ]

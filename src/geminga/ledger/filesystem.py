@@ -1,0 +1,236 @@
+"""The file system as a port: the few calls the store makes, and the real implementation.
+
+The simulated implementation (`geminga.testing.faulty_filesystem`) tears, drops, reorders and fails these
+calls, so everything the store does to a disk goes through here. Paths are strings.
+
+A write may be short and may raise `InterruptedError`: callers finish it with `write_fully`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+BUFFERS_PER_WRITE_MAX = 512  # below IOV_MAX (1024 on Linux)
+
+
+class File(Protocol):
+    """An open file, read and written at given offsets."""
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write what it can of ``buffers`` at ``offset``; returns the bytes written."""
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; shorter at the end of the file only."""
+
+    def sync(self) -> None:
+        """Return once data and size are on the disk (fdatasync)."""
+
+    def allocate(self, offset: int, size: int) -> None:
+        """Reserve zero bytes; raises OSError where that is impossible (an optimisation, never needed)."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A held lock on a file, released by `release` and by the death of the process."""
+
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the store needs of a file system."""
+
+    def make_folder(self, path: str) -> None:
+        """Create the folder and its parents, private to the user; fine when it exists."""
+
+    def list_folder(self, path: str) -> list[str]:
+        """Names in the folder; raises FileNotFoundError when there is none."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; ``create`` makes an empty file, private to the user, if absent."""
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_folder(self, path: str) -> None:
+        """Return once creations, renames and deletions in the folder are on the disk."""
+
+    def lock(self, path: str) -> tuple[Lock | None, str]:
+        """Take the lock without waiting: (lock, "") or (None, what its holder wrote into the file)."""
+
+    def connect(self, path: str) -> sqlite3.Connection:
+        """Open the embedded database at ``path``; its commits are atomic, and durable in order."""
+
+
+def write_fully(file: File, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write all bytes of ``buffers``, through short writes and interruptions; returns how many."""
+    total = 0
+    for start in range(0, len(buffers), BUFFERS_PER_WRITE_MAX):
+        part = buffers[start : start + BUFFERS_PER_WRITE_MAX]
+        expected = sum(map(len, part))
+        written = _write_once(file, part, offset + total)
+        total += written
+        while written < expected:
+            part = _after(part, written)
+            expected -= written
+            written = _write_once(file, part, offset + total)
+            total += written
+    return total
+
+
+def _write_once(file: File, buffers: Sequence[Buffer], offset: int) -> int:
+    while True:
+        try:
+            written = file.write(buffers, offset)
+        except InterruptedError:
+            continue
+        if written <= 0 and any(map(len, buffers)):
+            raise OSError(errno.EIO, "a write of the store's log took no bytes")
+        return written
+
+
+def _after(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
+    """The rest of ``buffers`` behind the first ``skip`` bytes."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        if skip >= len(buffer):
+            skip -= len(buffer)
+            continue
+        rest.append(memoryview(buffer)[skip:] if skip else buffer)
+        skip = 0
+    return rest
+
+
+class RealFile:
+    """A file descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    if hasattr(os, "pwritev"):
+
+        def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+            return os.pwritev(self._fd, buffers, offset)
+
+    else:
+
+        def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+            return os.pwrite(self._fd, b"".join(buffers), offset)
+
+    def read(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < size:
+            data = os.pread(self._fd, size - have, offset + have)
+            if not data:
+                break
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        getattr(os, "fdatasync", os.fsync)(self._fd)
+
+    def allocate(self, offset: int, size: int) -> None:
+        allocate = getattr(os, "posix_fallocate", None)
+        if allocate is None:
+            raise OSError(errno.EOPNOTSUPP, "files cannot be allocated ahead on this system")
+        allocate(self._fd, offset, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealLock:
+    """A flock with our process id written into the file."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, mode=FOLDER_MODE, exist_ok=True)
+
+    def list_folder(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, FILE_MODE))
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_folder(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> tuple[RealLock | None, str]:
+        import fcntl
+
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 64, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            return None, holder
+        except BaseException:
+            os.close(fd)
+            raise
+        with contextlib.suppress(OSError):  # a full disk must not keep a store from being opened for reading
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return RealLock(fd), ""
+
+    def connect(self, path: str) -> sqlite3.Connection:
+        if not os.path.exists(path):
+            # sqlite3 creates files with the process's umask: ours are private to the user.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+        connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        return connection

@@ -1,0 +1,103 @@
+"""The store's folder: whether it is one, whose it is, and its superblock.
+
+::
+
+    superblock           format version and the store's id; its presence makes the folder a store
+    lock                 held while the store is open; names the process
+    synced               the synced-through mark
+    log-0000000001 ...   the log
+    catalog.db*          the catalog; may be deleted while the store is closed, it is rebuilt
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
+from geminga.ledger.filesystem import FileSystem, Lock, write_fully
+from geminga.ledger.format import FORMAT_VERSION, SUPERBLOCK_BYTES, decode_superblock, encode_superblock
+
+SUPERBLOCK_FILE = "superblock"
+LOCK_FILE = "lock"
+CATALOG_FILE = "catalog.db"
+_UNFINISHED = frozenset((LOCK_FILE, SUPERBLOCK_FILE + ".new"))
+_HARMLESS = frozenset(("lost+found",))  # what a freshly made file system holds
+_STORE_ID_BYTES = 16
+
+
+def open_folder(filesystem: FileSystem, folder: str) -> tuple[Lock, bytes]:
+    """Lock the store and read its superblock, making both in an empty folder: (lock, store id)."""
+    _check_is_store(filesystem, folder)
+    lock, holder = filesystem.lock(f"{folder}/{LOCK_FILE}")
+    if lock is None:
+        process = f"process {holder}" if holder else "another process"
+        raise StoreLocked(f"the store in {folder} is open in {process}: stop it first, or use another folder")
+    try:
+        if SUPERBLOCK_FILE not in filesystem.list_folder(folder):
+            _write_superblock(filesystem, folder)
+        return lock, _read_superblock(filesystem, folder)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_is_store(filesystem: FileSystem, folder: str) -> None:
+    try:
+        names = set(filesystem.list_folder(folder))
+    except FileNotFoundError:
+        filesystem.make_folder(folder)
+        filesystem.sync_folder(os.path.dirname(folder) or "/")
+        return
+    except NotADirectoryError:
+        raise NotAStore(f"{folder} is a file, not the folder of a store") from None
+    if SUPERBLOCK_FILE in names:
+        return
+    others = sorted(names - _UNFINISHED - _HARMLESS)
+    if others:
+        raise NotAStore(
+            f"{folder} is no store and not empty (it holds {', '.join(others[:3])}"
+            f"{' and more' if len(others) > 3 else ''}): nothing was touched, name an empty or a new folder"
+        )
+
+
+def _write_superblock(filesystem: FileSystem, folder: str) -> None:
+    """Make the folder a store, all or nothing."""
+    path = f"{folder}/{SUPERBLOCK_FILE}"
+    file = filesystem.open(path + ".new", create=True)
+    try:
+        file.truncate(0)
+        write_fully(file, [encode_superblock(os.urandom(_STORE_ID_BYTES))], 0)
+        file.sync()
+    finally:
+        file.close()
+    filesystem.rename(path + ".new", path)
+    filesystem.sync_folder(folder)
+
+
+def _read_superblock(filesystem: FileSystem, folder: str) -> bytes:
+    file = filesystem.open(f"{folder}/{SUPERBLOCK_FILE}")
+    try:
+        superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
+    finally:
+        file.close()
+    if superblock is None:
+        raise StoreDamaged(
+            f"{folder}/{SUPERBLOCK_FILE} fails its checksum: restore this small file from a backup; "
+            "nothing else was touched"
+        )
+    version, store_id = superblock
+    if version > FORMAT_VERSION:
+        raise StoreError(
+            f"the store in {folder} has format {version}, this version of geminga knows up to "
+            f"{FORMAT_VERSION}: open it with a newer version; nothing was touched"
+        )
+    return store_id
+
+
+def discard_catalog(filesystem: FileSystem, folder: str) -> None:
+    """Remove the catalog's files, for it to be rebuilt."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(f"{folder}/{CATALOG_FILE}{suffix}")
+    filesystem.sync_folder(folder)

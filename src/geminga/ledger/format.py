@@ -1,0 +1,302 @@
+"""The store's bytes on disk: superblock, log file header, groups of records.
+
+A log file is a header followed by groups. A group is what one write and one sync made durable::
+
+    group     = header directory payload
+    header    = magic records payload_bytes position sequence synced_through directory_crc header_crc
+    directory = one column after the other: kind u8, size u32, crc u32, first u64, second u64
+    payload   = the records' bytes, one after the other, in directory order
+
+Everything is little-endian. Checksums are CRC32C. ``position`` is where the group itself lies, and the
+header's checksum starts from the store's own seed, so that bytes of another place or another store are
+never taken for a group. ``synced_through`` is the log position that was known to be on the disk when the
+group was written: damage before it is damage, not a torn tail. The records' checksums are kept in the
+directory and in the index, apart from the bytes they guard; the payload of consecutive entries is
+contiguous, so one read fetches a run of them.
+
+A position is ``file number << 32 | offset``; positions grow along the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from geminga.wire.checksum import crc32c
+
+FORMAT_VERSION = 1
+
+OFFSET_BITS = 32
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+_SUPERBLOCK = struct.Struct("<16sI16sI")
+_SUPERBLOCK_MAGIC = b"GEMINGA-STORE\r\n\x1a"
+SUPERBLOCK_BYTES = _SUPERBLOCK.size
+
+_FILE_HEADER = struct.Struct("<16sIQ16sI")
+_FILE_MAGIC = b"GEMINGA-LOG\r\n\x1a\0\0"
+FILE_HEADER_BYTES = _FILE_HEADER.size
+
+_GROUP = struct.Struct("<8sIIQQQI")
+_CHECKSUM = struct.Struct("<I")
+GROUP_MAGIC = b"\xf5GEMGRP\xfa"
+GROUP_HEADER_BYTES = _GROUP.size + _CHECKSUM.size
+RECORD_BYTES = 1 + 4 + 4 + 8 + 8
+
+_MARK = struct.Struct("<8sQQI")
+_MARK_MAGIC = b"GEMSYNC\x1a"
+MARK_BYTES = _MARK.size
+
+# What a record does; (first, second) are its two numbers.
+ENTRY = 1  # (ledger, entry): the entry's bytes
+MOVED = 2  # (ledger, entry): an entry written again by the rewriting of a mostly dead file
+CREATE = 3  # (ledger, 0): the owner's name
+DELETE_LEDGER = 4  # (ledger, 0)
+PUT = 5  # (key bytes, key fingerprint): key, value
+MERGE = 6  # (key bytes, key fingerprint): key, delta
+DELETE_KEY = 7  # (key bytes, key fingerprint): key
+RESTATE = 8  # (key bytes, key fingerprint): key, base and deltas, written again by rewriting
+MANIFEST = 9  # (next ledger id, 0): the numbers of the log files that exist
+DROP_FILE = 10  # (file number, 0): the file is dead and may be missing from now on
+CHECKPOINT = 11  # (checkpoint number, 0): the last record before a checkpoint
+
+KIND_NAMES = {
+    ENTRY: "entry",
+    MOVED: "entry",
+    CREATE: "ledger creation",
+    DELETE_LEDGER: "ledger deletion",
+    PUT: "key-value write",
+    MERGE: "key-value write",
+    DELETE_KEY: "key deletion",
+    RESTATE: "key-value write",
+    MANIFEST: "list of log files",
+    DROP_FILE: "file deletion",
+    CHECKPOINT: "checkpoint",
+}
+
+_SWAP = sys.byteorder == "big"
+
+
+def describe(position: int) -> str:
+    """A position as people find it: file name and offset."""
+    return f"{file_name(position >> OFFSET_BITS)} at offset {position & OFFSET_MASK}"
+
+
+def file_name(number: int) -> str:
+    """The name of a log file in the store's folder."""
+    return f"log-{number:010d}"
+
+
+def file_number(name: str) -> int | None:
+    """The number in a log file's name; None when it is no such name."""
+    digits = name.removeprefix("log-")
+    if len(digits) != 10 or len(name) != 14 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def encode_superblock(store_id: bytes) -> bytes:
+    body = _SUPERBLOCK.pack(_SUPERBLOCK_MAGIC, FORMAT_VERSION, store_id, 0)[:-4]
+    return body + _CHECKSUM.pack(crc32c(body))
+
+
+def decode_superblock(data: bytes) -> tuple[int, bytes] | None:
+    """(format version, store id); None when the bytes are no intact superblock."""
+    if len(data) != SUPERBLOCK_BYTES:
+        return None
+    magic, version, store_id, checksum = _SUPERBLOCK.unpack(data)
+    if magic != _SUPERBLOCK_MAGIC or checksum != crc32c(data[:-4]):
+        return None
+    return version, store_id
+
+
+def encode_file_header(number: int, store_id: bytes) -> bytes:
+    body = _FILE_HEADER.pack(_FILE_MAGIC, FORMAT_VERSION, number, store_id, 0)[:-4]
+    return body + _CHECKSUM.pack(crc32c(body))
+
+
+def decode_file_header(data: bytes) -> tuple[int, bytes] | None:
+    """(file number, store id); None when the bytes are no intact header."""
+    if len(data) != FILE_HEADER_BYTES:
+        return None
+    magic, _version, number, store_id, checksum = _FILE_HEADER.unpack(data)
+    if magic != _FILE_MAGIC or checksum != crc32c(data[:-4]):
+        return None
+    return number, store_id
+
+
+def encode_mark(position: int, sequence: int, seed: int) -> bytes:
+    """The synced-through mark: the log is on disk up to ``position``, whose last group is ``sequence``."""
+    body = _MARK.pack(_MARK_MAGIC, position, sequence, 0)[:-4]
+    return body + _CHECKSUM.pack(crc32c(body, seed))
+
+
+def decode_mark(data: bytes, seed: int) -> tuple[int, int] | None:
+    if len(data) != MARK_BYTES:
+        return None
+    magic, position, sequence, checksum = _MARK.unpack(data)
+    if magic != _MARK_MAGIC or checksum != crc32c(data[:-4], seed):
+        return None
+    return position, sequence
+
+
+@dataclass(slots=True)
+class GroupHeader:
+    """A group's fixed part, as read from the log."""
+
+    position: int
+    sequence: int
+    synced_through: int
+    records: int
+    payload_bytes: int
+    directory_crc: int
+
+    @property
+    def directory_bytes(self) -> int:
+        return self.records * RECORD_BYTES
+
+    @property
+    def payload_position(self) -> int:
+        return self.position + GROUP_HEADER_BYTES + self.directory_bytes
+
+    @property
+    def end(self) -> int:
+        """The position behind the group."""
+        return self.payload_position + self.payload_bytes
+
+
+@dataclass(slots=True)
+class Directory:
+    """The records of a group, by columns."""
+
+    kinds: bytes
+    sizes: array[int]
+    crcs: array[int]
+    firsts: array[int]
+    seconds: array[int]
+
+    def positions(self, payload_position: int) -> list[int]:
+        """Where each record's bytes begin."""
+        starts = list(accumulate(self.sizes, initial=payload_position))
+        starts.pop()
+        return starts
+
+
+def _packed(column: array[int]) -> bytes:
+    if _SWAP:
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpacked(typecode: str, data: bytes | memoryview) -> array[int]:
+    column: array[int] = array(typecode)
+    column.frombytes(data)
+    if _SWAP:
+        column.byteswap()
+    return column
+
+
+def pack_numbers(typecode: str, numbers: Iterable[int]) -> bytes:
+    """Numbers as little-endian bytes; typecode "I" for 4 bytes each, "Q" for 8."""
+    return _packed(array(typecode, numbers))
+
+
+def unpack_numbers(typecode: str, data: bytes | memoryview) -> array[int]:
+    return _unpacked(typecode, data)
+
+
+def encode_group(
+    directory: Directory, *, position: int, sequence: int, synced_through: int, payload_bytes: int, seed: int
+) -> bytes:
+    """Header and directory of a group; the payload follows as it is."""
+    columns = b"".join(
+        (
+            directory.kinds,
+            _packed(directory.sizes),
+            _packed(directory.crcs),
+            _packed(directory.firsts),
+            _packed(directory.seconds),
+        )
+    )
+    header = _GROUP.pack(
+        GROUP_MAGIC,
+        len(directory.kinds),
+        payload_bytes,
+        position,
+        sequence,
+        synced_through,
+        crc32c(columns),
+    )
+    return b"".join((header, _CHECKSUM.pack(crc32c(header, seed)), columns))
+
+
+def decode_group_header(data: bytes | memoryview, position: int, seed: int) -> GroupHeader | None:
+    """The header of the group at ``position``; None when no intact group of this store begins there."""
+    if len(data) < GROUP_HEADER_BYTES:
+        return None
+    (checksum,) = _CHECKSUM.unpack_from(data, _GROUP.size)
+    magic, records, payload_bytes, own_position, sequence, synced_through, directory_crc = _GROUP.unpack_from(
+        data
+    )
+    if magic != GROUP_MAGIC or own_position != position or checksum != crc32c(data[: _GROUP.size], seed):
+        return None
+    return GroupHeader(position, sequence, synced_through, records, payload_bytes, directory_crc)
+
+
+def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
+    """The directory that follows ``header``; None when it fails its checksum."""
+    if len(data) != header.directory_bytes or crc32c(data) != header.directory_crc:
+        return None
+    n = header.records
+    view = memoryview(data)
+    directory = Directory(
+        bytes(view[:n]),
+        _unpacked("I", view[n : 5 * n]),
+        _unpacked("I", view[5 * n : 9 * n]),
+        _unpacked("Q", view[9 * n : 17 * n]),
+        _unpacked("Q", view[17 * n :]),
+    )
+    return directory if sum(directory.sizes) == header.payload_bytes else None
+
+
+def encode_value(key: bytes, base: bytes, deltas: Iterable[bytes]) -> bytes:
+    """The payload of a RESTATE record."""
+    parts = [key, _CHECKSUM.pack(len(base)), base]
+    for delta in deltas:
+        parts += (_CHECKSUM.pack(len(delta)), delta)
+    return b"".join(parts)
+
+
+def decode_value(data: bytes | memoryview) -> tuple[bytes, list[bytes]]:
+    """(base, deltas) of a RESTATE payload behind its key."""
+    first, *rest = decode_list(data)
+    return first, rest
+
+
+def encode_list(items: Iterable[bytes]) -> bytes:
+    """Byte strings, each behind its length (u32)."""
+    parts: list[bytes] = []
+    for item in items:
+        parts += (_CHECKSUM.pack(len(item)), item)
+    return b"".join(parts)
+
+
+def decode_list(data: bytes | memoryview) -> list[bytes]:
+    """What `encode_list` made; raises ValueError when lengths and bytes disagree."""
+    items = []
+    offset = 0
+    while offset < len(data):
+        if offset + 4 > len(data):
+            raise ValueError("a length is cut off")
+        (size,) = _CHECKSUM.unpack_from(data, offset)
+        offset += 4
+        if offset + size > len(data):
+            raise ValueError("an item is cut off")
+        items.append(bytes(data[offset : offset + size]))
+        offset += size
+    return items

@@ -1,0 +1,152 @@
+"""Where entries lie: the ledgers in use, and a bounded cache of the index of the others.
+
+An entry goes through three places. While it is young it is in its ledger's ``recent`` list, with its
+bytes. Once its group is on disk, its position, size and checksum are in the ledger's ``tail`` columns.
+A checkpoint moves these into the catalog, from where they come back in chunks when somebody reads them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+
+from geminga.ledger.api import Buffer
+from geminga.ledger.catalog import Catalog, Chunk, LedgerChange
+
+MISSING = 0
+"""The position of an entry that the log does not have any more (damage)."""
+
+_CHUNK_OVERHEAD_BYTES = 400
+_ENTRY_BYTES = 16
+_CHUNKS_PER_LEDGER_MAX = 4
+
+
+def empty_chunk(first: int) -> Chunk:
+    return Chunk(first, array("Q"), array("I"), array("I"))
+
+
+class LedgerState:
+    """A ledger in use. Entries below ``recent_first`` are found by position, the others in ``recent``."""
+
+    __slots__ = (
+        "changed",
+        "chunks",
+        "doubted",
+        "frozen",
+        "generation",
+        "ledger_id",
+        "next_entry",
+        "owner",
+        "recent",
+        "recent_first",
+        "size_bytes",
+        "tail",
+        "written_bytes",
+    )
+
+    def __init__(self, ledger_id: int, owner: str, entries: int, size_bytes: int) -> None:
+        self.ledger_id = ledger_id
+        self.owner = owner
+        self.next_entry = entries
+        self.size_bytes = size_bytes
+        self.written_bytes = size_bytes
+        self.recent: list[Buffer] = []
+        self.recent_first = entries
+        self.tail = empty_chunk(entries)
+        self.frozen: Chunk | None = None
+        self.chunks: list[Chunk] = []
+        self.changed = False
+        self.doubted = False
+        self.generation = 0
+
+    def place(self, entry_id: int, position: int, size: int, crc: int) -> tuple[int, int] | None:
+        """Say where an entry of the tail lies; gaps before it become `MISSING`.
+
+        Returns the (position, size) that the entry had before, if any.
+        """
+        tail = self.tail
+        index = entry_id - tail.first
+        while len(tail.positions) < index:
+            tail.positions.append(MISSING)
+            tail.sizes.append(0)
+            tail.crcs.append(0)
+        if index == len(tail.positions):
+            tail.positions.append(position)
+            tail.sizes.append(size)
+            tail.crcs.append(crc)
+            return None
+        before = tail.positions[index], tail.sizes[index]
+        tail.positions[index], tail.sizes[index], tail.crcs[index] = position, size, crc
+        return before
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing about the ledger is only in memory."""
+        return not (self.changed or self.recent or self.frozen is not None or len(self.tail))
+
+    def freeze(self) -> LedgerChange:
+        """Take what came since the last checkpoint, for the next one."""
+        self.frozen = self.tail
+        self.tail = empty_chunk(self.frozen.first + len(self.frozen))
+        self.changed = False
+        return LedgerChange(self.ledger_id, self.owner, self.tail.first, self.written_bytes, self.frozen)
+
+
+class Index:
+    """Finds entries of ledgers; holds at most ``cache_bytes_max`` of what the catalog has."""
+
+    def __init__(self, catalog: Catalog, cache_bytes_max: int) -> None:
+        self._catalog = catalog
+        self._cache_bytes_max = cache_bytes_max
+        self._cache_bytes = 0
+        self._cache: OrderedDict[tuple[int, int], tuple[LedgerState, Chunk]] = OrderedDict()
+        self.moved: dict[int, dict[int, int]] = {}
+        self.moved_frozen: dict[int, dict[int, int]] = {}
+
+    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None:
+        """The chunk that holds the entry, and its place in there; None when the index has no such entry."""
+        for chunk in (ledger.tail, ledger.frozen, *ledger.chunks):
+            if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
+                return chunk, entry_id - chunk.first
+        chunk = self._catalog.chunk(ledger.ledger_id, entry_id)
+        if chunk is None:
+            return None
+        self._keep(ledger, chunk)
+        return chunk, entry_id - chunk.first
+
+    def position(self, ledger_id: int, chunk: Chunk, index: int) -> int:
+        """An entry's position, after any rewriting that the catalog does not know yet."""
+        for moved in (self.moved, self.moved_frozen):
+            moves = moved.get(ledger_id)
+            if moves is not None:
+                position = moves.get(chunk.first + index)
+                if position is not None:
+                    return position
+        return chunk.positions[index]
+
+    def forget(self, ledger: LedgerState) -> None:
+        """Drop the cached chunks of a ledger whose catalog rows changed or went."""
+        for chunk in ledger.chunks:
+            self._cache_bytes -= _held(chunk)
+            del self._cache[ledger.ledger_id, chunk.first]
+        ledger.chunks.clear()
+
+    def _keep(self, ledger: LedgerState, chunk: Chunk) -> None:
+        """Hold a chunk with its ledger; the longest-held chunks of all ledgers give way."""
+        if len(ledger.chunks) >= _CHUNKS_PER_LEDGER_MAX:
+            self._release(ledger, ledger.chunks[-1])
+        ledger.chunks.insert(0, chunk)
+        self._cache[ledger.ledger_id, chunk.first] = (ledger, chunk)
+        self._cache_bytes += _held(chunk)
+        while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
+            self._release(*next(iter(self._cache.values())))
+
+    def _release(self, ledger: LedgerState, chunk: Chunk) -> None:
+        ledger.chunks.remove(chunk)
+        del self._cache[ledger.ledger_id, chunk.first]
+        self._cache_bytes -= _held(chunk)
+
+
+def _held(chunk: Chunk) -> int:
+    """The memory that a chunk takes, in bytes."""
+    return _CHUNK_OVERHEAD_BYTES + _ENTRY_BYTES * len(chunk)

@@ -1,0 +1,203 @@
+"""Group commit: the list of pending records, and who writes them.
+
+The owner appends records to ``pending``; the writer takes all there are (up to a bound), writes them as
+one group, syncs it, and hands it back through ``completed``. Records need no lock: a list's append and
+the deletion of its front are atomic, and only the writer takes from the front. The writer waits on a
+queue only when nothing is pending, and only then does the owner have to wake it.
+
+`Journal.commit` is one round of the writer without a thread; tests that need every step in order call it
+from `geminga.ledger.store.FileStore.poll`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from queue import Empty, SimpleQueue
+
+from geminga.errors import StoreError, StoreStopped
+from geminga.ledger.format import CHECKPOINT
+from geminga.ledger.log import Group, LogWriter, Record
+
+logger = logging.getLogger("geminga.ledger")
+
+_RECORDS_PER_GROUP_MAX = 8192
+_data_of = itemgetter(3)
+_kind_of = itemgetter(0)
+
+
+@dataclass(slots=True)
+class Failed:
+    """Records that were not written, and why."""
+
+    records: list[Record]
+    error: StoreError
+
+
+class Journal:
+    """Pending records and finished groups, between the owner's thread and the writer's."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        *,
+        sync: str,
+        sync_interval_seconds: float,
+        group_bytes_max: int,
+        signal: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.writer = writer
+        self.pending: list[Record] = []
+        self.completed: deque[Group | Failed] = deque()
+        self.idle = False
+        self.active = False
+        self.checkpoint_pending = False
+        self.syncs = 0
+        self.sync_seconds_total = 0.0
+        self._sync = sync
+        self._sync_interval_seconds = sync_interval_seconds
+        self._group_bytes_max = group_bytes_max
+        self._signal = signal
+        self._clock = clock
+        self._synced_at = clock()
+        self._error: StoreError | None = None
+        self._gate: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # --- the owner's side ---
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="geminga-store-writer", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Call after appending to ``pending`` when ``idle`` is set."""
+        self.idle = False
+        self._gate.put(None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any record waits or is being written, or waits for the owner (asked in this order)."""
+        return bool(self.pending or self.active or self.completed)
+
+    def stop(self) -> None:
+        """Write what is pending and end the writer's thread."""
+        self._stopping = True
+        self._gate.put(None)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # --- the writer's side ---
+    def commit(self) -> bool:
+        """Write one group of what is pending; False when there was nothing."""
+        self.active = True
+        try:
+            return self._commit() if self._error is None else self._refuse_pending()
+        finally:
+            self.active = False
+
+    def _commit(self) -> bool:
+        batch = self._take()
+        if not batch:
+            return False
+        try:
+            group = self.writer.write(batch)
+            if self._sync_is_due():
+                self._sync_now()
+        except Exception as error:
+            self._fail(error, batch)
+        else:
+            self.completed.append(group)
+        self._signal()
+        return True
+
+    def _sync_is_due(self) -> bool:
+        if self._sync == "interval":
+            return self._clock() - self._synced_at >= self._sync_interval_seconds
+        return self._sync == "always"
+
+    def _take(self) -> list[Record]:
+        """Remove the next group's records from the pending ones."""
+        pending = self.pending
+        batch = pending[:_RECORDS_PER_GROUP_MAX]
+        if self.checkpoint_pending:
+            for index, kind in enumerate(map(_kind_of, batch)):
+                if kind == CHECKPOINT:
+                    del batch[index + 1 :]
+                    self.checkpoint_pending = False
+                    break
+        ends = list(accumulate(map(len, map(_data_of, batch))))
+        if ends and ends[-1] > self._group_bytes_max:
+            cut = max(1, bisect_right(ends, self._group_bytes_max))
+            if cut < len(batch):
+                if batch[-1][0] == CHECKPOINT:
+                    self.checkpoint_pending = True
+                del batch[cut:]
+        del pending[: len(batch)]
+        return batch
+
+    def _sync_now(self) -> None:
+        started = time.perf_counter()
+        self.writer.sync()
+        self.sync_seconds_total += time.perf_counter() - started
+        self.syncs += 1
+        self._synced_at = self._clock()
+
+    def _fail(self, error: Exception, batch: list[Record]) -> None:
+        """After a failed write or sync what is on disk is unknown: nothing more is written."""
+        self._error = StoreStopped(
+            f"the store stopped: writing its log failed ({type(error).__name__}: {error}); "
+            "what was receipted is safe, free space or replace the disk and open the store again"
+        )
+        self._error.__cause__ = error
+        logger.error("%s", self._error)
+        self.completed.append(Failed(batch, self._error))
+
+    def _refuse_pending(self) -> bool:
+        assert self._error is not None
+        count = len(self.pending)
+        if not count:
+            return False
+        batch = self.pending[:count]
+        del self.pending[:count]
+        self.completed.append(Failed(batch, self._error))
+        self._signal()
+        return True
+
+    def _run(self) -> None:
+        while True:
+            if self.commit():
+                continue
+            if self._stopping and not self.pending:
+                return
+            self.idle = True
+            if self.pending:
+                self.idle = False
+                continue
+            self._wait()
+            self.idle = False
+
+    def _wait(self) -> None:
+        """Sleep until woken; with sync="interval", until the last group is due for its sync."""
+        due = self._sync == "interval" and self._error is None
+        if not due or self.writer.synced_through == self.writer.position:
+            self._gate.get()
+            return
+        rest = self._sync_interval_seconds - (self._clock() - self._synced_at)
+        try:
+            self._gate.get(timeout=max(0.0, rest))
+        except Empty:
+            try:
+                self._sync_now()
+            except Exception as error:
+                self._fail(error, [])
+                self._signal()

@@ -1,0 +1,376 @@
+"""The log: files that all ledgers and keys share, written once and in order, a group at a time.
+
+`LogFiles` hands out open files, `LogWriter` appends groups to the last one, `scan_headers` and
+`read_group` read them back. Nothing here decides what records mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from geminga.errors import StoreDamaged
+from geminga.ledger.api import Buffer, Done
+from geminga.ledger.filesystem import File, FileSystem, write_fully
+from geminga.ledger.format import (
+    CREATE,
+    DROP_FILE,
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    GROUP_MAGIC,
+    MANIFEST,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    Directory,
+    GroupHeader,
+    decode_directory,
+    decode_file_header,
+    decode_group_header,
+    encode_file_header,
+    encode_group,
+    encode_mark,
+    file_name,
+    pack_numbers,
+)
+from geminga.wire.checksum import crc32c
+
+logger = logging.getLogger("geminga.ledger")
+
+Record = tuple[int, int, int, Buffer, Done | None]
+"""(kind, first number, second number, bytes, callback)."""
+
+MARK_FILE = "synced"
+_OPEN_FILES_MAX = 64
+_SEARCH_BYTES = 1024 * 1024
+_JOIN_BYTES_MAX = 8 * 1024  # below this, copying into one buffer is cheaper than one more iovec
+
+
+@dataclass(slots=True)
+class Group:
+    """A group that was written: its records, where their bytes lie, and the position behind it."""
+
+    position: int
+    end: int
+    sequence: int
+    kinds: bytes
+    firsts: Sequence[int]
+    seconds: Sequence[int]
+    datas: Sequence[Buffer]
+    dones: Sequence[Done | None]
+    sizes: array[int]
+    crcs: array[int]
+    positions: list[int]
+    payload_bytes: int
+
+
+class LogFiles:
+    """The open log files of a store; a bounded number of them. Used on one thread."""
+
+    def __init__(self, filesystem: FileSystem, folder: str) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def path(self, number: int) -> str:
+        return f"{self._folder}/{file_name(number)}"
+
+    def get(self, number: int) -> File:
+        """The file, opened if need be; raises `StoreDamaged` when it is missing."""
+        file = self._open.get(number)
+        if file is not None:
+            self._open.move_to_end(number)
+            return file
+        try:
+            file = self._filesystem.open(self.path(number))
+        except FileNotFoundError:
+            raise StoreDamaged(f"{file_name(number)} is missing from the store in {self._folder}") from None
+        self._open[number] = file
+        if len(self._open) > _OPEN_FILES_MAX:
+            self._open.popitem(last=False)[1].close()
+        return file
+
+    def forget(self, number: int) -> None:
+        file = self._open.pop(number, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+class LogWriter:
+    """Appends groups to the log. All methods but the constructor run on the writer's thread.
+
+    Any OSError leaves the writer unusable: what is on disk is not known, the store must be reopened.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        store_id: bytes,
+        *,
+        position: int,
+        sequence: int,
+        live_files: set[int],
+        next_ledger_id: int,
+        file_bytes_max: int,
+        preallocate_bytes: int,
+    ) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._store_id = store_id
+        self._seed = crc32c(store_id)
+        self._file_bytes_max = file_bytes_max
+        self._preallocate_bytes = preallocate_bytes
+        self._allocated = 0
+        self._has_records = True
+        self.number = position >> OFFSET_BITS
+        self.offset = position & OFFSET_MASK
+        self.sequence = sequence
+        self.synced_through = position
+        self.live_files = live_files
+        self.next_ledger_id = next_ledger_id
+        self.file_sizes: dict[int, int] = {}
+        self._mark = filesystem.open(f"{folder}/{MARK_FILE}", create=True)
+        self._file: File | None = None
+        if self.offset:
+            self._file = filesystem.open(f"{folder}/{file_name(self.number)}")
+            self._allocated = self._file.size()
+
+    @property
+    def position(self) -> int:
+        return self.number << OFFSET_BITS | self.offset
+
+    def write(self, records: Sequence[Record]) -> Group:
+        """Write the records as one group; it is on disk only after `sync`."""
+        kinds, firsts, seconds, datas, dones = zip(*records, strict=True)
+        sizes = array("I", map(len, datas))
+        directory = Directory(
+            bytes(kinds), sizes, array("I", map(crc32c, datas)), array("Q", firsts), array("Q", seconds)
+        )
+        payload_bytes = sum(sizes)
+        needed = GROUP_HEADER_BYTES + len(records) * 25 + payload_bytes
+        if self._file is None or (self.offset + needed > self._file_bytes_max and self._has_records):
+            self._roll()
+        assert self._file is not None
+        self._allocate(needed)
+        position = self.position
+        head = encode_group(
+            directory,
+            position=position,
+            sequence=self.sequence + 1,
+            synced_through=self.synced_through,
+            payload_bytes=payload_bytes,
+            seed=self._seed,
+        )
+        written = write_fully(self._file, _gathered(head, datas, payload_bytes), self.offset)
+        if written != needed:
+            raise ValueError(
+                f"a group of {needed} bytes took {written}: an entry is no buffer of single bytes"
+            )
+        self.sequence += 1
+        self.offset += needed
+        self._has_records = True
+        if CREATE in directory.kinds:
+            self.next_ledger_id = 1 + max(
+                number for kind, number in zip(kinds, firsts, strict=True) if kind == CREATE
+            )
+        if DROP_FILE in directory.kinds:
+            self.live_files.difference_update(
+                number for kind, number in zip(kinds, firsts, strict=True) if kind == DROP_FILE
+            )
+        return Group(
+            position,
+            self.position,
+            self.sequence,
+            directory.kinds,
+            firsts,
+            seconds,
+            datas,
+            dones,
+            sizes,
+            directory.crcs,
+            directory.positions(position + len(head)),
+            payload_bytes,
+        )
+
+    def sync(self) -> None:
+        """Return once all written groups are on the disk."""
+        if self._file is None or self.synced_through == self.position:
+            return
+        self._file.sync()
+        self.synced_through = self.position
+        self.note_mark()
+
+    def note_mark(self) -> None:
+        """Note how far the log is synced, for telling a torn tail from damage.
+
+        The mark itself is not synced: an older one that survives is still true.
+        """
+        write_fully(self._mark, [encode_mark(self.synced_through, self.sequence, self._seed)], 0)
+
+    def close(self, *, clean: bool) -> None:
+        """Close the files; a clean end also gives back what was allocated ahead."""
+        if self._file is not None:
+            if clean and self._allocated > self.offset:
+                self._file.truncate(self.offset)
+                self._file.sync()
+            self._file.close()
+        if clean:
+            self._mark.sync()
+        self._mark.close()
+
+    def _roll(self) -> None:
+        """Begin the next file: its header and the list of files, synced, then its name in the folder."""
+        if self._file is not None:
+            if self._allocated > self.offset:
+                self._file.truncate(self.offset)
+            self._file.sync()
+            self.file_sizes[self.number] = self.offset
+            self._file.close()
+            self._file = None
+        synced_through = self.position
+        self.number += 1
+        file = self._filesystem.open(f"{self._folder}/{file_name(self.number)}", create=True)
+        self._file = file
+        file.truncate(0)
+        self.live_files.add(self.number)
+        manifest = pack_numbers("Q", sorted(self.live_files))
+        directory = Directory(
+            bytes((MANIFEST,)),
+            array("I", (len(manifest),)),
+            array("I", (crc32c(manifest),)),
+            array("Q", (self.next_ledger_id,)),
+            array("Q", (0,)),
+        )
+        self.offset = FILE_HEADER_BYTES
+        head = encode_group(
+            directory,
+            position=self.position,
+            sequence=self.sequence + 1,
+            synced_through=synced_through,
+            payload_bytes=len(manifest),
+            seed=self._seed,
+        )
+        written = write_fully(file, [encode_file_header(self.number, self._store_id), head, manifest], 0)
+        file.sync()
+        self._filesystem.sync_folder(self._folder)
+        self.sequence += 1
+        self.offset = written
+        self.synced_through = self.position
+        self.file_sizes[self.number] = self.offset
+        self._allocated = self.offset
+        self._has_records = False
+        self.note_mark()
+
+    def _allocate(self, needed: int) -> None:
+        """Allocate the file ahead, in steps that grow with it: syncing is cheaper in allocated space."""
+        end = self.offset + needed
+        if end <= self._allocated or not self._preallocate_bytes or self._file is None:
+            return
+        step = min(self._preallocate_bytes, max(1024 * 1024, self._allocated))
+        target = min(max(end, self._allocated + step), max(self._file_bytes_max, end))
+        try:
+            self._file.allocate(self._allocated, target - self._allocated)
+            self._allocated = target
+        except OSError:
+            # Not supported here, or no space for so much: write without.
+            self._preallocate_bytes = 0
+            with contextlib.suppress(OSError):
+                self._file.truncate(self.offset)
+            self._allocated = self.offset
+
+
+def _gathered(head: bytes, datas: Sequence[Buffer], payload_bytes: int) -> list[Buffer]:
+    """The group's bytes as few buffers: small neighbours joined, big ones as they are."""
+    if payload_bytes <= len(datas) * _JOIN_BYTES_MAX // 4:
+        return [head, b"".join(datas)]
+    buffers: list[Buffer] = []
+    small: list[Buffer] = [head]
+    for data in datas:
+        if len(data) <= _JOIN_BYTES_MAX:
+            small.append(data)
+            continue
+        if small:
+            buffers.append(small[0] if len(small) == 1 else b"".join(small))
+            small = []
+        buffers.append(data)
+    if small:
+        buffers.append(small[0] if len(small) == 1 else b"".join(small))
+    return buffers
+
+
+@dataclass(slots=True)
+class Gap:
+    """Bytes between two positions of one file that are no group."""
+
+    position: int
+    end: int
+    is_zero: bool
+
+
+def check_file_header(file: File, number: int, store_id: bytes) -> str | None:
+    """What is wrong with a file's header; None when it is right."""
+    header = decode_file_header(file.read(FILE_HEADER_BYTES, 0))
+    if header is None:
+        return "the file's header fails its checksum"
+    if header[1] != store_id:
+        return "the file belongs to another store"
+    if header[0] != number:
+        return f"the file is {file_name(header[0])} under another name"
+    return None
+
+
+def scan_headers(file: File, number: int, offset: int, seed: int) -> Iterator[GroupHeader | Gap]:
+    """The headers of the groups in a file from ``offset`` on, and the gaps between them."""
+    size = file.size()
+    base = number << OFFSET_BITS
+    while offset < size:
+        header = decode_group_header(file.read(GROUP_HEADER_BYTES, offset), base | offset, seed)
+        if header is not None and header.end <= base | size:
+            yield header
+            offset = header.end & OFFSET_MASK
+            continue
+        found, is_zero = _find_group(file, base, offset + 1 if header is not None else offset, size, seed)
+        yield Gap(base | offset, base | found, is_zero and header is None)
+        offset = found
+
+
+def _find_group(file: File, base: int, offset: int, size: int, seed: int) -> tuple[int, bool]:
+    """(where the next group begins or the file ends, whether all bytes up to there are zero)."""
+    is_zero = True
+    while offset < size:
+        data = file.read(min(_SEARCH_BYTES + GROUP_HEADER_BYTES, size - offset), offset)
+        if not data:
+            return size, is_zero
+        place = data.find(GROUP_MAGIC)
+        while place >= 0:
+            if place + GROUP_HEADER_BYTES > len(data) and offset + len(data) < size:
+                break  # cut off by the end of what was read; found again in the next round
+            candidate = data[place : place + GROUP_HEADER_BYTES]
+            header = decode_group_header(candidate, base | (offset + place), seed)
+            if header is not None and header.end <= base | size:
+                return offset + place, is_zero and not any(data[:place])
+            place = data.find(GROUP_MAGIC, place + 1)
+        if len(data) <= GROUP_HEADER_BYTES or offset + len(data) >= size:
+            return size, is_zero and not any(data)
+        used = len(data) - GROUP_HEADER_BYTES
+        is_zero = is_zero and data.count(0, 0, used) == used
+        offset += used
+    return size, is_zero
+
+
+def read_directory(file: File, header: GroupHeader) -> Directory | None:
+    """The group's directory; None when it fails its checksum."""
+    offset = (header.position & OFFSET_MASK) + GROUP_HEADER_BYTES
+    return decode_directory(header, file.read(header.directory_bytes, offset))
+
+
+def read_payload(file: File, header: GroupHeader) -> memoryview:
+    return memoryview(file.read(header.payload_bytes, header.payload_position & OFFSET_MASK))

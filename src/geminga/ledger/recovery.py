@@ -1,0 +1,433 @@
+"""What the log says after a restart.
+
+Checksums decide what is believed, never the catalog's index. The log is read from the catalog's position
+(or from its beginning when the catalog is lost), group by group:
+
+* An intact group is taken over.
+* A group that is not intact, behind the synced-through mark, is a torn tail: nothing in it was
+  receipted. It is cut off, with a line in the log.
+* The same before the mark is damage: it is reported, by file, offset, ledger and entries, and what is
+  intact around it is taken over.
+
+The mark is the furthest of what the mark file, the catalog and the groups themselves say was synced.
+Recovery changes nothing on disk but the tail (cut, or written again to be sure of it), so it can be
+interrupted anywhere and repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from geminga.errors import StoreDamaged
+from geminga.ledger.damage import Damage
+from geminga.ledger.filesystem import File, FileSystem, write_fully
+from geminga.ledger.format import (
+    DELETE_KEY,
+    ENTRY,
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    KIND_NAMES,
+    MANIFEST,
+    MARK_BYTES,
+    MERGE,
+    MOVED,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    PUT,
+    RECORD_BYTES,
+    RESTATE,
+    Directory,
+    GroupHeader,
+    decode_file_header,
+    decode_group_header,
+    decode_mark,
+    describe,
+    file_name,
+    file_number,
+    unpack_numbers,
+)
+from geminga.ledger.index import MISSING
+from geminga.ledger.log import (
+    MARK_FILE,
+    Gap,
+    LogFiles,
+    check_file_header,
+    read_directory,
+    read_payload,
+    scan_headers,
+)
+from geminga.ledger.state import StoreState
+from geminga.wire.checksum import crc32c
+
+logger = logging.getLogger("geminga.ledger")
+
+_KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE))
+_COPY_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Where the log goes on, and what was found."""
+
+    position: int = 0
+    sequence: int = 0
+    replayed_groups: int = 0
+    file_sizes: dict[int, int] = field(default_factory=dict)
+
+
+class Recovery:
+    """One run over the log of a store."""
+
+    def __init__(
+        self, filesystem: FileSystem, folder: str, store_id: bytes, files: LogFiles, state: StoreState
+    ) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._store_id = store_id
+        self._seed = crc32c(store_id)
+        self._files = files
+        self._state = state
+        self._result = Recovered()
+        self._known_damage = set(state.damage)
+        self._lost_records = 0
+        self._foreign: set[int] = set()
+        self._discarded: set[int] = set()
+
+    def run(self, position: int, sequence: int) -> Recovered:
+        """Replay the log from ``position`` on (0: all of it) into the state."""
+        present = self._present()
+        start = position >> OFFSET_BITS
+        numbers = [number for number in present if number >= start and number not in self._foreign]
+        found = {number: list(self._headers(number, position)) for number in numbers}
+        synced = max(
+            [position, self._read_mark()]
+            + [
+                item.synced_through
+                for items in found.values()
+                for item in items
+                if isinstance(item, GroupHeader)
+            ]
+        )
+        numbers = self._discard_unborn(numbers, found, synced)
+        result = self._result
+        result.position, result.sequence = position, sequence
+        for index, number in enumerate(numbers):
+            after = found[numbers[index + 1]] if index + 1 < len(numbers) else None
+            if not self._replay_file(number, found[number], synced, after):
+                self._discard(numbers[index + 1 :])
+                break
+        self._finish([number for number in present if number not in self._discarded], synced)
+        return result
+
+    def verify(self, position: int) -> None:
+        """Read and check the log before ``position``, which `run` leaves out; report what is damaged."""
+        for number in sorted(self._state.files):
+            if number > position >> OFFSET_BITS:
+                continue
+            try:
+                file = self._files.get(number)
+            except StoreDamaged:
+                continue  # `run` reports missing files
+            for item in scan_headers(file, number, FILE_HEADER_BYTES, self._seed):
+                if item.position >= position:
+                    break
+                if isinstance(item, Gap):
+                    if not item.is_zero:
+                        self._report(self._damage(item.position, "synced bytes that are no group of records"))
+                    continue
+                self._verify_group(file, item)
+
+    def _verify_group(self, file: File, header: GroupHeader) -> None:
+        directory = read_directory(file, header)
+        if directory is None:
+            self._report(self._damage(header.position, f"the directory of {header.records} records"))
+            return
+        positions = directory.positions(header.payload_position)
+        for index in sorted(_bad_records(directory, read_payload(file, header))):
+            kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
+            entry = (first, second, second) if kind in (ENTRY, MOVED) else ()
+            name = KIND_NAMES.get(kind, "record")
+            self._report(self._damage(positions[index], f"{name} fails its checksum", *entry))
+
+    # --- finding ---
+    def _present(self) -> list[int]:
+        """The numbers of the log files in the folder. What is not the file its name says is set apart."""
+        numbers = sorted(
+            number
+            for name in self._filesystem.list_folder(self._folder)
+            if (number := file_number(name)) is not None
+        )
+        for number in numbers:
+            header = decode_file_header(self._files.get(number).read(FILE_HEADER_BYTES, 0))
+            if header is not None and header != (number, self._store_id):
+                wrong = check_file_header(self._files.get(number), number, self._store_id)
+                self._report(Damage(file_name(number), 0, wrong or "the file's header is wrong"))
+                self._foreign.add(number)
+        return numbers
+
+    def _listed(self, present: list[int]) -> tuple[int, set[int]]:
+        """The newest readable list of log files: (the file that holds it, the files it lists)."""
+        for number in reversed(present):
+            file = self._files.get(number)
+            data = file.read(GROUP_HEADER_BYTES, FILE_HEADER_BYTES)
+            header = decode_group_header(data, number << OFFSET_BITS | FILE_HEADER_BYTES, self._seed)
+            directory = read_directory(file, header) if header is not None else None
+            if header is None or directory is None or directory.kinds[:1] != bytes((MANIFEST,)):
+                continue
+            payload = read_payload(file, header)[: directory.sizes[0]]
+            if crc32c(payload) == directory.crcs[0]:
+                return number, set(unpack_numbers("Q", payload))
+        return 0, set()
+
+    def _headers(self, number: int, position: int) -> Iterator[GroupHeader | Gap]:
+        offset = position & OFFSET_MASK if number == position >> OFFSET_BITS else FILE_HEADER_BYTES
+        return scan_headers(self._files.get(number), number, offset, self._seed)
+
+    def _read_mark(self) -> int:
+        file = self._filesystem.open(f"{self._folder}/{MARK_FILE}", create=True)
+        try:
+            mark = decode_mark(file.read(MARK_BYTES, 0), self._seed)
+        finally:
+            file.close()
+        return mark[0] if mark is not None else 0
+
+    def _discard_unborn(
+        self, numbers: list[int], found: dict[int, list[GroupHeader | Gap]], synced: int
+    ) -> list[int]:
+        """Leave out a last file whose creation was cut short: nothing was ever receipted in it."""
+        while numbers:
+            number = numbers[-1]
+            has_groups = any(isinstance(item, GroupHeader) for item in found[number])
+            if has_groups or synced >> OFFSET_BITS >= number:
+                break
+            logger.info("%s: its creation was cut short, it is removed", file_name(number))
+            self._discard([number])
+            numbers = numbers[:-1]
+        return numbers
+
+    def _discard(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._files.forget(number)
+            self._filesystem.unlink(self._files.path(number))
+            self._discarded.add(number)
+        if numbers:
+            self._filesystem.sync_folder(self._folder)
+
+    # --- replaying ---
+    def _replay_file(
+        self,
+        number: int,
+        items: list[GroupHeader | Gap],
+        synced: int,
+        following: list[GroupHeader | Gap] | None,
+    ) -> bool:
+        """Take over a file's groups; False when the log ends in it before its last byte."""
+        file = self._files.get(number)
+        if self._result.position >> OFFSET_BITS != number:
+            wrong = check_file_header(file, number, self._store_id)
+            if wrong is not None:
+                self._report(Damage(file_name(number), 0, wrong))
+            self._result.position = number << OFFSET_BITS | FILE_HEADER_BYTES
+        sealed_at = next((h.synced_through for h in following or () if isinstance(h, GroupHeader)), None)
+        for item in items:
+            if isinstance(item, Gap):
+                if following is not None and sealed_at is not None and item.position >= sealed_at:
+                    continue  # allocated ahead, never written
+                if item.position >= synced:
+                    return self._cut(item.position, is_zero=item.is_zero)
+                self._report_gap(item, synced)
+                self._result.position = max(self._result.position, min(item.end, max(item.position, synced)))
+                continue
+            if not self._replay_group(item, synced):
+                return self._cut(item.position, is_zero=False)
+        self._result.file_sizes[number] = self._result.position & OFFSET_MASK
+        return True
+
+    def _replay_group(self, header: GroupHeader, synced: int) -> bool:
+        """Take over what is intact of a group; False when it belongs to a torn tail."""
+        if header.sequence <= self._result.sequence:
+            return False  # left over from before an earlier cut
+        file = self._files.get(header.position >> OFFSET_BITS)
+        directory = read_directory(file, header)
+        if directory is None:
+            if header.end > synced:
+                return False
+            self._lost_records += header.records
+            self._report(self._damage(header.position, f"the directory of {header.records} records"))
+        else:
+            payload = read_payload(file, header)
+            bad = _bad_records(directory, payload)
+            if bad and header.end > synced:
+                return False
+            self._replay_records(header, directory, payload, bad)
+        self._result.position = header.end
+        self._result.sequence = header.sequence
+        self._result.replayed_groups += 1
+        return True
+
+    def _replay_records(
+        self, header: GroupHeader, directory: Directory, payload: memoryview, bad: set[int]
+    ) -> None:
+        replay = self._state.replay
+        start = 0
+        columns = zip(
+            directory.kinds,
+            directory.firsts,
+            directory.seconds,
+            directory.sizes,
+            directory.crcs,
+            directory.positions(header.payload_position),
+            strict=True,
+        )
+        for index, (kind, first, second, size, crc, position) in enumerate(columns):
+            end = start + size
+            if index in bad:
+                self._report_record(kind, first, second, position)
+                if kind in (ENTRY, MOVED):
+                    # Its place stays known, so that reading it names the damage.
+                    replay(kind, first, second, payload[start:end], position, crc)
+            else:
+                replay(kind, first, second, payload[start:end], position, crc)
+            start = end
+
+    def _cut(self, position: int, *, is_zero: bool) -> bool:
+        """End the log here; always False."""
+        number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
+        file = self._files.get(number)
+        size = file.size()
+        if not is_zero:
+            logger.info(
+                "%s: a torn write is cut off (%d bytes that were never receipted)",
+                describe(position),
+                size - offset,
+            )
+        if size > offset:
+            file.truncate(offset)
+            file.sync()
+        self._result.file_sizes[number] = offset
+        return False
+
+    # --- damage ---
+    def _report(self, damage: Damage) -> None:
+        if damage in self._known_damage:
+            return
+        self._known_damage.add(damage)
+        self._state.damage.append(damage)
+        logger.error("damage in the store %s: %s", self._folder, damage)
+
+    def _damage(self, position: int, what: str, *entries: int) -> Damage:
+        return Damage(file_name(position >> OFFSET_BITS), position & OFFSET_MASK, what, *entries)
+
+    def _report_gap(self, gap: Gap, synced: int) -> None:
+        end = min(gap.end, synced) if synced >> OFFSET_BITS == gap.position >> OFFSET_BITS else gap.end
+        size = max(0, end - gap.position)
+        self._lost_records += size // RECORD_BYTES + 1
+        self._report(self._damage(gap.position, f"{size} synced bytes that are no group of records"))
+
+    def _report_record(self, kind: int, first: int, second: int, position: int) -> None:
+        name = KIND_NAMES.get(kind, f"record of kind {kind}")
+        if kind in (ENTRY, MOVED):
+            self._report(self._damage(position, "entry fails its checksum", first, second, second))
+            return
+        if kind in _KEY_KINDS:
+            self._state.keys.suspects.add(second)
+            keys = self._state.keys.find(second)
+            name += f" (key {' or '.join(map(repr, keys))})" if keys else " (of a key not known otherwise)"
+            self._report(self._damage(position, f"{name} fails its checksum"))
+            return
+        self._report(self._damage(position, f"{name} fails its checksum", *((first,) if first else ())))
+
+    # --- the end ---
+    def _finish(self, present: list[int], synced: int) -> None:
+        state, result = self._state, self._result
+        for number in sorted(state.files - set(present)):
+            self._report(Damage(file_name(number), 0, "the file is missing"))
+        holder, listed = self._listed(present)
+        dropped = state.dropped_files.union(n for n in present if n < holder and n not in listed)
+        leftovers = sorted(dropped.intersection(present) - state.files)
+        if leftovers:
+            logger.info("removing dropped log files: %s", ", ".join(map(file_name, leftovers)))
+            self._discard(leftovers)
+        if synced > result.position:
+            # The end of what was receipted is lost; go on behind it, so that no position comes twice.
+            lost = synced - result.position if synced >> OFFSET_BITS == result.position >> OFFSET_BITS else 0
+            self._lost_records += lost // RECORD_BYTES + 1
+            self._report(self._damage(result.position, "synced bytes up to the mark are missing"))
+            self._go_on_behind(synced)
+        last = max(present, default=0)
+        if result.position >> OFFSET_BITS not in present or last > result.position >> OFFSET_BITS:
+            # Never write into, or over, a file that is not ours: the writer begins the next one.
+            result.position = max(last, result.position >> OFFSET_BITS) << OFFSET_BITS
+        for ledger in state.end_replay():
+            name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
+            self._report(
+                Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, 0, ledger.next_entry - 1)
+            )
+        self._report_missing_entries()
+        state.cast_doubt(self._lost_records)
+        self._write_tail_again(synced)
+
+    def _go_on_behind(self, synced: int) -> None:
+        number, offset = synced >> OFFSET_BITS, synced & OFFSET_MASK
+        if number in self._state.files and number == self._result.position >> OFFSET_BITS:
+            self._files.get(number).truncate(offset)
+            self._result.position = synced
+        else:
+            # The file itself is gone: offset 0 of its number makes the writer begin the next one.
+            self._result.position = number << OFFSET_BITS
+        self._result.sequence += self._lost_records
+
+    def _report_missing_entries(self) -> None:
+        """Name the entries whose records are lost, known by the gap they leave in their ledger."""
+        for ledger in self._state.ledgers.values():
+            tail = ledger.tail
+            first: int | None = None
+            for index, position in enumerate(tail.positions):
+                if position == MISSING and first is None:
+                    first = index
+                elif position != MISSING and first is not None:
+                    self._report(
+                        self._damage(
+                            position,
+                            "entries before this place are lost",
+                            ledger.ledger_id,
+                            tail.first + first,
+                            tail.first + index - 1,
+                        )
+                    )
+                    first = None
+
+    def _write_tail_again(self, synced: int) -> None:
+        """Write and sync again what lies behind the mark.
+
+        After a failed sync the system may show bytes that never reached the disk; from here on they count
+        as written, so they must be.
+        """
+        end = self._result.position
+        first_file, last_file = synced >> OFFSET_BITS, end >> OFFSET_BITS
+        for number in range(max(first_file, 1), last_file + 1):
+            start = synced & OFFSET_MASK if number == first_file else 0
+            stop = end & OFFSET_MASK if number == last_file else self._result.file_sizes.get(number, 0)
+            if start >= stop or number not in self._result.file_sizes:
+                continue
+            file = self._files.get(number)
+            while start < stop:
+                data = file.read(min(_COPY_BYTES, stop - start), start)
+                if not data:
+                    break
+                write_fully(file, [data], start)
+                start += len(data)
+            file.sync()
+
+
+def _bad_records(directory: Directory, payload: memoryview) -> set[int]:
+    """Which records fail their checksum."""
+    bad = set()
+    start = 0
+    for index, (size, crc) in enumerate(zip(directory.sizes, directory.crcs, strict=True)):
+        if crc32c(payload[start : start + size]) != crc:
+            bad.add(index)
+        start += size
+    return bad

@@ -1,0 +1,322 @@
+"""Giving space back: log files that are mostly garbage are emptied and deleted.
+
+What still lives in such a file is written again at the end of the log, by the ordinary way of records:
+entries as MOVED, keys as RESTATE, ledgers' creations as CREATE, and deletions again as long as older
+files could still hold what they delete. When all that is on disk, a DROP_FILE record says that the file
+may be missing, and once that is on disk too the file is deleted. A crash in between only leaves the file,
+or some records twice, which replay understands; the catalog is never needed to understand them.
+
+The worker reads and checks the file, a slice at a time; the owner submits what still lives then. Appends
+are never held up by more than a slice. A file with damage in it is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from geminga.errors import StoreError
+from geminga.ledger.api import Buffer, Done
+from geminga.ledger.catalog import Catalog, Chunk
+from geminga.ledger.filesystem import File, FileSystem
+from geminga.ledger.format import (
+    CREATE,
+    DELETE_KEY,
+    DELETE_LEDGER,
+    DROP_FILE,
+    ENTRY,
+    FILE_HEADER_BYTES,
+    MERGE,
+    MOVED,
+    OFFSET_MASK,
+    PUT,
+    RESTATE,
+    Directory,
+    encode_value,
+    file_name,
+)
+from geminga.ledger.log import Gap, LogFiles, read_directory, scan_headers
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state import StoreState
+from geminga.ledger.worker import Worker
+from geminga.wire.checksum import crc32c
+
+logger = logging.getLogger("geminga.ledger")
+
+Submit = Callable[[int, int, int, Buffer, Done | None], None]
+
+_KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE))
+_SLICE_BYTES = 1024 * 1024
+_SLICE_RECORDS = 1000
+
+
+class FileDamagedError(Exception):
+    """The file cannot be emptied: part of it cannot be read."""
+
+
+@dataclass(slots=True)
+class Slice:
+    """Some of what a file holds and what may still live."""
+
+    entries: list[tuple[int, int, bytes]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    created: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
+    size_bytes: int = 0
+    is_last: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        records = len(self.entries) + len(self.keys) + len(self.created) + len(self.deleted)
+        return self.size_bytes >= _SLICE_BYTES or records >= _SLICE_RECORDS
+
+
+class FileReader:
+    """Reads a file's living parts in slices, on the worker's thread."""
+
+    def __init__(self, file: File, number: int, size: int, seed: int, catalog: Catalog) -> None:
+        self._file = file
+        self._number = number
+        self._size = size
+        self._seed = seed
+        self._catalog = catalog
+        self._slices = self._read()
+        self._keys_seen: set[str] = set()
+        self._chunk: Chunk | None = None
+        self._chunk_ledger = -1
+
+    def next_slice(self) -> Slice:
+        """The next slice; raises `FileDamagedError`."""
+        return next(self._slices)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> Iterator[Slice]:
+        current = Slice()
+        for header in scan_headers(self._file, self._number, FILE_HEADER_BYTES, self._seed):
+            if header.position & OFFSET_MASK >= self._size:
+                break
+            if isinstance(header, Gap):
+                raise FileDamagedError(f"no group of records at offset {header.position & OFFSET_MASK}")
+            directory = read_directory(self._file, header)
+            if directory is None:
+                raise FileDamagedError(
+                    f"a directory fails its checksum at offset {header.position & OFFSET_MASK}"
+                )
+            for index, position in enumerate(directory.positions(header.payload_position)):
+                self._take(directory, index, position, current)
+                if current.is_full:
+                    yield current
+                    current = Slice()
+        current.is_last = True
+        yield current
+
+    def _take(self, directory: Directory, index: int, position: int, into: Slice) -> None:
+        """Add record ``index`` to the slice if it may still live."""
+        kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
+        if kind in (ENTRY, MOVED):
+            if self._lives(first, second, position):
+                data = self._payload(directory, index, position)
+                into.entries.append((first, second, data))
+                into.size_bytes += len(data)
+        elif kind in _KEY_KINDS:
+            key = str(self._payload(directory, index, position)[:first], "utf-8")
+            if key not in self._keys_seen:
+                self._keys_seen.add(key)
+                into.keys.add(key)
+        elif kind == CREATE:
+            into.created.add(first)
+        elif kind == DELETE_LEDGER:
+            into.deleted.add(first)
+
+    def _lives(self, ledger_id: int, entry_id: int, position: int) -> bool:
+        """Whether the catalog says that the entry is here; one that moved or was deleted is not."""
+        chunk = self._chunk
+        if chunk is None or self._chunk_ledger != ledger_id or not 0 <= entry_id - chunk.first < len(chunk):
+            chunk = self._chunk = self._catalog.chunk(ledger_id, entry_id)
+            self._chunk_ledger = ledger_id
+        return chunk is not None and chunk.positions[entry_id - chunk.first] == position
+
+    def _payload(self, directory: Directory, index: int, position: int) -> bytes:
+        data = self._file.read(directory.sizes[index], position & OFFSET_MASK)
+        if crc32c(data) != directory.crcs[index]:
+            raise FileDamagedError(f"a record fails its checksum at offset {position & OFFSET_MASK}")
+        return data
+
+
+class Rewriter:
+    """Empties one log file at a time. Its methods run on the owner's thread.
+
+    ``submit`` takes a record into the order of writes; ``sizes`` are the log files there are, by number.
+    """
+
+    def __init__(
+        self,
+        *,
+        filesystem: FileSystem,
+        folder: str,
+        store_id: bytes,
+        settings: StoreSettings,
+        state: StoreState,
+        files: LogFiles,
+        catalog: Catalog,
+        worker: Worker,
+        submit: Submit,
+        sizes: dict[int, int],
+    ) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._seed = crc32c(store_id)
+        self._settings = settings
+        self._state = state
+        self._files = files
+        self._catalog = catalog
+        self._worker = worker
+        self._submit = submit
+        self._sizes = sizes
+        self._reader: FileReader | None = None
+        self._slice = Slice()
+        self._left_alone: set[int] = set()
+        self._candidates: dict[int, int] = {}
+        self._running = False
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Begin nothing new; what runs ends at its next slice."""
+        self._stopping = True
+
+    def consider(self, sealed_before: int) -> None:
+        """Look for a file worth emptying among those before the given number (all of it in the catalog)."""
+        if self._running or self._stopping:
+            return
+        numbers = [n for n in self._sizes if n < sealed_before and n not in self._left_alone]
+        if not numbers:
+            return
+        self._running = True
+
+        def look() -> None:
+            live = self._catalog.live_bytes()
+            self._candidates = {number: live.get(number, 0) for number in numbers}
+
+        self._worker.submit(look, lambda error: self._looked(sealed_before, error))
+
+    def _looked(self, sealed_before: int, error: Exception | None) -> None:
+        number = self._choose() if error is None else 0
+        if error is not None:
+            logger.warning("looking for log files to rewrite failed: %s", error)
+        if not number or self._stopping:
+            self._running = False
+            return
+        self._slice = Slice()
+        size = self._sizes[number]
+
+        def begin() -> None:
+            file = self._filesystem.open(self._files.path(number))
+            self._reader = FileReader(file, number, size, self._seed, self._catalog)
+            self._slice = self._reader.next_slice()
+
+        self._worker.submit(begin, lambda error: self._slice_read(number, sealed_before, error))
+
+    def _choose(self) -> int:
+        """The file with the least living bytes, if emptying it is worth it; 0 when none is."""
+        sizes = self._sizes
+        candidates = {number: live for number, live in self._candidates.items() if number in sizes}
+        if not candidates:
+            return 0
+        garbage = sum(sizes[number] - live for number, live in candidates.items())
+        number = min(candidates, key=lambda n: (candidates[n] / max(1, sizes[n]), n))
+        if candidates[number] <= 0:
+            return number
+        worth = candidates[number] <= self._settings.rewrite_live_fraction * sizes[number]
+        return number if worth and garbage >= self._settings.garbage_bytes_min else 0
+
+    def _slice_read(self, number: int, sealed_before: int, error: Exception | None) -> None:
+        if error is not None or self._stopping:
+            if error is not None:
+                self._left_alone.add(number)
+                logger.warning("%s is not rewritten: %s", file_name(number), error)
+            self._end()
+            return
+
+        def written(failure: StoreError | None) -> None:
+            if failure is not None or self._stopping:
+                self._end()
+            elif self._slice.is_last:
+                self._submit(
+                    DROP_FILE, number, 0, b"", lambda failure: self._dropped(number, sealed_before, failure)
+                )
+            else:
+                self._worker.submit(
+                    self._read_on, lambda error: self._slice_read(number, sealed_before, error)
+                )
+
+        records = self._living(number)
+        for record in records[:-1]:
+            self._submit(*record, None)
+        if records:
+            self._submit(*records[-1], written)
+        else:
+            written(None)
+
+    def _read_on(self) -> None:
+        assert self._reader is not None
+        self._slice = self._reader.next_slice()
+
+    def _living(self, number: int) -> list[tuple[int, int, int, bytes]]:
+        """The records that keep alive what is in the slice."""
+        state, part = self._state, self._slice
+        records: list[tuple[int, int, int, bytes]] = []
+        has_older = any(other < number for other in self._sizes)
+        for ledger_id in sorted(part.created):
+            if state.exists(ledger_id):
+                records.append((CREATE, ledger_id, 0, state.ledger(ledger_id).owner.encode()))
+        for ledger_id, entry_id, data in part.entries:
+            if state.exists(ledger_id):
+                records.append((MOVED, ledger_id, entry_id, data))
+        if has_older:
+            records += ((DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
+        for key in sorted(part.keys):
+            value = state.keys.get(key)
+            if value is not None:
+                change = state.keys.restate(key, value.base, list(value.deltas))
+                data = encode_value(change.key_bytes, value.base, value.deltas)
+                records.append((RESTATE, len(change.key_bytes), change.fingerprint, data))
+            elif has_older:
+                change = state.keys.delete(key)
+                records.append((DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes))
+        return records
+
+    def _dropped(self, number: int, sealed_before: int, failure: StoreError | None) -> None:
+        """The file may be missing from now on: delete it, then look for the next."""
+        self._close_reader()
+        if failure is not None:
+            self._end()
+            return
+        self._files.forget(number)
+        self._sizes.pop(number, None)
+        self._state.files.discard(number)
+
+        def delete() -> None:
+            self._filesystem.unlink(self._files.path(number))
+            self._filesystem.sync_folder(self._folder)
+
+        def deleted(error: Exception | None) -> None:
+            self._running = False
+            if error is not None:
+                logger.warning("%s could not be deleted: %s", file_name(number), error)
+                return
+            logger.info("%s: nothing in it lived any more, it is deleted", file_name(number))
+            self.consider(sealed_before)
+
+        self._worker.submit(delete, deleted)
+
+    def _end(self) -> None:
+        self._close_reader()
+        self._running = False
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,0 +1,379 @@
+"""What the store knows: ledgers, keys, and what of it the catalog does not know yet.
+
+Two things change it. A call of the owner (create, append, delete, put ...) changes it at once, for its
+place in the order of writes is fixed then. When the group with the call's record is on disk, `settle`
+adds where the bytes lie. After a restart `replay` does both from the log alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from geminga.errors import LedgerNotFound
+from geminga.ledger.api import LedgerInfo
+from geminga.ledger.catalog import Catalog, Chunk, LedgerChange, Snapshot
+from geminga.ledger.damage import Damage
+from geminga.ledger.format import (
+    CREATE,
+    DELETE_KEY,
+    DELETE_LEDGER,
+    DROP_FILE,
+    ENTRY,
+    MANIFEST,
+    MERGE,
+    MOVED,
+    OFFSET_BITS,
+    PUT,
+    RESTATE,
+    decode_value,
+    unpack_numbers,
+)
+from geminga.ledger.index import Index, LedgerState
+from geminga.ledger.keys import KeyMap
+from geminga.ledger.log import Group
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Ledgers below an id may have lost up to so many entries at their end: ids go on behind these."""
+
+    ledgers_below: int = 0
+    entries_max: int = 0
+
+
+class StoreState:
+    """The state of an open store. Used on the owner's thread only."""
+
+    def __init__(self, catalog: Catalog, index_cache_bytes: int) -> None:
+        self._catalog = catalog
+        self.index = Index(catalog, index_cache_bytes)
+        self.keys = KeyMap(catalog)
+        self.ledgers: dict[int, LedgerState] = {}
+        self.next_ledger_id = 0
+        self.checkpoint = 0
+        self.damage: list[Damage] = []
+        self.doubt = Doubt()
+        self.files: set[int] = set()
+        self.dropped_files: set[int] = set()
+        self.unsaved_records = 0
+        self._uncataloged: dict[str, list[int]] = {}
+        self._deleted: set[int] = set()
+        self._deleted_frozen: set[int] = set()
+        self._changed: list[LedgerState] = []
+        self._live_bytes: Counter[int] = Counter()
+        self._dropped: list[Chunk] = []
+        self._frozen_next_ledger_id = 0
+        self._orphans: dict[int, LedgerState] = {}
+
+    # --- the owner's calls ---
+    def create_ledger(self, owner: str) -> LedgerState:
+        ledger = LedgerState(self.next_ledger_id, owner, 0, 0)
+        self.next_ledger_id += 1
+        self._add_ledger(ledger)
+        return ledger
+
+    def _add_ledger(self, ledger: LedgerState) -> None:
+        ledger.generation = self.checkpoint
+        self.ledgers[ledger.ledger_id] = ledger
+        self._uncataloged.setdefault(ledger.owner, []).append(ledger.ledger_id)
+
+    def ledger(self, ledger_id: int) -> LedgerState:
+        """The ledger, loaded if need be; raises `LedgerNotFound`."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._load(ledger_id)
+        ledger.generation = self.checkpoint
+        return ledger
+
+    def _load(self, ledger_id: int) -> LedgerState:
+        found = None
+        if ledger_id not in self._deleted and ledger_id not in self._deleted_frozen:
+            found = self._catalog.ledger(ledger_id) if 0 <= ledger_id < self.next_ledger_id else None
+        if found is None:
+            raise LedgerNotFound(f"ledger {ledger_id} does not exist or was trimmed away")
+        owner, entries, size_bytes = found
+        ledger = self.ledgers[ledger_id] = LedgerState(ledger_id, owner, entries, size_bytes)
+        ledger.doubted = ledger_id < self.doubt.ledgers_below
+        return ledger
+
+    def step_over_doubt(self, ledger: LedgerState) -> None:
+        """Before the first append to a ledger that damage may have cut: its lost ids are not given again."""
+        ledger.doubted = False
+        ledger.next_entry += self.doubt.entries_max
+        if not ledger.recent:
+            ledger.recent_first = ledger.next_entry
+
+    def exists(self, ledger_id: int) -> bool:
+        try:
+            self.ledger(ledger_id)
+        except LedgerNotFound:
+            return False
+        return True
+
+    def owned(self, owner: str) -> list[LedgerInfo]:
+        ids = {*self._catalog.owned(owner), *self._uncataloged.get(owner, ())}
+        infos = []
+        for ledger_id in sorted(ids - self._deleted - self._deleted_frozen):
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is not None:
+                infos.append(LedgerInfo(ledger_id, owner, ledger.next_entry, ledger.size_bytes))
+                continue
+            found = self._catalog.ledger(ledger_id)
+            if found is not None:
+                infos.append(LedgerInfo(ledger_id, owner, found[1], found[2]))
+        return infos
+
+    def delete_ledger(self, ledger_id: int) -> bool:
+        """Forget a ledger; False when there is none."""
+        try:
+            ledger = self.ledger(ledger_id)
+        except LedgerNotFound:
+            return False
+        self._remove(ledger)
+        return True
+
+    def _remove(self, ledger: LedgerState) -> None:
+        ledger_id = ledger.ledger_id
+        self.index.forget(ledger)
+        if len(ledger.tail):
+            self._dropped.append(ledger.tail)
+        del self.ledgers[ledger_id]
+        uncataloged = self._uncataloged.get(ledger.owner)
+        if uncataloged is not None and ledger_id in uncataloged:
+            uncataloged.remove(ledger_id)
+            if not uncataloged:
+                del self._uncataloged[ledger.owner]
+        self._deleted.add(ledger_id)
+
+    # --- what reached the disk ---
+    def settle(self, group: Group) -> tuple[dict[int, int], int]:
+        """Note where a group's entries lie; returns how many each ledger had, and their bytes together."""
+        self.unsaved_records += len(group.kinds)
+        if group.kinds.count(ENTRY) == len(group.kinds):
+            first = group.firsts[0]
+            if group.firsts.count(first) == len(group.kinds):
+                self._settle_run(first, group)
+                return {first: len(group.kinds)}, group.payload_bytes
+        return self._settle_mixed(group)
+
+    def _settle_run(self, ledger_id: int, group: Group) -> None:
+        """All records are entries of one ledger."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            return
+        tail = ledger.tail
+        if group.seconds[0] == tail.first + len(tail.positions):
+            tail.positions.extend(group.positions)
+            tail.sizes.extend(group.sizes)
+            tail.crcs.extend(group.crcs)
+        else:
+            for entry_id, position, size, crc in zip(
+                group.seconds, group.positions, group.sizes, group.crcs, strict=True
+            ):
+                ledger.place(entry_id, position, size, crc)
+        ledger.written_bytes += group.payload_bytes
+        self._live_bytes[group.position >> OFFSET_BITS] += group.payload_bytes
+        if not ledger.changed:
+            ledger.changed = True
+            self._changed.append(ledger)
+
+    def _settle_mixed(self, group: Group) -> tuple[dict[int, int], int]:
+        counts: dict[int, int] = {}
+        ledgers = self.ledgers
+        live_bytes = moved_bytes = 0
+        for kind, first, second, position, size, crc in zip(
+            group.kinds, group.firsts, group.seconds, group.positions, group.sizes, group.crcs, strict=True
+        ):
+            if kind == ENTRY:
+                ledger = ledgers.get(first)
+                if ledger is None:
+                    continue
+                tail = ledger.tail
+                if second == tail.first + len(tail.positions):
+                    tail.positions.append(position)
+                    tail.sizes.append(size)
+                    tail.crcs.append(crc)
+                else:
+                    ledger.place(second, position, size, crc)
+                ledger.written_bytes += size
+                live_bytes += size
+                counts[first] = counts.get(first, 0) + 1
+                if not ledger.changed:
+                    ledger.changed = True
+                    self._changed.append(ledger)
+            elif kind == CREATE:
+                self._mark_changed(first)
+            elif kind == MOVED and self.exists(first):
+                self.index.moved.setdefault(first, {})[second] = position
+                moved_bytes += size
+        self._live_bytes[group.position >> OFFSET_BITS] += live_bytes + moved_bytes
+        return counts, live_bytes
+
+    def _mark_changed(self, ledger_id: int) -> None:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is not None and not ledger.changed:
+            ledger.changed = True
+            self._changed.append(ledger)
+
+    # --- replay ---
+    def replay(
+        self, kind: int, first: int, second: int, payload: memoryview, position: int, crc: int
+    ) -> None:
+        """Take over one intact record of the log, as the call and its settling did once."""
+        if kind in (ENTRY, MOVED):
+            self._replay_entry(kind, first, second, position, len(payload), crc)
+        elif kind == MERGE:
+            self.keys.change(str(payload[:first], "utf-8")).deltas.append(bytes(payload[first:]))
+        elif kind == PUT:
+            self.keys.put(str(payload[:first], "utf-8"), bytes(payload[first:]))
+        elif kind == DELETE_KEY:
+            self.keys.delete(str(payload[:first], "utf-8"))
+        elif kind == RESTATE:
+            base, deltas = decode_value(payload[first:])
+            self.keys.restate(str(payload[:first], "utf-8"), base, deltas)
+        elif kind == CREATE:
+            self._replay_create(first, str(payload, "utf-8"))
+        elif kind == DELETE_LEDGER:
+            self._orphans.pop(first, None)
+            self.delete_ledger(first)
+            self._deleted.add(first)
+        elif kind == MANIFEST:
+            self.files = set(unpack_numbers("Q", payload))
+            self.next_ledger_id = max(self.next_ledger_id, first)
+        elif kind == DROP_FILE:
+            self.files.discard(first)
+            self.dropped_files.add(first)
+        self.unsaved_records += 1
+
+    def _replay_entry(self, kind: int, first: int, second: int, position: int, size: int, crc: int) -> None:
+        ledger = self.ledgers.get(first) or self._orphans.get(first)
+        if ledger is None:
+            if first in self._deleted:
+                return
+            try:
+                ledger = self.ledger(first)
+            except LedgerNotFound:
+                # Its creation may come later in the log (rewritten), or its deletion.
+                ledger = self._orphans[first] = LedgerState(first, "", 0, 0)
+        self._live_bytes[position >> OFFSET_BITS] += size
+        if second < ledger.tail.first:
+            if kind == MOVED:
+                self.index.moved.setdefault(first, {})[second] = position
+            return
+        before = ledger.place(second, position, size, crc)
+        if before is None or before[0] == 0:
+            ledger.written_bytes += size
+            ledger.size_bytes = ledger.written_bytes
+        else:
+            self._live_bytes[before[0] >> OFFSET_BITS] -= size
+        ledger.next_entry = ledger.recent_first = ledger.tail.first + len(ledger.tail)
+        if not ledger.changed:
+            ledger.changed = True
+            self._changed.append(ledger)
+
+    def _replay_create(self, ledger_id: int, owner: str) -> None:
+        self.next_ledger_id = max(self.next_ledger_id, ledger_id + 1)
+        if ledger_id in self._deleted or self.exists(ledger_id):
+            return
+        ledger = self._orphans.pop(ledger_id, None) or LedgerState(ledger_id, owner, 0, 0)
+        ledger.owner = owner
+        self._add_ledger(ledger)
+        self._mark_changed(ledger_id)
+
+    def end_replay(self) -> list[LedgerState]:
+        """The ledgers that have entries but whose creation is lost; they are left out."""
+        orphans = [orphan for orphan in self._orphans.values() if orphan.ledger_id not in self._deleted]
+        for orphan in orphans:
+            self.next_ledger_id = max(self.next_ledger_id, orphan.ledger_id + 1)
+        self._changed = [ledger for ledger in self._changed if ledger.ledger_id in self.ledgers]
+        self._orphans.clear()
+        return orphans
+
+    # --- checkpoints ---
+    def freeze_calls(self) -> int:
+        """Set apart what the owner's calls changed up to here; returns the checkpoint's number."""
+        self.checkpoint += 1
+        self.keys.freeze(self.checkpoint)
+        self._deleted_frozen, self._deleted = self._deleted, set()
+        self._frozen_next_ledger_id = self.next_ledger_id
+        return self.checkpoint
+
+    def freeze_places(self, position: int, sequence: int, file_sizes: dict[int, int]) -> Snapshot:
+        """Set apart what was settled up to here, and give all that the checkpoint must write."""
+        changes: list[LedgerChange] = []
+        for ledger in self._changed:
+            if self.ledgers.get(ledger.ledger_id) is ledger and ledger.changed:
+                changes.append(ledger.freeze())
+        self._changed = []
+        self.index.moved_frozen, self.index.moved = self.index.moved, {}
+        dropped, self._dropped = self._dropped, []
+        live_bytes, self._live_bytes = dict(self._live_bytes), Counter()
+        self.unsaved_records = 0
+        return Snapshot(
+            number=self.checkpoint,
+            position=position,
+            sequence=sequence,
+            next_ledger_id=self._frozen_next_ledger_id,
+            ledgers=changes,
+            deleted=self._deleted_frozen,
+            dropped=dropped,
+            moved=self.index.moved_frozen,
+            keys=self.keys.frozen,
+            file_sizes=file_sizes,
+            live_bytes=live_bytes,
+            damage=list(self.damage),
+            suspects=set(self.keys.suspects),
+            doubt=(self.doubt.ledgers_below, self.doubt.entries_max),
+        )
+
+    def thaw(self, snapshot: Snapshot) -> None:
+        """The catalog has the snapshot: what it holds need not stay in memory."""
+        self.keys.thaw()
+        self._deleted_frozen = set()
+        for change in snapshot.ledgers:
+            ledger = self.ledgers.get(change.ledger_id)
+            if ledger is not None:
+                ledger.frozen = None
+            siblings = self._uncataloged.get(change.owner)
+            if siblings is not None and change.ledger_id in siblings:
+                siblings.remove(change.ledger_id)
+                if not siblings:
+                    del self._uncataloged[change.owner]
+        for ledger_id in snapshot.moved:
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is not None:
+                self.index.forget(ledger)
+        self.index.moved_frozen = {}
+        self._evict()
+
+    def _evict(self) -> None:
+        """Let go of ledgers that nobody used since the checkpoint before the last."""
+        old = [
+            ledger
+            for ledger in self.ledgers.values()
+            if ledger.generation < self.checkpoint - 1 and ledger.is_idle
+        ]
+        for ledger in old:
+            if ledger.next_entry != ledger.tail.first or ledger.ledger_id in self.index.moved:
+                continue
+            self.index.forget(ledger)
+            del self.ledgers[ledger.ledger_id]
+
+    def cast_doubt(self, entries_max: int) -> None:
+        """Damage may have taken up to so many last entries of any ledger there is."""
+        if entries_max:
+            self.doubt = Doubt(self.next_ledger_id, max(entries_max, self.doubt.entries_max))
+            for ledger in self.ledgers.values():
+                ledger.doubted = True
+
+    def load(self) -> None:
+        """Take over the catalog's numbers, before the log behind it is replayed."""
+        catalog = self._catalog
+        self.checkpoint = catalog.number("number")
+        self.next_ledger_id = catalog.number("next_ledger_id")
+        self.keys.resume(self.checkpoint)
+        self.keys.suspects = catalog.suspects()
+        self.damage = catalog.damage()
+        self.files = set(catalog.files())
+        self.doubt = Doubt(catalog.number("doubt_below"), catalog.number("doubt_entries"))

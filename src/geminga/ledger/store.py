@@ -1,0 +1,515 @@
+"""The durable store: `FileStore`.
+
+Every byte is written once, into a log that all ledgers and keys share (`log`), by group commit off the
+owner's thread (`journal`). The state (`state`) says what it amounts to, checkpoints put that into the
+catalog (`catalog`), recovery (`recovery`) reads what came after, and rewriting (`rewriting`) gives back
+the space of what was deleted. docs/decisions/store-layout.md tells why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from geminga.errors import StoreError, StoreStopped
+from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
+from geminga.ledger.catalog import Catalog, Snapshot
+from geminga.ledger.damage import Damage
+from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
+from geminga.ledger.folder import CATALOG_FILE, discard_catalog, open_folder
+from geminga.ledger.format import (
+    CHECKPOINT,
+    CREATE,
+    DELETE_KEY,
+    DELETE_LEDGER,
+    ENTRY,
+    MERGE,
+    OFFSET_BITS,
+    PUT,
+)
+from geminga.ledger.journal import Failed, Journal
+from geminga.ledger.log import Group, LogFiles, LogWriter
+from geminga.ledger.reading import EntryReader
+from geminga.ledger.recovery import Recovery
+from geminga.ledger.rewriting import Rewriter
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state import StoreState
+from geminga.ledger.worker import Worker
+
+logger = logging.getLogger("geminga.ledger")
+
+_RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
+
+
+class FileStore:
+    """`geminga.ledger.api.EntryStore` in a folder. Create it with `FileStore.open`."""
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        sync: str | None = None,
+        wakeup: Callable[[], None] | None = None,
+        settings: StoreSettings | None = None,
+        filesystem: FileSystem | None = None,
+        threads: bool = True,
+    ) -> FileStore:
+        """Open the store in ``folder``, made if it does not exist or is empty.
+
+        ``sync`` overrides ``settings.sync``. ``wakeup`` is called from any thread when `poll` has work.
+        Without ``threads`` all writing happens inside `poll`, in an order that repeats.
+
+        Raises `StoreLocked` when another process has it open, `NotAStore` when the folder holds other
+        files, `StoreDamaged` when its superblock is unreadable. Damage in the log does not keep the store
+        from opening: see `damage`.
+        """
+        settings = settings or StoreSettings()
+        if sync is not None:
+            settings = dataclasses.replace(settings, sync=sync)
+        filesystem = filesystem or RealFileSystem()
+        path = os.path.abspath(os.fspath(folder))
+        lock, store_id = open_folder(filesystem, path)
+        try:
+            return cls(path, store_id, lock, settings, filesystem, wakeup, threads)
+        except BaseException:
+            lock.release()
+            raise
+
+    def __init__(
+        self,
+        folder: str,
+        store_id: bytes,
+        lock: Lock,
+        settings: StoreSettings,
+        filesystem: FileSystem,
+        wakeup: Callable[[], None] | None,
+        threads: bool,
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self._lock = lock
+        self._filesystem = filesystem
+        self._wakeup = wakeup
+        self._threads = threads
+        self._signaled = False
+        self._polling = False
+        self._closed = False
+        self._failure: StoreError | None = None
+        self._files = LogFiles(filesystem, folder)
+        self._connections: list[sqlite3.Connection] = []
+        try:
+            self._start(store_id)
+        except BaseException:
+            self._files.close()
+            for connection in self._connections:
+                connection.close()
+            raise
+
+    def _start(self, store_id: bytes) -> None:
+        settings = self.settings
+        self._catalog = self._open_catalog(store_id)
+        self._state = StoreState(self._catalog, settings.index_cache_bytes)
+        position = sequence = 0
+        sizes: dict[int, int] = {}
+        if self._catalog.meta("position") is not None:
+            self._state.load()
+            position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
+            sizes = self._catalog.files()
+        recovery = Recovery(self._filesystem, self.folder, store_id, self._files, self._state)
+        if settings.verify_on_open:
+            recovery.verify(position)
+        recovered = recovery.run(position, sequence)
+        sizes.update(recovered.file_sizes)
+        self._sizes = {number: size for number, size in sizes.items() if number in self._state.files}
+        self._writer = LogWriter(
+            self._filesystem,
+            self.folder,
+            store_id,
+            position=recovered.position,
+            sequence=recovered.sequence,
+            live_files=set(self._state.files),
+            next_ledger_id=self._state.next_ledger_id,
+            file_bytes_max=settings.log_file_bytes,
+            preallocate_bytes=settings.preallocate_bytes,
+        )
+        self._journal = Journal(
+            self._writer,
+            sync=settings.sync,
+            sync_interval_seconds=settings.sync_interval_seconds,
+            group_bytes_max=settings.group_bytes_max,
+            signal=self._signal,
+        )
+        self._pending = self._journal.pending
+        self._reader = EntryReader(self._state, self._files, self._note_damage)
+        self._finished: deque[Callable[[], None]] = deque()
+        self._worker = Worker(self._finished, self._signal)
+        worker_catalog = self._catalog if not self._threads else Catalog(self._connect())
+        self._worker_catalog = worker_catalog
+        self._rewriter = Rewriter(
+            filesystem=self._filesystem,
+            folder=self.folder,
+            store_id=store_id,
+            settings=settings,
+            state=self._state,
+            files=self._files,
+            catalog=worker_catalog,
+            worker=self._worker,
+            submit=self._submit,
+            sizes=self._sizes,
+        )
+        self._cached: deque[tuple[dict[int, int], int]] = deque()
+        self._cached_bytes = 0
+        self._pending_bytes = 0
+        self._appended_entries = 0
+        self._appended_bytes = 0
+        self._log_bytes_unsaved = 0
+        self._checkpoint_running = False
+        self._checkpoint_at = 0.0
+        self._deletions_unsaved = False
+        if self._threads:
+            self._journal.start()
+            self._worker.start()
+        if recovered.replayed_groups > 1 or self._state.damage:
+            self._begin_checkpoint()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = self._filesystem.connect(f"{self.folder}/{CATALOG_FILE}")
+        self._connections.append(connection)
+        return connection
+
+    def _open_catalog(self, store_id: bytes) -> Catalog:
+        """The catalog; an empty one when there is none that can be used, to be rebuilt from the log."""
+        try:
+            catalog = Catalog(self._connect())
+            if catalog.is_usable(store_id):
+                return catalog
+            fresh = catalog.is_empty()
+        except sqlite3.DatabaseError:
+            fresh = False
+        if not fresh:
+            logger.warning(
+                "the catalog of the store in %s is lost or damaged: rebuilding it from the log", self.folder
+            )
+            while self._connections:
+                self._connections.pop().close()
+            discard_catalog(self._filesystem, self.folder)
+            catalog = Catalog(self._connect())
+        catalog.create(store_id)
+        return catalog
+
+    # --- what is wrong ---
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store stopped; None while it is well."""
+        return self._failure
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What is known to be damaged, found when opening and when reading."""
+        return list(self._state.damage)
+
+    @property
+    def congested(self) -> bool:
+        """Whether more is pending than ``settings.pending_bytes_max``: take in no more for a while."""
+        return self._pending_bytes > self.settings.pending_bytes_max
+
+    def _note_damage(self, damage: Damage) -> None:
+        if damage not in self._state.damage:
+            self._state.damage.append(damage)
+            logger.error("damage in the store %s: %s", self.folder, damage)
+
+    # --- ledgers ---
+    def create_ledger(self, owner: str) -> int:
+        self._check_running()
+        name = owner.encode()
+        ledger = self._state.create_ledger(owner)
+        self._submit(CREATE, ledger.ledger_id, 0, name, None)
+        return ledger.ledger_id
+
+    def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
+        ledger = self._state.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._state.ledger(ledger_id)
+        if self._failure is not None:
+            raise self._failure
+        if ledger.doubted:
+            self._state.step_over_doubt(ledger)
+        size = len(entry)
+        entry_id = ledger.next_entry
+        ledger.next_entry = entry_id + 1
+        ledger.size_bytes += size
+        ledger.recent.append(entry)
+        self._pending_bytes += size
+        self._pending.append((ENTRY, ledger_id, entry_id, entry, done))
+        if self._journal.idle:
+            self._journal.wake()
+        return entry_id
+
+    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
+        return self._reader.read(self._state.ledger(ledger_id), first_entry_id, entries_max, bytes_max)
+
+    def ledgers(self, owner: str) -> list[LedgerInfo]:
+        return self._state.owned(owner)
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
+        self._check_running()
+        existing = [ledger_id for ledger_id in ledger_ids if self._state.delete_ledger(ledger_id)]
+        for ledger_id in existing[:-1]:
+            self._submit(DELETE_LEDGER, ledger_id, 0, b"", None)
+        if existing:
+            self._deletions_unsaved = True
+            self._submit(DELETE_LEDGER, existing[-1], 0, b"", done)
+        elif done is not None:
+            # Nothing to write, but the callback keeps its place in the order.
+            self._submit(DELETE_LEDGER, ledger_ids[0] if ledger_ids else 0, 0, b"", done)
+
+    # --- key-value map ---
+    def put(self, key: str, value: bytes, done: Done | None = None) -> None:
+        self._check_running()
+        value = bytes(value)
+        change = self._state.keys.put(key, value)
+        self._submit(PUT, len(change.key_bytes), change.fingerprint, change.key_bytes + value, done)
+
+    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
+        if self._failure is not None:
+            raise self._failure
+        change = self._state.keys.change(key)
+        key_bytes = change.key_bytes
+        data = key_bytes + delta
+        change.deltas.append(bytes(delta))
+        self._pending_bytes += len(data)
+        self._pending.append((MERGE, len(key_bytes), change.fingerprint, data, done))
+        if self._journal.idle:
+            self._journal.wake()
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        self._check_running()
+        change = self._state.keys.delete(key)
+        self._submit(DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done)
+
+    def get(self, key: str) -> Value | None:
+        return self._state.keys.get(key)
+
+    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
+        return self._state.keys.scan(prefix)
+
+    def _check_running(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _submit(self, kind: int, first: int, second: int, data: Buffer, done: Done | None) -> None:
+        self._pending_bytes += len(data)
+        self._pending.append((kind, first, second, data, done))
+        if self._journal.idle:
+            self._journal.wake()
+
+    # --- completion ---
+    def _signal(self) -> None:
+        """Called by the writer and the worker when `poll` has work."""
+        if self._signaled:
+            return
+        self._signaled = True
+        if self._wakeup is not None:
+            try:
+                self._wakeup()
+            except RuntimeError as error:  # the owner's event loop is closed: it polls no more
+                logger.debug("the store's owner cannot be woken: %s", error)
+
+    def poll(self) -> int:
+        if self._polling:
+            return 0
+        self._polling = True
+        try:
+            return self._poll()
+        finally:
+            self._polling = False
+
+    def _poll(self) -> int:
+        self._signaled = False
+        if not self._threads:
+            while self._journal.commit():
+                pass
+            self._worker.run_queued()
+        ran = 0
+        completed = self._journal.completed
+        while completed:
+            outcome = completed.popleft()
+            if isinstance(outcome, Failed):
+                ran += self._fail(outcome)
+            else:
+                ran += self._complete(outcome)
+        while self._finished:
+            self._finished.popleft()()
+        if self._failure is None and not self._closed:
+            self._keep_house()
+        return ran
+
+    def _complete(self, group: Group) -> int:
+        counts, size_bytes = self._state.settle(group)
+        self._pending_bytes -= group.payload_bytes
+        self._log_bytes_unsaved += group.end - group.position if group.end > group.position else 0
+        if counts:
+            entries = sum(counts.values())
+            self._appended_entries += entries
+            self._appended_bytes += size_bytes
+            self._cached.append((counts, size_bytes + entries * _RECORD_OVERHEAD_BYTES))
+            self._cached_bytes += self._cached[-1][1]
+            if self._cached_bytes > self.settings.cache_bytes:
+                self._trim_cache()
+        if group.kinds[-1] == CHECKPOINT:
+            self._checkpoint_reached(group)
+        return _run(group.dones, None)
+
+    def _fail(self, failed: Failed) -> int:
+        self._failure = self._failure or failed.error
+        self._pending_bytes -= sum(len(record[3]) for record in failed.records)
+        return _run([record[4] for record in failed.records], failed.error)
+
+    def _trim_cache(self) -> None:
+        ledgers = self._state.ledgers
+        while self._cached and self._cached_bytes > self.settings.cache_bytes:
+            counts, size_bytes = self._cached.popleft()
+            self._cached_bytes -= size_bytes
+            for ledger_id, count in counts.items():
+                ledger = ledgers.get(ledger_id)
+                if ledger is not None:
+                    del ledger.recent[:count]
+                    ledger.recent_first += count
+
+    # --- checkpoints ---
+    def _keep_house(self) -> None:
+        if self._checkpoint_running:
+            return
+        settings = self.settings
+        if (
+            self._log_bytes_unsaved >= settings.checkpoint_log_bytes
+            or self._state.unsaved_records >= settings.checkpoint_records
+        ):
+            self._begin_checkpoint()
+        elif self._deletions_unsaved:
+            rest = settings.deletion_delay_seconds - (time.monotonic() - self._checkpoint_at)
+            if rest <= 0:
+                self._begin_checkpoint()
+            else:
+                self._worker.alarm(rest)
+
+    def _begin_checkpoint(self) -> None:
+        """Mark the place in the order of writes that the next checkpoint stands for."""
+        self._checkpoint_running = True
+        self._checkpoint_at = time.monotonic()
+        self._deletions_unsaved = False
+        number = self._state.freeze_calls()
+        self._journal.checkpoint_pending = True
+        self._submit(CHECKPOINT, number, 0, b"", None)
+
+    def _checkpoint_reached(self, group: Group) -> None:
+        """All before the mark is on disk: give the worker what the catalog must learn."""
+        self._sizes.update(self._writer.file_sizes)
+        self._sizes[group.position >> OFFSET_BITS] = group.end & ((1 << OFFSET_BITS) - 1)
+        self._log_bytes_unsaved = 0
+        snapshot = self._state.freeze_places(group.end, group.sequence, dict(self._sizes))
+        self._worker.submit(
+            lambda: self._worker_catalog.write(snapshot),
+            lambda error: self._checkpoint_done(snapshot, error),
+        )
+
+    def _checkpoint_done(self, snapshot: Snapshot, error: Exception | None) -> None:
+        self._checkpoint_running = False
+        if error is not None:
+            self._stop(
+                StoreStopped(
+                    f"the store stopped: its catalog could not be written ({type(error).__name__}: {error}); "
+                    "what was receipted is safe, free space and open the store again"
+                ),
+                error,
+            )
+            return
+        self._state.thaw(snapshot)
+        if self._failure is None and not self._closed:
+            self._rewriter.consider(snapshot.position >> OFFSET_BITS)
+
+    def _stop(self, failure: StoreError, cause: Exception | None) -> None:
+        if self._failure is None:
+            failure.__cause__ = cause
+            logger.error("%s", failure)
+            self._failure = failure
+
+    # --- life ---
+    def stats(self) -> StoreStats:
+        sizes = {**self._sizes, **self._writer.file_sizes, self._writer.number: self._writer.offset}
+        return StoreStats(
+            appended_entries=self._appended_entries,
+            appended_bytes=self._appended_bytes,
+            syncs=self._journal.syncs,
+            sync_seconds_total=self._journal.sync_seconds_total,
+            disk_bytes=sum(size for number, size in sizes.items() if number in self._writer.live_files),
+            pending_writes=len(self._pending),
+        )
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint now and wait for it; what a clean close does, for tests and tools."""
+        self._check_running()
+        self._drain()
+        if self._failure is None:
+            self._begin_checkpoint()
+            self._drain()
+
+    def _drain(self) -> None:
+        """Wait until nothing is pending and the worker is done, running callbacks on the way."""
+        while True:
+            self.poll()
+            checkpointing = self._checkpoint_running and self._failure is None
+            if not (self._journal.busy or self._worker.busy or self._finished or checkpointing):
+                return
+            if self._threads:
+                time.sleep(0.0002)
+
+    def close(self) -> None:
+        if self._closed or self._polling:
+            return
+        self._rewriter.stop()
+        try:
+            self._drain()
+            if self._failure is None and self._state.unsaved_records:
+                self.checkpoint()
+        finally:
+            self._closed = True
+            clean = self._failure is None
+            self._failure = self._failure or StoreStopped("the store is closed")
+            self._journal.stop()
+            self._worker.stop()
+            self.poll()
+            with contextlib.suppress(OSError):
+                self._writer.close(clean=clean)
+            self._files.close()
+            for connection in self._connections:
+                connection.close()
+            self._lock.release()
+
+    def __enter__(self) -> FileStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _run(dones: Sequence[Done | None], error: StoreError | None) -> int:
+    """Run callbacks; one that raises does not keep the others from running."""
+    count = 0
+    rest = iter(dones)
+    while True:
+        try:
+            for done in rest:
+                if done is not None:
+                    count += 1
+                    done(error)
+            return count
+        except Exception:
+            logger.exception("a store callback failed")

@@ -1,0 +1,93 @@
+"""The store's second thread: checkpoints and the reading part of rewriting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+Job = Callable[[], None]
+Finish = Callable[[Exception | None], None]
+
+
+def _nothing() -> None:
+    """Only wakes the thread."""
+
+
+class Worker:
+    """Runs jobs in order on its thread; their ``finish`` runs on the owner's, through ``finished``.
+
+    Without `start` the jobs run in `run_queued`, on the owner's thread.
+    """
+
+    def __init__(self, finished: deque[Callable[[], None]], signal: Callable[[], None]) -> None:
+        self._finished = finished
+        self._signal = signal
+        self._queue: SimpleQueue[tuple[Job, Finish | None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._alarm_at: float | None = None
+        self._submitted = 0
+        self._done = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._submitted != self._done
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="geminga-store-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job, finish: Finish) -> None:
+        self._submitted += 1
+        self._queue.put((job, finish))
+
+    def run_queued(self) -> None:
+        """Run what is queued, here and now."""
+        while not self._queue.empty():
+            item = self._queue.get()
+            if item is not None and item[1] is not None:
+                self._execute(item[0], item[1])
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        if self._thread is None:
+            self.run_queued()
+            return
+        self._queue.put(None)
+        self._thread.join()
+        self._thread = None
+
+    def alarm(self, seconds: float) -> None:
+        """Signal the owner in so many seconds, once; needs the thread."""
+        if self._alarm_at is None and self._thread is not None:
+            self._alarm_at = time.monotonic() + seconds
+            self._queue.put((_nothing, None))
+
+    def _run(self) -> None:
+        while True:
+            alarm_at = self._alarm_at
+            try:
+                item = self._queue.get(
+                    timeout=None if alarm_at is None else max(0.0, alarm_at - time.monotonic())
+                )
+            except Empty:
+                self._alarm_at = None
+                self._signal()
+                continue
+            if item is None:
+                return
+            job, finish = item
+            if finish is not None:
+                self._execute(job, finish)
+
+    def _execute(self, job: Job, finish: Finish) -> None:
+        error: Exception | None = None
+        try:
+            job()
+        except Exception as raised:
+            error = raised
+        self._finished.append(lambda: finish(error))
+        self._done += 1
+        self._signal()
