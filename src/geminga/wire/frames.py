@@ -31,9 +31,41 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.ids import to_signed
 from geminga.wire.checksum import Buffer
+from geminga.wire.frame_encoding import (
+    MESSAGE,
+    SEND,
+    SEND_RECEIPT,
+    encode_command,
+    encode_flow,
+    encode_message,
+    encode_send,
+    encode_send_receipt,
+)
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import check_text, excerpt, holds_text, missing_fields
-from geminga.wire.varint import MINUS_ONE, SHORT, read_varint, varint
+from geminga.wire.varint import MINUS_ONE, read_varint
+
+__all__ = [
+    "ENTRY_COPY_BYTES_MAX",
+    "FRAME_PADDING",
+    "MAX_MESSAGE_SIZE",
+    "MESSAGE",
+    "PROTOCOL_VERSION",
+    "SEND",
+    "SEND_RECEIPT",
+    "CommandFrame",
+    "Frame",
+    "FrameDecoder",
+    "MessageFrame",
+    "ReceiptFrame",
+    "SendFrame",
+    "encode_command",
+    "encode_flow",
+    "encode_message",
+    "encode_send",
+    "encode_send_receipt",
+    "parse_command",
+]
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The broker's default limit of an entry's size in bytes, announced in CONNECTED."""
@@ -44,12 +76,6 @@ PROTOCOL_VERSION = 21
 ENTRY_COPY_BYTES_MAX = 4096
 """Entries up to this size are copied out of the read buffer: that costs less than a view of it."""
 
-SEND: Final = 6
-SEND_RECEIPT: Final = 7
-MESSAGE: Final = 9
-_FLOW: Final = 11
-
-_HEADER = Struct(">II")
 _SIZE = Struct(">I")
 
 
@@ -354,10 +380,13 @@ class FrameDecoder:
             if self._needed > 4:
                 break
             self._needed = self._frame_size(pending, 0)
-        frame = bytes(pending)
         self._pending = bytearray()
         self._needed = 4
-        self._read(frame, 0, frames)
+        if len(pending) <= ENTRY_COPY_BYTES_MAX:
+            self._read(bytes(pending), 0, frames)
+        else:
+            # Nothing changes this buffer any more: a large frame is not copied once again.
+            frames.append(_read_frame(memoryview(pending).toreadonly(), 0, len(pending)))
         return taken
 
     def _frame_size(self, data: Buffer, position: int) -> int:
@@ -420,18 +449,16 @@ class FrameDecoder:
 _HTTP_WORDS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN"))
 
 
-def _read_frame(data: bytes, start: int, end: int) -> Frame:
-    """The complete frame between two places."""
-    if end - start < 8:
-        raise ProtocolError(f"a frame of {end - start} bytes ends before its command size")
-    command_size: int = _HEADER.unpack_from(data, start)[1]
+def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
+    """The complete frame between two places, by protobuf."""
+    command_size: int = _SIZE.unpack_from(data, start + 4)[0] if end - start >= 8 else 0
     command_end = start + 8 + command_size
     if command_end > end or command_size == 0:
         raise ProtocolError(
             f"a frame of {end - start} bytes announces a command of {command_size} bytes: "
             f"{excerpt(data[start:end])}"
         )
-    command = parse_command(data[start + 8 : command_end])
+    command = parse_command(bytes(data[start + 8 : command_end]))
     kind = command.type
     if kind == SEND:
         return _full_send(command, _entry_of(data, command_end, end))
@@ -444,9 +471,9 @@ def _read_frame(data: bytes, start: int, end: int) -> Frame:
     return CommandFrame(kind, command)
 
 
-def _entry_of(data: bytes, start: int, end: int) -> Buffer:
+def _entry_of(data: bytes | memoryview, start: int, end: int) -> Buffer:
     if end - start <= ENTRY_COPY_BYTES_MAX:
-        return data[start:end]
+        return bytes(data[start:end])
     return memoryview(data)[start:end]
 
 
@@ -640,150 +667,3 @@ _HOT_READERS: Final[dict[int, _HotReader]] = {
     0x08094A: _read_message,
 }
 """08, the type, and the tag of the body, to the reader of that command."""
-
-
-# --- encoding ---------------------------------------------------------------------------------------
-
-
-def encode_command(command: pb.BaseCommand) -> bytes:
-    """The whole frame of a command that carries no entry."""
-    body = command.SerializeToString()
-    return _HEADER.pack(len(body) + 4, len(body)) + body
-
-
-class _Tagged(dict[int, bytes]):
-    """A number to ``before``, its varint, and ``after``, made on first use and forgotten when too many."""
-
-    def __init__(self, before: bytes, after: bytes) -> None:
-        self._before = before
-        self._after = after
-
-    def __missing__(self, number: int) -> bytes:
-        encoded = self._before + varint(number) + self._after
-        if len(self) >= REMEMBERED_IDS_MAX:
-            self.clear()
-        self[number] = encoded
-        return encoded
-
-
-REMEMBERED_IDS_MAX = 16_384
-"""How many producer, consumer and ledger ids the encoders remember the bytes of."""
-
-_ID_THEN_VARINT = _Tagged(b"\x08", b"\x10")
-"""Field 1 and the tag of a number in field 2: producer then sequence id, ledger then entry id."""
-_ID_THEN_BODY = _Tagged(b"\x08", b"\x12")
-"""Field 1 and the tag of a message in field 2: consumer id, then message id."""
-_PARTITION = _Tagged(b"\x18", b"")
-_RECEIPT_PLACE = tuple(b"\x1a" + bytes((size,)) for size in range(64))
-"""Tag and size of SEND_RECEIPT's message id, by its size."""
-_HOT_PACK = Struct(">IIHBB").pack
-_SHORT_BODY_MAX = 127
-"""The size of a longer body takes two bytes or more."""
-
-
-def _frame_head(kind: int, size: int, entry_size: int) -> bytes:
-    """What precedes the body of ``size`` bytes of a hot command; an entry of ``entry_size`` bytes follows."""
-    if size <= _SHORT_BODY_MAX:
-        return _HOT_PACK(size + 8 + entry_size, size + 4, 0x0800 | kind, kind << 3 | 2, size)
-    command = bytes((0x08, kind, kind << 3 | 2)) + varint(size)
-    return _HEADER.pack(size + len(command) + 4 + entry_size, size + len(command)) + command
-
-
-def encode_send(
-    producer_id: int,
-    sequence_id: int,
-    num_messages: int,
-    highest_sequence_id: int | None,
-    entry_size: int,
-    *,
-    is_chunk: bool = False,
-    txnid_least_bits: int | None = None,
-    txnid_most_bits: int | None = None,
-    marker: bool = False,
-) -> bytes:
-    """All of a SEND frame that precedes the entry of ``entry_size`` bytes.
-
-    ``num_messages`` is left out when 1 and ``highest_sequence_id`` when None, as the Java client does.
-    """
-    body = _ID_THEN_VARINT[producer_id] + varint(sequence_id)
-    if num_messages != 1:
-        body += b"\x18" + varint(num_messages)
-    if txnid_least_bits is not None:
-        body += b"\x20" + varint(txnid_least_bits)
-    if txnid_most_bits is not None:
-        body += b"\x28" + varint(txnid_most_bits)
-    if highest_sequence_id is not None:
-        body += b"\x30" + varint(highest_sequence_id)
-    if is_chunk:
-        body += b"\x38\x01"
-    if marker:
-        body += b"\x40\x01"
-    return _frame_head(SEND, len(body), entry_size) + body
-
-
-def encode_send_receipt(
-    producer_id: int, sequence_id: int, highest_sequence_id: int | None, ledger_id: int, entry_id: int
-) -> bytes:
-    """A SEND_RECEIPT frame. -1 for ledger and entry (a duplicate) travels as 2^64-1."""
-    producer = _ID_THEN_VARINT[producer_id]
-    sequence = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
-    ledger = _ID_THEN_VARINT[ledger_id]
-    entry = SHORT[entry_id] if entry_id < 16384 else varint(entry_id)
-    place_size = len(ledger) + len(entry)
-    size = len(producer) + len(sequence) + place_size + 2
-    highest = b""
-    if highest_sequence_id is not None:
-        highest = b"\x20" + varint(highest_sequence_id)
-        size += len(highest)
-    head = _HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size)
-    return b"".join((head, producer, sequence, _RECEIPT_PLACE[place_size], ledger, entry, highest))
-
-
-def encode_message(
-    consumer_id: int,
-    ledger_id: int,
-    entry_id: int,
-    partition: int,
-    entry_size: int,
-    *,
-    redelivery_count: int = 0,
-    ack_set: Sequence[int] = (),
-    consumer_epoch: int = -1,
-) -> bytes:
-    """All of a MESSAGE frame that precedes the entry of ``entry_size`` bytes.
-
-    ``partition`` is always written, -1 too, as the Apache broker does; ``redelivery_count`` only above 0,
-    ``consumer_epoch`` only above -1.
-    """
-    consumer = _ID_THEN_BODY[consumer_id]
-    ledger = _ID_THEN_VARINT[ledger_id]
-    entry = SHORT[entry_id] if entry_id < 16384 else varint(entry_id)
-    tail = _PARTITION[partition]
-    place_size = len(ledger) + len(entry) + len(tail)
-    size = len(consumer) + place_size + 1
-    if redelivery_count or ack_set or consumer_epoch >= 0:
-        rest = _message_rest(redelivery_count, ack_set, consumer_epoch)
-        tail += rest
-        size += len(rest)
-        head = _frame_head(MESSAGE, size, entry_size)
-    else:
-        head = _HOT_PACK(size + 8 + entry_size, size + 4, 0x0809, 0x4A, size)
-    return b"".join((head, consumer, SHORT[place_size], ledger, entry, tail))
-
-
-def _message_rest(redelivery_count: int, ack_set: Sequence[int], consumer_epoch: int) -> bytes:
-    """The optional fields of MESSAGE."""
-    parts = []
-    if redelivery_count:
-        parts += [b"\x18", varint(redelivery_count)]
-    for word in ack_set:
-        parts += [b"\x20", varint(word)]
-    if consumer_epoch >= 0:
-        parts += [b"\x28", varint(consumer_epoch)]
-    return b"".join(parts)
-
-
-def encode_flow(consumer_id: int, permits: int) -> bytes:
-    """A FLOW frame."""
-    body = _ID_THEN_VARINT[consumer_id] + varint(permits)
-    return _frame_head(_FLOW, len(body), 0) + body

@@ -1,0 +1,158 @@
+"""Written frames against recorded ones and against protobuf's own writer."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.wire import frame_encoding, frames
+from geminga.wire.frames import FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+U64 = st.integers(0, (1 << 64) - 1)
+ID = st.one_of(st.integers(0, 300), st.integers(0, 1 << 30), st.integers(0, (1 << 63) - 1))
+
+
+def whole_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
+    body = command.SerializeToString()
+    return struct.pack(">II", len(body) + 4 + len(entry), len(body)) + body + entry
+
+
+def test_encoders_write_what_official_clients_and_brokers_wrote(recorded: list[Any]) -> None:
+    written = {frames.SEND: 0, frames.SEND_RECEIPT: 0, frames.MESSAGE: 0, pb.BaseCommand.FLOW: 0}
+    for record in recorded:
+        (frame,) = FrameDecoder().feed(record.data)
+        command = frames.parse_command(record.command_data)
+        entry_size = len(record.entry or b"")
+        head = record.data[: len(record.data) - entry_size]
+        if isinstance(frame, SendFrame) and not (
+            command.send.HasField("num_messages") and frame.num_messages == 1
+        ):
+            has = command.send.HasField
+            assert head == frames.encode_send(
+                frame.producer_id,
+                frame.sequence_id,
+                frame.num_messages,
+                frame.highest_sequence_id if has("highest_sequence_id") else None,
+                entry_size,
+                is_chunk=frame.is_chunk,
+                txnid_least_bits=frame.txnid_least_bits if has("txnid_least_bits") else None,
+                txnid_most_bits=frame.txnid_most_bits if has("txnid_most_bits") else None,
+            )
+        elif isinstance(frame, ReceiptFrame):
+            highest = (
+                frame.highest_sequence_id if command.send_receipt.HasField("highest_sequence_id") else None
+            )
+            assert head == frames.encode_send_receipt(
+                frame.producer_id, frame.sequence_id, highest, frame.ledger_id, frame.entry_id
+            )
+        elif isinstance(frame, MessageFrame):
+            assert head == frames.encode_message(
+                frame.consumer_id,
+                frame.ledger_id,
+                frame.entry_id,
+                frame.partition,
+                entry_size,
+                redelivery_count=frame.redelivery_count,
+                ack_set=frame.ack_set,
+                consumer_epoch=frame.consumer_epoch,
+            )
+        elif command.type == pb.BaseCommand.FLOW:
+            assert head == frames.encode_flow(command.flow.consumer_id, command.flow.messagePermits)
+        else:
+            continue
+        written[frame.type] += 1
+    assert all(count > 5 for count in written.values()), written
+
+
+@given(
+    st.tuples(ID, U64, st.integers(-(1 << 31), (1 << 31) - 1), st.none() | U64),
+    st.tuples(st.booleans(), st.booleans(), st.none() | U64, st.none() | U64),
+    st.binary(max_size=20),
+)
+def test_encode_send(numbers: tuple[Any, ...], rare: tuple[Any, ...], entry: bytes) -> None:
+    producer_id, sequence_id, num_messages, highest = numbers
+    is_chunk, marker, least, most = rare
+    head = frames.encode_send(
+        producer_id, sequence_id, num_messages, highest, len(entry),
+        is_chunk=is_chunk, marker=marker, txnid_least_bits=least, txnid_most_bits=most,
+    )  # fmt: skip
+    expected = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    body = expected.send
+    body.producer_id, body.sequence_id = producer_id, sequence_id
+    for name, value, unset in (
+        ("num_messages", num_messages, 1),
+        ("highest_sequence_id", highest, None),
+        ("is_chunk", is_chunk, False),
+        ("marker", marker, False),
+        ("txnid_least_bits", least, None),
+        ("txnid_most_bits", most, None),
+    ):
+        if value != unset or (unset is None and value is not None):
+            setattr(body, name, value)
+    assert head + entry == whole_frame(expected, entry)
+
+
+@given(ID, U64, st.none() | U64, st.just(-1) | ID, st.just(-1) | ID)
+def test_encode_receipt(producer: int, sequence: int, highest: int | None, ledger: int, entry: int) -> None:
+    expected = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
+    body = expected.send_receipt
+    body.producer_id, body.sequence_id = producer, sequence
+    body.message_id.ledgerId, body.message_id.entryId = ledger % (1 << 64), entry % (1 << 64)
+    if highest is not None:
+        body.highest_sequence_id = highest
+    encoded = frames.encode_send_receipt(producer, sequence, highest, ledger, entry)
+    assert encoded == whole_frame(expected)
+    (frame,) = FrameDecoder().feed(encoded)
+    assert isinstance(frame, ReceiptFrame)
+    assert (frame.ledger_id, frame.entry_id) == (ledger, entry)
+    assert frame.command == expected or highest == 0
+
+
+@given(
+    st.tuples(ID, ID, ID, st.integers(-1, (1 << 31) - 1)),
+    st.integers(0, (1 << 32) - 1),
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=20),
+    st.just(-1) | ID,
+    st.binary(max_size=20),
+)
+def test_encode_message(
+    numbers: tuple[int, int, int, int], redelivered: int, ack_set: list[int], epoch: int, entry: bytes
+) -> None:
+    consumer_id, ledger_id, entry_id, partition = numbers
+    expected = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
+    body = expected.message
+    body.consumer_id = consumer_id
+    body.message_id.ledgerId, body.message_id.entryId = ledger_id, entry_id
+    body.message_id.partition = partition
+    if redelivered:
+        body.redelivery_count = redelivered
+    body.ack_set.extend(ack_set)
+    if epoch >= 0:
+        body.consumer_epoch = epoch
+    head = frames.encode_message(
+        consumer_id, ledger_id, entry_id, partition, len(entry),
+        redelivery_count=redelivered, ack_set=ack_set, consumer_epoch=epoch,
+    )  # fmt: skip
+    assert head + entry == whole_frame(expected, entry)
+    (frame,) = FrameDecoder().feed(head + entry)
+    assert frame.command == expected
+
+
+@given(ID, st.integers(0, (1 << 32) - 1))
+def test_encode_flow(consumer_id: int, permits: int) -> None:
+    expected = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+    expected.flow.consumer_id, expected.flow.messagePermits = consumer_id, permits
+    assert frames.encode_flow(consumer_id, permits) == whole_frame(expected)
+
+
+def test_remembered_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_encoding, "REMEMBERED_IDS_MAX", 10)
+    remembered = frame_encoding._Tagged(b"\x08", b"\x10")
+    for number in range(100):
+        assert remembered[number] == b"\x08" + bytes((number,)) + b"\x10"
+    assert len(remembered) <= 10
