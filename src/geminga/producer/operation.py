@@ -67,6 +67,7 @@ class SendOperation:
         "sent_at",
         "sequence_id",
         "sequence_ids",
+        "settled_size",
         "size",
         "tokens",
         "uncompressed_size",
@@ -113,6 +114,8 @@ class SendOperation:
         self.publish_time = 0
         self.claimed = False
         self.resent = False
+        self.settled_size = 0
+        """What ``size`` was before it went back to the backlog."""
         self.sent_at = 0.0
         self.partition: Any = None
         self.ledger_id = NO_RECEIPT

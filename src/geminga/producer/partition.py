@@ -192,7 +192,7 @@ class PartitionProducer:
         else:
             self.counters.reconnects += 1
         self.counters.resent_operations += self.pending.resend_all()
-        self._has_output()
+        self.has_output()
 
     def _take_over_sequence(self, last_sequence_id: int) -> None:
         """Go on behind the broker's last id, also with the messages that were taken before it was known."""
@@ -287,6 +287,11 @@ class PartitionProducer:
         self.assembler.next_sequence_id += count
         return first
 
+    def continue_after(self, sequence_id: int) -> None:
+        """Automatic ids go on behind one that a ready-made operation brought along; the open batch first."""
+        self.close_batch()
+        self.assembler.next_sequence_id = max(self.assembler.next_sequence_id, sequence_id + 1)
+
     def send_deadline(self, opened_at: float) -> float:
         timeout = self._settings.send_timeout_seconds
         return opened_at + timeout if timeout else float("inf")
@@ -300,7 +305,7 @@ class PartitionProducer:
         counters.sent_batches += 1
         counters.sent_payload_bytes += operation.size
         self._agenda.at(operation.deadline)
-        self._has_output()
+        self.has_output()
 
     def opened_batch(self, deadline: float) -> None:
         """A batch was opened: the timer must fire by its deadline."""
@@ -316,7 +321,8 @@ class PartitionProducer:
 
     # --- output and time --------------------------------------------------------------------------
 
-    def _has_output(self) -> None:
+    def has_output(self) -> None:
+        """There may be something to write: the owner should call `take_output`."""
         if self.pending.next_unsent is not None:
             self._agenda.writable[self] = None
             self._agenda.attention = True
@@ -465,6 +471,7 @@ class PartitionProducer:
         """The one way out of the pending queue: permits and bytes go back, the outcome is listed."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
+        operation.settled_size = operation.size
         operation.permits = operation.size = 0
         counters = self.counters
         if error is None:

@@ -24,12 +24,14 @@ from geminga.producer.statistics import ProducerStatistics, summed
 class PartitionedProducer:
     """The partitions of one topic.
 
-    ``hot`` is the batch that plain messages may join right now; `batching.CLOSED` when routing has to
-    look again. ``new_producer_id`` gives the client's ids; ``random`` numbers in [0, 1).
+    ``hot`` is the batch that plain messages may join right now; `batching.CLOSED` when routing has to look
+    again, and always without ``plain_path`` (every message must be seen on its way). ``new_producer_id``
+    gives the client's ids; ``random`` numbers in [0, 1).
     """
 
     __slots__ = (
         "_new_producer_id",
+        "_plain_path",
         "_settings",
         "_topic",
         "agenda",
@@ -50,6 +52,7 @@ class PartitionedProducer:
         memory: ByteBudget,
         new_producer_id: Callable[[], int],
         random: Callable[[], float],
+        plain_path: bool = True,
     ) -> None:
         self._topic = TopicName.parse(topic)
         self._settings = settings
@@ -59,6 +62,7 @@ class PartitionedProducer:
         self.shared = Permits(settings.max_pending_messages_across_partitions if partitions else 0)
         self.router = Router(settings, random)
         self.hot: Batch = CLOSED
+        self._plain_path = plain_path
         self.partitions: list[PartitionProducer] = []
         self.unstarted: list[PartitionProducer] = []
         """Partitions that got a message before they were started: the shell starts them."""
@@ -145,7 +149,13 @@ class PartitionedProducer:
         if batch is not None and urgent:
             batch.urgent = True
             self.agenda.attention = True
-        if keyless and type(batch) is Batch and not batch.explicit and _open_to_plain(batch):
+        if (
+            self._plain_path
+            and keyless
+            and type(batch) is Batch
+            and not batch.explicit
+            and _open_to_plain(batch)
+        ):
             self.hot = batch
 
     def reclaim(self) -> bool:

@@ -1,0 +1,358 @@
+"""Publishing Arrow tables and ready-made batches: a row never becomes a Python object.
+
+A table is encoded in pieces on the calling thread, each piece becomes a few ready-made operations, and
+while they are on their way the next piece is encoded. What is in flight is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from geminga.client.publisher import Publisher
+from geminga.errors import (
+    AlreadyClosed,
+    ForkedProcessError,
+    InvalidMessage,
+    MemoryBufferIsFull,
+    OperationNotSupported,
+)
+from geminga.ids import MessageId
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.operation import SendOperation
+from geminga.producer.partition import PartitionProducer
+from geminga.producer.settings import SEQUENCE_ID_MAX
+from geminga.producer.states import State
+from geminga.wire.checksum import Buffer
+from geminga.wire.compression import compress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from geminga.wire.columnar import EncodedBatch
+
+PIECE_BYTES = 8 * 1024 * 1024
+"""A table is encoded in pieces of about this many bytes, so that sending overlaps with encoding."""
+
+IN_FLIGHT_BYTES_MAX = 32 * 1024 * 1024
+"""A producer's ready-made operations without a receipt; reaching it makes the sender wait."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadyBatch:
+    """A batch that only needs its outer metadata and frame.
+
+    ``body`` is the batch payload, compressed with ``compression`` (the wire's number). ``sequence_id`` and
+    ``highest_sequence_id`` are fixed by whoever made it; ``partition`` is 0 for a topic without partitions.
+    """
+
+    partition: int
+    body: Buffer
+    count: int
+    sequence_id: int
+    highest_sequence_id: int
+    uncompressed_size: int
+    compression: int = 0
+    partition_key: str | None = None
+    ordering_key: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sequence_id <= self.highest_sequence_id <= SEQUENCE_ID_MAX:
+            raise InvalidMessage(
+                f"sequence_id={self.sequence_id}, highest_sequence_id={self.highest_sequence_id}: "
+                f"allowed: 0 <= sequence_id <= highest_sequence_id <= {SEQUENCE_ID_MAX}"
+            )
+        if self.count < 1:
+            raise InvalidMessage(f"count={self.count} is not allowed; allowed: a whole number >= 1")
+
+    @staticmethod
+    def of(encoded: EncodedBatch, *, sequence_id: int, compression: int = 0) -> ReadyBatch:
+        """From one batch of `geminga.wire.columnar.encode_table`; compresses its body."""
+        return ReadyBatch(
+            partition=encoded.partition,
+            body=compress(compression, encoded.body) if compression else encoded.body,
+            count=encoded.count,
+            sequence_id=sequence_id,
+            highest_sequence_id=sequence_id + encoded.count - 1,
+            uncompressed_size=encoded.uncompressed_size,
+            compression=compression,
+            partition_key=encoded.partition_key,
+            ordering_key=encoded.ordering_key,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableResult:
+    """What became of a table: every row has its receipt.
+
+    ``ranges``: partition (-1 without partitions) to the ids of its first and last message.
+    ``duplicates``: rows that the broker had already (deduplication) and did not store again.
+    """
+
+    rows: int
+    batches: int
+    bytes: int
+    duplicates: int
+    ranges: dict[int, tuple[MessageId, MessageId]]
+
+
+class _Job:
+    """One table, or one list of batches, on its way."""
+
+    def __init__(self) -> None:
+        self.future: concurrent.futures.Future[TableResult] = concurrent.futures.Future()
+        self.future.set_running_or_notify_cancel()
+        self.operations = 0
+        self.rows = 0
+        self.bytes = 0
+        self.duplicates = 0
+        self.outstanding = 0
+        self.complete = False
+        self.error: BaseException | None = None
+        self.ranges: dict[int, tuple[MessageId, MessageId]] = {}
+
+    def add(self, operation: SendOperation) -> None:
+        self.operations += 1
+        self.outstanding += 1
+        self.rows += operation.count
+        self.bytes += operation.size
+
+    def settled(self, operation: SendOperation) -> None:
+        self.outstanding -= 1
+        if operation.error is not None:
+            self.error = self.error or operation.error
+        elif operation.duplicate:
+            self.duplicates += operation.count
+        else:
+            partition = operation.partition.index
+            place = partition, operation.ledger_id, operation.entry_id
+            last = MessageId(*place, operation.count - 1, batch_size=operation.count)
+            known = self.ranges.get(partition)
+            first = MessageId(*place, 0, batch_size=operation.count) if known is None else known[0]
+            self.ranges[partition] = (first, last)
+
+    def finish(self) -> None:
+        """Resolve the future when everything was submitted and settled. Call without locks held."""
+        if not self.complete or self.outstanding or self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+            return
+        self.future.set_result(
+            TableResult(
+                rows=self.rows,
+                batches=self.operations,
+                bytes=self.bytes,
+                duplicates=self.duplicates,
+                ranges=self.ranges,
+            )
+        )
+
+
+class ColumnarProducer:
+    """The columnar side of one producer; its methods may be called from any thread but the loop's."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._state = publisher.state
+        self._settings = publisher.settings
+        self._changed = threading.Condition()
+        self._in_flight_bytes = 0
+        self._turn = 0
+
+    def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
+        """Publish every row; the future has the result when all have their receipts, or the first error.
+
+        Columns: ``value`` (binary or text, required), ``key`` (text), ``ordering_key`` (binary),
+        ``properties`` (map of text to text), ``event_time`` (timestamp or milliseconds since 1970); others
+        are ignored. Rows with a key go to the partition of its hash, the others step over blocked
+        partitions a batch at a time. Rows of one partition keep their order. The rows of a batch share the
+        sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
+        Raises `InvalidMessage` for columns that cannot be sent; rows before the bad piece may be sent.
+        """
+        import pyarrow
+
+        if self._state.router.custom:
+            raise OperationNotSupported("a table cannot be routed by message_router; use row sends")
+        if isinstance(table, pyarrow.RecordBatch):
+            table = pyarrow.Table.from_batches([table])
+        return self._submit(self._encoded(table))
+
+    def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
+        """Publish ready-made batches with the sequence ids that they carry, in the order given.
+
+        For exactly-once sinks: with a fixed producer name and deduplication on the broker, a repeated call
+        is harmless and its rows are counted as duplicates. Ids must grow within a partition.
+        """
+        return self._submit(self._ready(batches))
+
+    # --- from batches to operations ---------------------------------------------------------------
+
+    def _encoded(self, table: pa.Table) -> Iterator[tuple[SendOperation, int]]:
+        """Operations without sequence ids and partition yet; the number is -1 for unkeyed batches."""
+        from geminga.wire.columnar import encode_table
+
+        settings = self._settings
+        compression = int(settings.compression_type)
+        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
+        for first_row in range(0, table.num_rows, rows):
+            batches = encode_table(
+                table.slice(first_row, rows),
+                partitions=len(self._state.partitions),
+                hashing=settings.hashing_scheme.value,
+                first_partition=0,
+                max_messages=settings.batching_max_messages,
+                max_bytes=min(
+                    settings.batching_max_allowed_size_in_bytes, self._state.partitions[0].max_message_size
+                ),
+            )
+            for batch in batches:
+                body = compress(compression, batch.body) if compression else batch.body
+                operation = SendOperation.of_encoded(
+                    body,
+                    batch.count,
+                    sequence_id=-1,
+                    highest_sequence_id=-1,
+                    compression=compression,
+                    uncompressed_size=batch.uncompressed_size,
+                    message=_outer(batch.partition_key, batch.ordering_key),
+                )
+                yield operation, batch.partition if batch.keyed else -1
+
+    def _ready(self, batches: Iterable[ReadyBatch]) -> Iterator[tuple[SendOperation, int]]:
+        for batch in batches:
+            if not 0 <= batch.partition < len(self._state.partitions):
+                raise InvalidMessage(
+                    f"partition={batch.partition} is not allowed; {self._state.topic} has the partitions "
+                    f"0 to {len(self._state.partitions) - 1}"
+                )
+            operation = SendOperation.of_encoded(
+                batch.body,
+                batch.count,
+                sequence_id=batch.sequence_id,
+                highest_sequence_id=batch.highest_sequence_id,
+                compression=batch.compression,
+                uncompressed_size=batch.uncompressed_size,
+                message=_outer(batch.partition_key, batch.ordering_key),
+            )
+            yield operation, batch.partition
+
+    # --- from operations to receipts --------------------------------------------------------------
+
+    def _submit(
+        self, operations: Iterator[tuple[SendOperation, int]]
+    ) -> concurrent.futures.Future[TableResult]:
+        if self._publisher.on_loop_thread():
+            raise OperationNotSupported("tables cannot be sent from a callback: it would wait for itself")
+        job = _Job()
+        try:
+            for operation, partition in operations:
+                self._wait_for_room(len(operation.body or b""))
+                self._submit_one(job, operation, partition)
+                if job.error is not None:
+                    break  # the first error ends the table; what is under way still settles
+        except BaseException:
+            job.complete = True
+            raise
+        with self._changed:
+            job.complete = True
+        job.finish()
+        return job.future
+
+    def _submit_one(self, job: _Job, operation: SendOperation, index: int) -> None:
+        publisher, state = self._publisher, self._state
+        operation.tokens = []
+        operation.watchers = [lambda settled: self._settled(job, settled)]
+        while True:
+            if publisher.forked:
+                raise ForkedProcessError("this producer was created before fork(); create one in the child")
+            refusal: MemoryBufferIsFull | None = None
+            with publisher.lock:
+                try:
+                    self._place(operation, index)
+                    with self._changed:
+                        job.add(operation)
+                        self._in_flight_bytes += operation.size
+                except MemoryBufferIsFull as error:
+                    refusal = error
+                attention = state.agenda.attention
+            if attention:
+                publisher.schedule()
+            if refusal is None:
+                return
+            self._wait_for_memory(refusal)
+
+    def _place(self, operation: SendOperation, index: int) -> None:
+        """Choose the partition, take the sequence ids and submit; the publisher's lock is held."""
+        state = self._state
+        now = time.monotonic()
+        automatic = operation.sequence_id < 0
+        if index < 0:
+            index = state.router.of_unkeyed(state.partitions, now)
+            state.router.batch_filled(now)
+        partition = state.partitions[index]
+        if partition.state is State.NOT_STARTED:
+            state.unstarted.append(partition)
+            partition.start()
+        partition.check_accepting()
+        _take_ids(partition, operation, automatic)
+        try:
+            partition.submit(operation, now)
+        except MemoryBufferIsFull:
+            if automatic:
+                operation.sequence_id = -1  # the ids stay unused: a gap is harmless
+            raise
+
+    def _settled(self, job: _Job, operation: SendOperation) -> None:
+        """On the loop's thread, at the receipt."""
+        with self._changed:
+            self._in_flight_bytes -= operation.settled_size
+            job.settled(operation)
+            self._changed.notify_all()
+        job.finish()
+
+    def _wait_for_room(self, size: int) -> None:
+        with self._changed:
+            while self._in_flight_bytes and self._in_flight_bytes + size > IN_FLIGHT_BYTES_MAX:
+                self._wait()
+
+    def _wait_for_memory(self, refusal: MemoryBufferIsFull) -> None:
+        """The client's memory_limit is used up: by our own operations, or by other producers."""
+        with self._changed:
+            if self._in_flight_bytes:
+                self._wait()
+                return
+        if not self._settings.block_if_queue_full:
+            raise refusal
+        returned = threading.Event()
+        self._publisher.memory.notify_once(returned.set)
+        # Bounded: bytes may have come back between the refusal and the line above.
+        returned.wait(0.05)
+
+    def _wait(self) -> None:
+        self._changed.wait(1.0)
+        if self._publisher.closed and not self._in_flight_bytes:
+            raise AlreadyClosed("the producer was closed")
+
+
+def _take_ids(partition: PartitionProducer, operation: SendOperation, automatic: bool) -> None:
+    if automatic:
+        operation.sequence_id = partition.reserve_sequence_ids(operation.count)
+        operation.highest_sequence_id = operation.sequence_id + operation.count - 1
+        operation.automatic = True
+    else:
+        partition.continue_after(operation.highest_sequence_id)
+
+
+def _outer(partition_key: str | None, ordering_key: bytes | None) -> OutgoingMessage | None:
+    """What the outer metadata repeats of a batch's first message."""
+    if partition_key is None and ordering_key is None:
+        return None
+    return OutgoingMessage(b"", partition_key=partition_key, ordering_key=ordering_key)
+
+
+__all__ = ["ColumnarProducer", "ReadyBatch", "TableResult"]

@@ -1,0 +1,504 @@
+"""Producers: `AsyncProducer` for asyncio, `Producer` for threads, with ``pulsar-client``'s methods.
+
+Both put messages into the same `Publisher`. Its hot path, a message that is bytes and nothing else, is
+written out in `Producer.send_async` and `AsyncProducer.send`: it appends to the open batch under one lock
+and is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from geminga.client.core import ClientCore
+from geminga.client.publisher import FullToken, Publisher, Waiter, fail_token
+from geminga.client.runtime import LoopThread
+from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
+from geminga.ids import MessageId, TopicName
+from geminga.producer.interceptors import InterceptorChain
+from geminga.producer.message import OutgoingMessage, build_message, payload_of
+from geminga.producer.result import Result
+from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
+from geminga.producer.statistics import ProducerStatistics
+
+if TYPE_CHECKING:
+    import concurrent.futures
+
+    import pyarrow as pa
+
+    from geminga.client.columnar_producer import ColumnarProducer, ReadyBatch, TableResult
+
+logger = logging.getLogger("geminga.producer")
+
+SendCallback = Callable[[Result, MessageId], object]
+"""Called once, on the client's I/O thread, with the outcome of one message."""
+
+_notices = {"keys": False}
+
+
+async def create_producer(core: ClientCore, topic: str, settings: ProducerSettings) -> AsyncProducer:
+    """Open a producer on ``topic``, partitioned or not.
+
+    Raises what the broker reports (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or
+    `ConnectError`; whatever was started is closed again then.
+    """
+    name = str(TopicName.parse(topic))
+    partitions = await core.partitions(name)
+    publisher = Publisher(core, name, partitions, settings)
+    producer = AsyncProducer(core, publisher)
+    state = publisher.state
+    first = state.partitions
+    if settings.lazy_start_partitioned_producers and partitions:
+        # One is started at once, so that a refusal shows here and not with the first message.
+        first = [state.choose(None, core.now())]
+    try:
+        await publisher.start(list(first))
+    except BaseException:
+        await publisher.close()
+        raise
+    producer.watch_partitions()
+    return producer
+
+
+class _Messages:
+    """From the arguments of ``send`` to a payload, a message and a token; shared by both shells."""
+
+    def __init__(self, owner: Any, core: ClientCore, settings: ProducerSettings, partitioned: bool) -> None:
+        self._owner = owner
+        self._now_ms = core.now_ms
+        self._encode = settings.encode
+        self._interceptors = InterceptorChain(settings.interceptors)
+        self._whole = bool(self._interceptors) or (
+            settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
+        )
+        self._notice = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
+
+    @property
+    def interceptors(self) -> InterceptorChain:
+        return self._interceptors
+
+    def prepare(
+        self, content: Any, token: Any, extras: tuple[Any, ...]
+    ) -> tuple[bytes, Any, OutgoingMessage | None]:
+        """``extras`` are the arguments behind ``content``, in the order of ``send``.
+
+        Raises `InvalidMessage` naming field, value and range, `TypeError`, or what the schema raises.
+        """
+        if self._encode is not None and content is not None:
+            content = self._encode(content)
+        if not self._whole and content is not None and extras == _NO_EXTRAS:
+            return payload_of(content), token, None
+        message = build_message(content, *extras, now_ms=self._now_ms())
+        if self._notice and message.partition_key is not None:
+            self._tell_about_keys()
+        if self._interceptors:
+            message = self._interceptors.before_send(self._owner, message)
+            token = self._intercepted(message, token)
+        return message.payload, token, message
+
+    def _intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
+        def done(message_id: MessageId | None, error: Exception | None) -> None:
+            self._interceptors.on_send_acknowledgement(self._owner, message, message_id, error)
+            if error is not None:
+                fail_token(token, error)
+            elif isinstance(token, asyncio.Future):
+                if not token.done():
+                    token.set_result(message_id)
+            elif isinstance(token, Waiter):
+                token.message_id = message_id
+                token.wake()
+            elif token is not None:
+                token(Result.Ok, message_id)
+
+        return FullToken(done)
+
+    def _tell_about_keys(self) -> None:
+        self._notice = False
+        if not _notices["keys"]:
+            _notices["keys"] = True
+            logger.info(
+                "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
+                "another partition unless both use the same hashing_scheme"
+            )
+
+
+_NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
+
+
+class AsyncProducer:
+    """A producer for asyncio code. Use it on the loop that its client belongs to."""
+
+    def __init__(self, core: ClientCore, publisher: Publisher) -> None:
+        self._core = core
+        self._publisher = publisher
+        self._settings = publisher.settings
+        state = publisher.state
+        self._state = state
+        self._messages = _Messages(self, core, publisher.settings, state.partitioned)
+        self._columnar: ColumnarProducer | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._blocking = publisher.settings.block_if_queue_full
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._state.producer_name!r} on {self._state.topic}>"
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def topic(self) -> str:
+        """The full name of the topic, without a partition suffix."""
+        return self._state.topic
+
+    def producer_name(self) -> str:
+        """The name that was given or that the broker made; empty while none is known."""
+        return self._state.producer_name
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id with a receipt; at first the broker's last one for this name, or -1."""
+        return self._state.last_sequence_id
+
+    def is_connected(self) -> bool:
+        """Whether every started partition has a connection now."""
+        return self._publisher.connected
+
+    def statistics(self) -> ProducerStatistics:
+        """A snapshot of all counts, with each partition's own in ``partitions``."""
+        with self._publisher.lock:
+            return self._state.statistics()
+
+    async def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | bytes | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and return its id at the receipt.
+
+        The batch that it joins is closed at the end of this turn of the event loop: tasks that send at the
+        same time share it, and none waits for the batching delay. Times are milliseconds since 1970.
+        ``content`` None is a null value. Raises `InvalidMessage`, `MessageTooBig`, `ProducerQueueIsFull`,
+        `MemoryBufferIsFull`, `Timeout`, `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and what
+        else the broker reports.
+        """
+        future: asyncio.Future[MessageId] = self._core.loop.create_future()
+        publisher, state = self._publisher, self._state
+        extras = (
+            properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
+            event_timestamp, deliver_at, deliver_after,
+        )  # fmt: skip
+        if type(content) is bytes and extras == _NO_EXTRAS:
+            with publisher.lock:
+                batch = state.hot
+                size = batch.size + len(content)
+                if len(batch.payloads) < batch.last and size < batch.size_limit:
+                    batch.payloads.append(content)
+                    batch.tokens.append(future)
+                    batch.size = size
+                    urgent = batch.urgent
+                    batch.urgent = True
+                    content = None
+            if content is None:
+                if not urgent:
+                    publisher.schedule()
+                return await future
+        payload, token, message = self._messages.prepare(content, future, extras)
+        if self._blocking:
+            await publisher.publish_waiting(payload, token, message, urgent=True)
+        else:
+            publisher.publish(payload, token, message, urgent=True)
+        return await future
+
+    def send_async(
+        self,
+        content: Any,
+        callback: SendCallback | None = None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | bytes | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish one message without waiting; ``callback(result, message_id)`` is called once.
+
+        A refusal (queue full, too big, closed) is given to the callback; without one it is raised. Bad
+        arguments are always raised. Never blocks, whatever ``block_if_queue_full`` says.
+        """
+        extras = (
+            properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
+            event_timestamp, deliver_at, deliver_after,
+        )  # fmt: skip
+        payload, token, message = self._messages.prepare(content, callback, extras)
+        try:
+            self._publisher.publish(payload, token, message, urgent=False)
+        except PulsarException as error:
+            if callback is None:
+                raise
+            fail_token(token, error)
+
+    async def flush(self) -> None:
+        """Send what is open and return when everything handed over before has its receipt."""
+        await self._publisher.flush()
+
+    async def close(self) -> None:
+        """Send what is open, wait for the receipts while there is a connection, and end."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+        self._core.unregister(self)
+        if not self._publisher.closed:
+            await self._publisher.close()
+            self._messages.interceptors.close()
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    @property
+    def columnar(self) -> ColumnarProducer:
+        """The columnar side: non-waiting sends of tables, ready-made batches."""
+        if self._columnar is None:
+            from geminga.client.columnar_producer import ColumnarProducer
+
+            self._columnar = ColumnarProducer(self._publisher)
+        return self._columnar
+
+    async def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
+        """Publish every row of an Arrow table; see `ColumnarProducer.submit_table`.
+
+        Encoding and compression run on a thread of the loop's default executor.
+        """
+        self._columnar_allowed()
+        future = await self._core.loop.run_in_executor(None, self.columnar.submit_table, table)
+        return await asyncio.wrap_future(future)
+
+    async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
+        """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
+        self._columnar_allowed()
+        future = await self._core.loop.run_in_executor(None, self.columnar.submit_encoded, batches)
+        return await asyncio.wrap_future(future)
+
+    def _columnar_allowed(self) -> None:
+        if self._publisher.closed:
+            raise AlreadyClosed("the producer is closed")
+
+    # --- partitions -------------------------------------------------------------------------------
+
+    def watch_partitions(self) -> None:
+        """Look for added partitions every ``partitions_refresh_seconds``."""
+        if self._state.partitioned and self._settings.partitions_refresh_seconds > 0:
+            self._watching = self._core.loop.create_task(self._watch_partitions())
+
+    async def _watch_partitions(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.partitions_refresh_seconds)
+            try:
+                await self.refresh_partitions()
+            except PulsarException as error:
+                logger.warning("reading the partitions of %s: %s", self._state.topic, error)
+
+    async def refresh_partitions(self) -> int:
+        """Read the partition count again and start producers for added ones; returns the count."""
+        count = await self._core.partitions(self._state.topic)
+        if self._state.partitioned and count > len(self._state.partitions):
+            with self._publisher.lock:
+                fresh = self._state.grow(count)
+            if not self._settings.lazy_start_partitioned_producers:
+                await self._publisher.start(fresh)
+            self._messages.interceptors.on_partitions_change(self._state.topic, count)
+        return count
+
+    def _shell(self) -> tuple[ClientCore, Publisher]:
+        return self._core, self._publisher
+
+
+class Producer:
+    """A producer for threads: any number of them may use it at once."""
+
+    def __init__(self, runtime: LoopThread, producer: AsyncProducer) -> None:
+        self._runtime = runtime
+        self._producer = producer
+        core, publisher = producer._shell()
+        publisher.threaded = True
+        self._publisher = publisher
+        self._state = publisher.state
+        self._lock = publisher.lock
+        self._messages = _Messages(self, core, publisher.settings, publisher.state.partitioned)
+        self._blocking = publisher.settings.block_if_queue_full
+
+    def __repr__(self) -> str:
+        return repr(self._producer).replace("AsyncProducer", "Producer")
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def topic(self) -> str:
+        """The full name of the topic, without a partition suffix."""
+        return self._producer.topic()
+
+    def producer_name(self) -> str:
+        """The name that was given or that the broker made."""
+        return self._producer.producer_name()
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id with a receipt; at first the broker's last one for this name, or -1."""
+        return self._producer.last_sequence_id()
+
+    def is_connected(self) -> bool:
+        """Whether every started partition has a connection now."""
+        return self._producer.is_connected()
+
+    def statistics(self) -> ProducerStatistics:
+        """A snapshot of all counts, with each partition's own in ``partitions``."""
+        return self._producer.statistics()
+
+    def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | bytes | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and return its id at the receipt. Does not wait for the batching delay.
+
+        Arguments and errors are those of `AsyncProducer.send`. Raises `OperationNotSupported` when called
+        from a callback: it would wait for itself.
+        """
+        publisher = self._publisher
+        if publisher.on_loop_thread():
+            raise OperationNotSupported(
+                "send() inside a callback would wait for the thread that it runs on; use send_async()"
+            )
+        waiter = Waiter()
+        extras = (
+            properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
+            event_timestamp, deliver_at, deliver_after,
+        )  # fmt: skip
+        payload, token, message = self._messages.prepare(content, waiter, extras)
+        if self._blocking:
+            publisher.publish_blocking(payload, token, message, urgent=True)
+        else:
+            publisher.publish(payload, token, message, urgent=True)
+        waiter.wait()
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.message_id is not None
+        return waiter.message_id
+
+    def send_async(
+        self,
+        content: Any,
+        callback: SendCallback | None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | bytes | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish one message without waiting for its receipt.
+
+        ``callback(result, message_id)`` is called once, on the client's I/O thread (for a refusal: at
+        once, on this one). It may be None; a refusal is raised then. With ``block_if_queue_full`` this
+        waits for permits; in a callback it never waits and refuses instead. Raises `InvalidMessage` and
+        `TypeError` for bad arguments.
+        """
+        if (
+            type(content) is bytes
+            and properties is None
+            and partition_key is None
+            and ordering_key is None
+            and sequence_id is None
+            and replication_clusters is None
+            and disable_replication is False
+            and event_timestamp is None
+            and deliver_at is None
+            and deliver_after is None
+        ):
+            with self._lock:
+                batch = self._state.hot
+                payloads = batch.payloads
+                size = batch.size + len(content)
+                if len(payloads) < batch.last and size < batch.size_limit:
+                    payloads.append(content)
+                    batch.tokens.append(callback)
+                    batch.size = size
+                    return
+        self._send_async(
+            content, callback, (properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after)
+        )  # fmt: skip
+
+    def _send_async(self, content: Any, callback: SendCallback | None, extras: tuple[Any, ...]) -> None:
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
+        payload, token, message = self._messages.prepare(content, callback, extras)
+        publisher = self._publisher
+        try:
+            if self._blocking and not publisher.on_loop_thread():
+                publisher.publish_blocking(payload, token, message, urgent=False)
+            else:
+                publisher.publish(payload, token, message, urgent=False)
+        except PulsarException as error:
+            if callback is None:
+                raise
+            fail_token(token, error)
+
+    def flush(self) -> None:
+        """Send what is open and return when everything handed over before has its receipt."""
+        self._runtime.call(self._producer.flush())
+
+    def close(self) -> None:
+        """Send what is open, wait for the receipts while there is a connection, and end."""
+        if self._publisher.closed:
+            return
+        self._runtime.call(self._producer.close())
+
+    def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
+        """Publish every row of an Arrow table and return when all have their receipts.
+
+        See `ColumnarProducer.submit_table`.
+        """
+        return self.submit_table(table).result()
+
+    def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
+        """`send_table` without waiting for the receipts: the future has the result."""
+        self._runtime.check()
+        return self._producer.columnar.submit_table(table)
+
+    def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
+        """Publish ready-made batches and return when all have their receipts.
+
+        See `ColumnarProducer.submit_encoded`.
+        """
+        self._runtime.check()
+        return self._producer.columnar.submit_encoded(batches).result()
+
+
+__all__ = ["AsyncProducer", "Producer", "SendCallback", "create_producer"]
