@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -80,9 +81,9 @@ class ScriptedBroker:
     def count(self, type_: int) -> int:
         return sum(peer.received.count(type_) for peer in self.peers)
 
-    async def start(self) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self.server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port)
+        self.server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port, ssl=tls)
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -235,7 +235,7 @@ def test_nothing_listens():
             ConnectError, match=r"127\.0\.0\.1:1 refused the connection.*is the broker running"
         ):
             await pool.get(Address("127.0.0.1", 1))
-        with pytest.raises(ConnectError, match="'no-such-host.invalid'"):
+        with pytest.raises(ConnectError, match=r"'no-such-host\.invalid'"):
             await pool.get(Address("no-such-host.invalid", 6650))
         pool.close()
         with pytest.raises(ConnectError, match="client is closed"):

@@ -1,0 +1,157 @@
+"""TLS against a real TLS server: what is trusted, what is refused, and that no credential leaves before."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+
+import pytest
+
+from geminga.client.core import ClientCore
+from geminga.client.settings import ClientSettings, TlsSettings
+from geminga.client.tls import make_context
+from geminga.connection.authentication import TokenCredentials
+from geminga.errors import ConnectError, InvalidConfiguration
+
+openssl = shutil.which("openssl")
+needs_openssl = pytest.mark.skipif(openssl is None, reason="needs the openssl command")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A self-signed certificate for ``localhost`` alone."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+            "-keyout", str(key), "-out", str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return str(certificate), str(key)
+
+
+def connect(scripted, certificate, host="localhost", **tls):
+    """Connect once; returns the scripted broker, and the error if there was one."""
+
+    async def main():
+        broker = scripted()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        await broker.start(context)
+        core = ClientCore(
+            ClientSettings(
+                service_url=f"pulsar+ssl://{host}:{broker.port}",
+                credentials=TokenCredentials("canary-token"),
+                connection_timeout_seconds=5.0,
+                tls=TlsSettings(**tls),
+            )
+        )
+        error = None
+        try:
+            await core.service_connection()
+        except Exception as caught:
+            error = caught
+        finally:
+            core.shutdown()
+            await broker.stop()
+        return broker, error
+
+    return asyncio.run(main())
+
+
+def credentials_sent(broker):
+    return [peer.connect.auth_data for peer in broker.peers if peer.connect is not None]
+
+
+@needs_openssl
+def test_a_trusted_certificate(scripted, certificate):
+    broker, error = connect(scripted, certificate, trust_certificates_path=certificate[0])
+    assert error is None
+    assert credentials_sent(broker) == [b"canary-token"]
+
+
+@needs_openssl
+def test_an_unknown_certificate_is_refused_before_any_credential(scripted, certificate):
+    broker, error = connect(scripted, certificate)
+    assert isinstance(error, ConnectError)
+    assert "not trusted" in str(error)
+    assert "tls_trust_certs_file_path" in str(error)
+    assert credentials_sent(broker) == []
+
+
+@needs_openssl
+def test_a_wrong_host_name_is_refused_before_any_credential(scripted, certificate):
+    broker, error = connect(scripted, certificate, "127.0.0.1", trust_certificates_path=certificate[0])
+    assert isinstance(error, ConnectError)
+    assert "127.0.0.1" in str(error)
+    assert credentials_sent(broker) == []
+
+
+@needs_openssl
+def test_the_host_name_check_can_be_switched_off(scripted, certificate):
+    _, error = connect(
+        scripted,
+        certificate,
+        "127.0.0.1",
+        trust_certificates_path=certificate[0],
+        validate_hostname=False,
+    )
+    assert error is None
+
+
+@needs_openssl
+def test_verification_can_be_switched_off(scripted, certificate):
+    _, error = connect(scripted, certificate, "127.0.0.1", allow_insecure_connection=True)
+    assert error is None
+
+
+def test_a_plain_port_is_told(scripted):
+    async def main():
+        broker = scripted()
+        await broker.start()
+        core = ClientCore(
+            ClientSettings(
+                service_url=f"pulsar+ssl://localhost:{broker.port}", connection_timeout_seconds=2.0
+            )
+        )
+        try:
+            with pytest.raises(ConnectError):
+                await core.service_connection()
+        finally:
+            core.shutdown()
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_defaults():
+    context = make_context(TlsSettings())
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"trust_certificates_path": "/no/such/file.pem"},
+        {"certificate_path": "/no/such/file.pem", "private_key_path": "/no/such/key.pem"},
+        {"private_key_path": "/no/such/key.pem"},
+    ],
+)
+def test_missing_files_are_named(settings):
+    with pytest.raises(InvalidConfiguration, match="/no/such"):
+        make_context(TlsSettings(**settings))
+
+
+def test_a_file_that_is_no_certificate(tmp_path):
+    path = tmp_path / "note.pem"
+    path.write_text("not a certificate")
+    with pytest.raises(InvalidConfiguration, match=r"note\.pem"):
+        make_context(TlsSettings(trust_certificates_path=str(path)))
+    with pytest.raises(InvalidConfiguration, match=r"note\.pem"):
+        make_context(TlsSettings(certificate_path=str(path), private_key_path=str(path)))

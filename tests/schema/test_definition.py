@@ -1,0 +1,145 @@
+"""Records, compared with pulsar-client's own definitions where that is installed."""
+
+import enum
+
+import pytest
+
+from geminga import schema
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def records(module):
+    """The same record classes, declared with the given schema module."""
+
+    class Inner(module.Record):
+        x = module.Integer(required=True)
+        y = module.String(default="why")
+
+    class Outer(module.Record):
+        _avro_namespace = "org.example"
+        text = module.String()
+        number = module.Long(default=7, required_default=True)
+        flag = module.Boolean()
+        ratio = module.Double(required=True)
+        small = module.Float()
+        raw = module.Bytes()
+        nothing = module.Null()
+        color = Color
+        inner = Inner()
+        items = module.Array(module.String())
+        inners = module.Array(Inner())
+        table = module.Map(Inner())
+        counts = module.Map(module.Integer())
+
+    return Inner, Outer
+
+
+Inner, Outer = records(schema)
+
+
+def test_definition_is_pulsar_clients():
+    pulsar_schema = pytest.importorskip("pulsar.schema")
+    theirs = records(pulsar_schema)[1]
+    assert Outer.schema() == theirs.schema()
+    assert Inner.schema() == records(pulsar_schema)[0].schema()
+
+
+def test_json_schema_and_payload_are_pulsar_clients():
+    pulsar_schema = pytest.importorskip("pulsar.schema")
+    their_inner, their_outer = records(pulsar_schema)
+    values = {"text": "t", "ratio": 0.5, "color": Color.BLUE, "items": ["a", "b"], "counts": {"k": 1}}
+    ours = schema.JsonSchema(Outer)
+    theirs = pulsar_schema.JsonSchema(their_outer)
+    assert ours.schema_info().data.decode() == theirs.schema_info().schema()
+    assert ours.encode(Outer(inner=Inner(x=1), **values)) == theirs.encode(
+        their_outer(inner=their_inner(x=1), **values)
+    )
+
+
+def test_values_are_kept_and_checked():
+    record = Outer(text=b"bytes", ratio=1, raw="text", color="RED", inner={"x": 3})
+    assert (record.text, record.raw, record.color) == ("bytes", b"text", Color.RED)
+    assert record.inner == Inner(x=3)
+    assert record.inner.y == "why"
+    assert record.number == 7
+    assert record.flag is False
+    for name, value in [
+        ("text", 7),
+        ("number", "7"),
+        ("number", True),
+        ("flag", 1),
+        ("ratio", None),
+        ("nothing", 1),
+        ("color", "GREEN"),
+        ("color", 9),
+        ("inner", Outer(ratio=1.0)),
+        ("items", ["a", 1]),
+        ("items", "abc"),
+        ("inners", [1]),
+        ("table", {1: Inner(x=1)}),
+        ("counts", {"k": "v"}),
+    ]:
+        with pytest.raises(TypeError, match=name):
+            setattr(record, name, value)
+    with pytest.raises(AttributeError, match="undeclared"):
+        record.undeclared = 1
+
+
+def test_json_round_trip_of_nested_records():
+    codec = schema.JsonSchema(Outer)
+    record = Outer(
+        text="grüß",
+        ratio=2.5,
+        color=Color.BLUE,
+        inner=Inner(x=1),
+        inners=[Inner(x=2), Inner(x=3, y="z")],
+        table={"k": Inner(x=4)},
+        items=[],
+    )
+    assert codec.decode(codec.encode(record)) == record
+
+
+def test_unknown_fields_of_newer_writers_are_left_out():
+    assert schema.JsonSchema(Inner).decode(b'{"x": 1, "later": true}') == Inner(x=1)
+
+
+def test_defaults_are_not_shared_between_records():
+    class Holder(schema.Record):
+        items = schema.Array(schema.String(), default=["a"])
+
+    first, second = Holder(), Holder()
+    first.items.append("b")
+    assert second.items == ["a"]
+
+
+def test_inherited_fields():
+    class Child(Inner):
+        z = schema.Integer()
+
+    assert [field["name"] for field in Child.schema()["fields"]] == ["x", "y", "z"]
+
+
+def test_sorted_fields():
+    class Sorted(schema.Record):
+        _sorted_fields = True
+        b = schema.Integer()
+        a = schema.Integer()
+
+    assert [field["name"] for field in Sorted.schema()["fields"]] == ["a", "b"]
+
+
+def test_wrong_declarations():
+    with pytest.raises(TypeError):
+        schema.Array(int)
+    with pytest.raises(TypeError):
+        schema.CustomEnum(int)
+
+
+def test_repr():
+    assert repr(Inner(x=1)) == "Inner(x=1, y='why')"
+    assert Inner(x=1) != Inner(x=2)
+    assert Inner(x=1) != "text"

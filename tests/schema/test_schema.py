@@ -1,0 +1,55 @@
+import pytest
+
+from geminga import schema
+from geminga.errors import OperationNotSupported
+
+
+def test_bytes():
+    codec = schema.BytesSchema()
+    assert codec.encode(b"x") == b"x"
+    assert codec.decode(b"x") == b"x"
+    assert codec.schema_info() is None
+    assert codec.wire_schema() is None
+    with pytest.raises(TypeError, match="BytesSchema takes a bytes, not a str"):
+        codec.encode("x")
+
+
+def test_string():
+    codec = schema.StringSchema()
+    assert codec.decode(codec.encode("grüß")) == "grüß"
+    info = codec.schema_info()
+    assert (info.type, info.name, info.data) == (1, "STRING", b"null")
+    with pytest.raises(TypeError):
+        codec.encode(b"x")
+
+
+def test_json_describes_itself_on_the_wire():
+    class Point(schema.Record):
+        x = schema.Integer()
+
+    wire = schema.JsonSchema(Point).wire_schema()
+    assert wire.type == 2
+    assert b'"Point"' in wire.schema_data
+    with pytest.raises(TypeError, match="takes a Point"):
+        schema.JsonSchema(Point).encode({"x": 1})
+
+
+def test_ones_own_schema():
+    class Upper(schema.Schema):
+        def __init__(self):
+            super().__init__(str, schema.SchemaType.BYTES, None, "UPPER")
+
+        def encode(self, obj):
+            return obj.upper().encode()
+
+        def decode(self, data):
+            return data.decode().lower()
+
+    assert Upper().decode(Upper().encode("a")) == "a"
+
+
+def test_missing_kinds_say_so():
+    with pytest.raises(OperationNotSupported, match="JsonSchema"):
+        schema.AvroSchema(None)
+    with pytest.raises(OperationNotSupported, match="BytesSchema"):
+        schema.ProtobufNativeSchema(None)
