@@ -239,11 +239,12 @@ def test_close_closes_what_was_opened(scripted):
     async def body(broker, core):
         kept, gone, failing = Handle(), Handle(), Handle(Timeout("busy"))
 
-        async def opening(handle):
+        async def opening(opener, handle):
+            assert opener is core
             return handle
 
         for handle in (kept, gone, failing):
-            await core.opened(opening(handle))
+            await core.opened(opening, handle)
         core.unregister(gone)
         await core.partitions(TOPIC)
         await core.close()
@@ -252,7 +253,7 @@ def test_close_closes_what_was_opened(scripted):
         with pytest.raises(AlreadyClosed):
             await core.partitions(TOPIC)
         with pytest.raises(AlreadyClosed):
-            await core.opened(opening(kept))
+            await core.opened(opening, kept)
 
     run(scripted, body)
 

@@ -193,7 +193,7 @@ class Client:
             interceptors=interceptors,
         )
         checked.attach_client(self)
-        return await core.opened(create_producer(core, name, settings))
+        return await core.opened(create_producer, name, settings)
 
     async def subscribe(
         self,
@@ -274,7 +274,7 @@ class Client:
         )
         subscription = arguments.checked_subscription(subscription_name)
         checked.attach_client(self)
-        return await core.opened(subscribe(core, topics, subscription, settings))
+        return await core.opened(subscribe, topics, subscription, settings)
 
     async def create_reader(
         self,
@@ -308,7 +308,7 @@ class Client:
             crypto_failure_action=crypto_failure_action,
         )
         checked.attach_client(self)
-        return await core.opened(create_reader(core, name, start, settings))
+        return await core.opened(create_reader, name, start, settings)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""

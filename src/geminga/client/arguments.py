@@ -79,6 +79,7 @@ def client_settings(
     # Accepted and without effect, as documented: one I/O thread carries everything, the log file
     # argument is deprecated, and the URL's scheme decides about TLS.
     check_int("io_threads", io_threads, 1)
+    check_int("message_listener_threads", message_listener_threads, 1, 1000)
     check_type("log_conf_file_path", log_conf_file_path, str, optional=True)
     check_type("use_tls", use_tls, bool)
     check_int("connection_timeout_ms", connection_timeout_ms, 1)

@@ -9,7 +9,7 @@ import random as random_module
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from geminga.client.pool import BrokerConnection, ConnectionPool
 from geminga.client.settings import ClientSettings
@@ -97,15 +97,10 @@ class ClientCore:
             maximum_seconds=self.settings.backoff_max_seconds,
         )
 
-    async def opened(self, opening: Awaitable[H]) -> H:
-        """Await the opening of a handle and `register` it."""
-        try:
-            self.check_open()
-        except AlreadyClosed:
-            if asyncio.iscoroutine(opening):
-                opening.close()
-            raise
-        handle = await opening
+    async def opened(self, factory: Callable[..., Awaitable[H]], *arguments: Any) -> H:
+        """Await ``factory(core, *arguments)``, which opens a handle, and `register` it."""
+        self.check_open()
+        handle = await factory(self, *arguments)
         if self.closed:
             await handle.close()
         self.register(handle)

@@ -238,7 +238,7 @@ class Client:
         )
         checked.attach_client(self)
         waits = access_mode is ProducerAccessMode.WaitForExclusive
-        opened = self._call(self._core.opened(create_producer(self._core, name, settings)), bounded=not waits)
+        opened = self._call(self._core.opened(create_producer, name, settings), bounded=not waits)
         return Producer(self._runtime, opened)
 
     def subscribe(
@@ -322,7 +322,7 @@ class Client:
         )
         subscription = arguments.checked_subscription(subscription_name)
         checked.attach_client(self)
-        opened = self._call(self._core.opened(subscribe(self._core, topics, subscription, settings)))
+        opened = self._call(self._core.opened(subscribe, topics, subscription, settings))
         return Consumer(self._runtime, opened)
 
     def create_reader(
@@ -358,7 +358,7 @@ class Client:
             crypto_failure_action=crypto_failure_action,
         )
         checked.attach_client(self)
-        opened = self._call(self._core.opened(create_reader(self._core, name, start, settings)))
+        opened = self._call(self._core.opened(create_reader, name, start, settings))
         return Reader(self._runtime, opened)
 
     def create_table_view(
@@ -373,9 +373,7 @@ class Client:
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
         checked.attach_client(self)
-        view = self._call(
-            self._core.opened(open_table_view(self._core, name, subscription_name, checked)), bounded=False
-        )
+        view = self._call(self._core.opened(open_table_view, name, subscription_name, checked), bounded=False)
         return TableView(self._runtime, view)
 
     def get_topic_partitions(self, topic: str) -> list[str]:

@@ -1,0 +1,97 @@
+import asyncio
+
+import pytest
+
+import geminga.asyncio
+from geminga.errors import AlreadyClosed, ConnectError, UsageError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def run(scripted, body, **arguments):
+    async def main():
+        broker = scripted()
+        await broker.start()
+        try:
+            async with geminga.asyncio.Client(broker.url, **arguments) as client:
+                return await asyncio.wait_for(body(broker, client), 20)
+        finally:
+            await broker.stop()
+
+    return asyncio.run(main())
+
+
+def test_produce(scripted):
+    async def body(broker, client):
+        producer = await client.create_producer("t")
+        ids = await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
+        assert len(set(ids)) == 10
+        await producer.close()
+        assert broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 1
+
+    run(scripted, body)
+
+
+def test_partitions(scripted):
+    async def body(broker, client):
+        assert await client.get_topic_partitions("t") == ["persistent://public/default/t"]
+        assert client.get_service_info().service_url == broker.url
+
+    run(scripted, body)
+
+
+def test_close_is_final_and_repeatable(scripted):
+    async def body(broker, client):
+        await client.create_producer("t")
+        await client.close()
+        await client.close()
+        with pytest.raises(AlreadyClosed):
+            await client.create_producer("t")
+
+    run(scripted, body)
+
+
+def test_shutdown(scripted):
+    async def body(broker, client):
+        await client.create_producer("t")
+        client.shutdown()
+        with pytest.raises(AlreadyClosed):
+            await client.get_topic_partitions("t")
+
+    run(scripted, body)
+
+
+def test_an_unused_client_needs_no_loop():
+    client = geminga.asyncio.Client("pulsar://localhost")
+    client.shutdown()
+
+
+def test_a_client_belongs_to_one_loop(scripted):
+    client = None
+
+    async def first():
+        nonlocal client
+        client = geminga.asyncio.Client("pulsar://127.0.0.1:1")
+        with pytest.raises(ConnectError):
+            await client.get_topic_partitions("t")
+
+    async def second():
+        with pytest.raises(UsageError, match="another event loop"):
+            await client.get_topic_partitions("t")
+
+    asyncio.run(first())
+    asyncio.run(second())
+    client.shutdown()
+
+
+def test_cancelling_a_creation(scripted):
+    async def body(broker, client):
+        broker.answers[pb.BaseCommand.PRODUCER] = lambda peer, frame: None
+        creating = asyncio.ensure_future(client.create_producer("t"))
+        while not broker.count(pb.BaseCommand.PRODUCER):
+            await asyncio.sleep(0.001)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert all(connection.handles_count == 0 for connection in client.core.pool.connections)
+
+    run(scripted, body)

@@ -1,0 +1,298 @@
+"""The sync client against a scripted broker: errors, time-outs, closing, forking, threads."""
+
+import logging
+import os
+import threading
+import time
+
+import pytest
+
+import geminga
+from geminga.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    ConnectError,
+    ForkedProcessError,
+    InvalidConfiguration,
+    InvalidTopicName,
+    InvalidUrl,
+    OperationNotSupported,
+    ProducerBusy,
+    Timeout,
+)
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+
+
+@pytest.fixture
+def client(broker):
+    with geminga.Client(broker.url, operation_timeout_seconds=5) as client:
+        yield client
+
+
+def test_produce(client, broker):
+    producer = client.create_producer("t")
+    message_id = producer.send(b"hello")
+    assert isinstance(message_id, geminga.MessageId)
+    assert producer.topic() == "persistent://public/default/t"
+    producer.close()
+    assert broker.count(Type.CLOSE_PRODUCER) == 1
+
+
+def test_close_closes_producers_and_connections(broker):
+    client = geminga.Client(broker.url)
+    producer = client.create_producer("t")
+    client.close()
+    client.close()
+    assert broker.count(Type.CLOSE_PRODUCER) == 1
+    with pytest.raises(AlreadyClosed):
+        client.create_producer("t")
+    with pytest.raises(AlreadyClosed):
+        producer.send(b"x")
+    with pytest.raises(AlreadyClosed), client:
+        pass
+
+
+def test_shutdown_does_not_wait(broker):
+    broker.answers[Type.CLOSE_PRODUCER] = lambda peer, frame: None
+    client = geminga.Client(broker.url)
+    client.create_producer("t")
+    started = time.monotonic()
+    client.shutdown()
+    client.shutdown()
+    assert time.monotonic() - started < 2
+
+
+def test_threads_share_a_client(client, broker):
+    producers = []
+
+    def work(index):
+        producer = client.create_producer(f"t-{index}")
+        producer.send(b"x")
+        producers.append(producer)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(producers) == 8
+    assert len(broker.peers) == 1
+
+
+def test_nothing_listens():
+    started = time.monotonic()
+    with geminga.Client("pulsar://127.0.0.1:1") as client:
+        with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1 refused the connection"):
+            client.create_producer("t")
+        with pytest.raises(ConnectError):
+            client.get_topic_partitions("t")
+    assert time.monotonic() - started < 5
+
+
+def test_a_silent_broker_does_not_hang_the_caller(broker):
+    broker.answers[Type.PARTITIONED_METADATA] = lambda peer, frame: None
+    with geminga.Client(broker.url, operation_timeout_seconds=0.1) as client:
+        started = time.monotonic()
+        with pytest.raises(Timeout, match=r"0\.1 s"):
+            client.create_producer("t")
+        assert time.monotonic() - started < 5
+
+
+def test_what_the_broker_reports(client, broker):
+    def refuse(peer, frame):
+        broker.refuse(peer, frame.command.producer.request_id, pb.ProducerBusy, "name in use")
+
+    broker.answers[Type.PRODUCER] = refuse
+    with pytest.raises(ProducerBusy, match="name in use"):
+        client.create_producer("t")
+
+    def deny(peer, frame):
+        broker.answer_lookup(
+            peer, frame, pb.CommandLookupTopicResponse.Failed, error=pb.AuthorizationError, message="denied"
+        )
+
+    broker.answers[Type.LOOKUP] = deny
+    with pytest.raises(AuthorizationError, match="denied"):
+        client.create_producer("t")
+
+
+def test_partitions(client, broker):
+    broker.partitions["persistent://public/default/p"] = 2
+    assert client.get_topic_partitions("p") == [
+        "persistent://public/default/p-partition-0",
+        "persistent://public/default/p-partition-1",
+    ]
+    assert client.get_topic_partitions("t") == ["persistent://public/default/t"]
+
+
+@pytest.mark.parametrize("url", ["localhost:6650", "http://localhost:8080", "", "pulsar://h:0"])
+def test_wrong_urls(url):
+    with pytest.raises(InvalidUrl):
+        geminga.Client(url)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"authentication": "token"},
+        {"operation_timeout_seconds": 0},
+        {"operation_timeout_seconds": "30"},
+        {"io_threads": 0},
+        {"message_listener_threads": 0},
+        {"connection_timeout_ms": 0},
+        {"tls_allow_insecure_connection": "yes"},
+        {"listener_name": 1},
+        {"logger": "stdout"},
+        {"service_url": 7},
+    ],
+)
+def test_wrong_client_arguments(arguments):
+    arguments.setdefault("service_url", "pulsar://localhost")
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        geminga.Client(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"topic": 7},
+        {"producer_name": 7},
+        {"schema": "json"},
+        {"send_timeout_millis": -1},
+        {"compression_type": 1.5},
+        {"max_pending_messages": -1},
+        {"batching_enabled": 1},
+        {"batching_max_messages": 0},
+        {"batching_max_publish_delay_ms": "10"},
+        {"message_routing_mode": "RoundRobin"},
+        {"properties": ["a"]},
+        {"access_mode": 9.5},
+        {"chunking_enabled": True},
+    ],
+)
+def test_wrong_producer_arguments(client, broker, arguments):
+    arguments.setdefault("topic", "t")
+    with pytest.raises(InvalidConfiguration, match=next(iter(arguments))):
+        client.create_producer(**arguments)
+    assert broker.peers == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"subscription_name": ""},
+        {"consumer_type": 1},
+        {"receiver_queue_size": -1},
+        {"message_listener": 7},
+        {"initial_position": 0},
+        {"properties": {"a": 1}},
+        {"key_shared_policy": 1},
+    ],
+)
+def test_wrong_consumer_arguments(client, broker, arguments):
+    arguments.setdefault("subscription_name", "s")
+    name = next(iter(arguments))
+    with pytest.raises(InvalidConfiguration, match=name):
+        client.subscribe("t", **arguments)
+    assert broker.peers == []
+
+
+def test_wrong_reader_arguments(client):
+    with pytest.raises(InvalidConfiguration, match="start_message_id"):
+        client.create_reader("t", "earliest")
+    with pytest.raises(InvalidTopicName):
+        client.create_reader("a/b", geminga.MessageId.earliest)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.create_producer("t", encryption_key="k"),
+        lambda c: c.create_producer("t", crypto_key_reader=geminga.CryptoKeyReader("a", "b")),
+        lambda c: c.subscribe("t", "s", crypto_key_reader=geminga.CryptoKeyReader("a", "b")),
+        lambda c: c.create_table_view("non-persistent://public/default/t"),
+    ],
+)
+def test_what_is_not_supported_is_refused(client, call):
+    with pytest.raises(OperationNotSupported):
+        call(client)
+
+
+def test_failing_over_between_clusters_is_not_supported_yet():
+    info = geminga.ServiceInfo("pulsar://localhost")
+    with pytest.raises(OperationNotSupported, match="several hosts"):
+        geminga.Client(geminga.AutoClusterFailover(info, [info]))
+
+
+def test_service_info(client, broker):
+    info = client.get_service_info()
+    assert info.service_url == broker.url
+    assert not info.use_tls
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told(client):
+    producer = client.create_producer("t")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (lambda: client.create_producer("u"), lambda: producer.send(b"x")):
+                try:
+                    call()
+                except ForkedProcessError:
+                    code = 0
+                else:
+                    code = 2
+                    break
+            client.close()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    producer.send(b"still here")
+
+
+def test_a_token_never_shows(broker, caplog):
+    canary = "canary-5f3e"
+    broker.answers[Type.PRODUCER] = lambda peer, frame: peer.drop()
+    with (
+        caplog.at_level(logging.DEBUG),
+        geminga.Client(
+            broker.url,
+            authentication=geminga.AuthenticationToken(canary),
+            operation_timeout_seconds=0.3,
+            logger=geminga.ConsoleLogger(geminga.LoggerLevel.Debug),
+        ) as client,
+    ):
+        with pytest.raises(geminga.PulsarException) as caught:
+            client.create_producer("t")
+        texts = [caplog.text, str(caught.value), repr(caught.value), repr(client), repr(client._settings)]
+    assert broker.peers[0].connect.auth_data == canary.encode()
+    assert all(canary not in text for text in texts)
+
+
+def test_loggers(broker, tmp_path):
+    path = tmp_path / "client.log"
+    with geminga.Client(
+        broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path))
+    ) as client:
+        client.get_topic_partitions("t")
+    assert "connected to" in path.read_text()
+    records = []
+    target = logging.getLogger("application")
+    target.setLevel(logging.DEBUG)
+    target.addHandler(handler := logging.Handler())
+    handler.emit = records.append
+    try:
+        with geminga.Client(broker.url, logger=target) as client:
+            client.get_topic_partitions("t")
+    finally:
+        target.removeHandler(handler)
+    assert any("connected to" in record.getMessage() for record in records)
+    before = len(records)
+    with geminga.Client(broker.url) as client:
+        client.get_topic_partitions("t")
+    assert len(records) == before
