@@ -51,6 +51,15 @@ def test_long_keys_are_not_remembered() -> None:
     assert hashing.boost_hash(long.encode()) == hashing._boost_hash(long.encode())
 
 
+def test_java_hash_of_keys_of_any_length() -> None:
+    for size in (0, 1, 2, 127, 128, 129, 500):
+        key = ("é日a\U0001f600" * size)[:size]
+        expected = 0
+        for unit in memoryview(key.encode("utf-16-le")).cast("H"):
+            expected = (31 * expected + unit) & 0xFFFFFFFF
+        assert hashing.java_string_hash(key) == expected & 0x7FFFFFFF
+
+
 def test_any_buffer_is_hashed() -> None:
     for data in (b"key-1", b"k" * 300):
         assert hashing.murmur3_32(memoryview(data)) == hashing.murmur3_32(bytearray(data))

@@ -128,6 +128,16 @@ def test_broker_entry_metadata_comes_before_the_checksum() -> None:
     assert content(peek_entry(entry)) == by_protobuf(a_metadata())
 
 
+def test_empty_broker_entry_metadata() -> None:
+    inner = build_entry(a_metadata().SerializeToString(), b"payload")
+    for rest in (inner, inner[6:]):
+        parsed = parse_entry(b"\x0e\x02\x00\x00\x00\x00" + rest)
+        assert parsed.broker_metadata == pb.BrokerEntryMetadata()
+        assert parsed.metadata == a_metadata()
+    assert parse_entry(inner).broker_metadata is None
+    assert parse_entry(inner[6:]).broker_metadata is None
+
+
 def test_the_payload_is_a_view_into_the_entry() -> None:
     entry = build_entry(a_metadata().SerializeToString(), bytes(10_000))
     payload = parse_entry(entry).payload

@@ -54,7 +54,9 @@ _RECEIPT_PLACE = tuple(b"\x1a" + bytes((size,)) for size in range(64))
 """Tag and size of SEND_RECEIPT's message id, by its size."""
 _HOT_PACK = Struct(">IIHBB").pack
 _SHORT_BODY_MAX = 127
-"""The size of a longer body takes two bytes or more."""
+"""The size of a longer body takes two bytes or more; a SEND_RECEIPT's has at most 60."""
+_RECEIPT_HEAD = tuple(_HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size) for size in range(64))
+"""All that precedes SEND_RECEIPT's body, by its size."""
 
 
 def _frame_head(kind: int, size: int, entry_size: int) -> bytes:
@@ -111,7 +113,7 @@ def encode_send_receipt(
     if highest_sequence_id is not None:
         highest = b"\x20" + varint(highest_sequence_id)
         size += len(highest)
-    head = _HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size)
+    head = _RECEIPT_HEAD[size]
     return b"".join((head, producer, sequence, _RECEIPT_PLACE[place_size], ledger, entry, highest))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from operator import mul
 from typing import Final
 
 from geminga.wire.checksum import Buffer
@@ -23,9 +24,16 @@ REMEMBERED_KEY_SIZE_MAX = 128
 """Longer keys (characters or bytes) are computed each time, which bounds the memory to a few MB."""
 
 
+_JAVA_POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(REMEMBERED_KEY_SIZE_MAX)))
+
+
 def _java_string_hash(key: str) -> int:
+    units = memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H")
+    if len(units) <= len(_JAVA_POWERS):
+        # The same polynomial, without a step of bytecode a character.
+        return sum(map(mul, units, _JAVA_POWERS[-len(units) :])) & _MASK_31 if units else 0
     value = 0
-    for unit in memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H"):
+    for unit in units:
         value = (31 * value + unit) & _MASK_32
     return value & _MASK_31
 
@@ -101,12 +109,24 @@ def boost_hash(data: Buffer) -> int:
     return _boost_remembered(data if type(data) is bytes else bytes(data))
 
 
+def _murmur_of_text(key: str) -> int:
+    return _murmur3_32(key.encode("utf-8", "surrogatepass"))
+
+
+def _boost_of_text(key: str) -> int:
+    return _boost_hash(key.encode("utf-8", "surrogatepass"))
+
+
+_murmur_of_text_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_murmur_of_text)
+_boost_of_text_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_boost_of_text)
+
+
 def _murmur_of_key(key: str) -> int:
-    return murmur3_32(key.encode("utf-8", "surrogatepass"))
+    return _murmur_of_text_remembered(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else _murmur_of_text(key)
 
 
 def _boost_of_key(key: str) -> int:
-    return boost_hash(key.encode("utf-8", "surrogatepass"))
+    return _boost_of_text_remembered(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else _boost_of_text(key)
 
 
 PARTITION_HASHES: Final[dict[str, Callable[[str], int]]] = {

@@ -34,6 +34,8 @@ _SIZE = Struct(">I")
 _MAGIC_AND_SIZE = Struct(">HI")
 _CHECKED_HEAD = Struct(">HII").unpack_from
 
+_SMALL_BYTES_MAX = 4096
+
 REMEMBERED_NAMES_MAX = 4096
 """Producer names and high bits of publish times that `peek_entry` remembers; then it forgets all."""
 
@@ -152,6 +154,10 @@ def _cut_broker_metadata(entry: Buffer) -> int:
 
 def _layout(entry: Buffer) -> tuple[int, int, int, int | None]:
     """Start of the checksum's region, start and end of the metadata, and the checksum or None."""
+    if len(entry) >= 10:
+        magic, checksum, size = _CHECKED_HEAD(entry)
+        if magic == MAGIC_CHECKSUM and 10 + size <= len(entry):
+            return 6, 10, 10 + size, checksum
     start = _cut_broker_metadata(entry)
     checksum = None
     if len(entry) >= start + 6:
@@ -173,13 +179,17 @@ def checksum_matches(entry: Buffer) -> bool | None:
 
     Raises `CorruptPayload` when the entry ends before its checksum does.
     """
-    start = _cut_broker_metadata(entry)
-    if len(entry) < start + 2 or _MAGIC.unpack_from(entry, start)[0] != MAGIC_CHECKSUM:
-        return None
-    if len(entry) < start + 6:
-        raise CorruptPayload(f"entry of {len(entry)} bytes ends inside its checksum")
+    start = 0
+    if len(entry) < 6 or _MAGIC_AND_SIZE.unpack_from(entry)[0] != MAGIC_CHECKSUM:
+        start = _cut_broker_metadata(entry)
+        if len(entry) < start + 2 or _MAGIC.unpack_from(entry, start)[0] != MAGIC_CHECKSUM:
+            return None
+        if len(entry) < start + 6:
+            raise CorruptPayload(f"entry of {len(entry)} bytes ends inside its checksum")
     announced: int = _SIZE.unpack_from(entry, start + 2)[0]
-    return crc32c(memoryview(entry)[start + 6 :]) == announced
+    # Copying a small ``bytes`` costs less than a view of it.
+    region = entry if len(entry) <= _SMALL_BYTES_MAX else memoryview(entry)
+    return crc32c(region[start + 6 :]) == announced
 
 
 def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
@@ -197,7 +207,7 @@ def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
                 f"entry of {len(entry)} bytes has the checksum {found:08x} and announces {announced:08x}"
             )
     broker_metadata = None
-    if _MAGIC.unpack_from(entry)[0] == MAGIC_BROKER_ENTRY_METADATA:
+    if start > 6 or (start == 6 and announced is None):
         data = bytes(view[6 : _cut_broker_metadata(entry)])
         broker_metadata = parse(pb.BrokerEntryMetadata, data, "the broker entry metadata", CorruptPayload)
     metadata = parse(pb.MessageMetadata, bytes(view[first:end]), "the metadata", CorruptPayload)
@@ -293,7 +303,18 @@ def _read_head(data: bytes) -> EntryHead | None:
         return None
     sequence_id = data[position + 1]
     if sequence_id > 127:
-        sequence_id, position = read_varint(data, position + 1)
+        # As `read_varint` does it, without the call.
+        byte = data[position + 2]
+        sequence_id += (byte - 1) << 7
+        if byte > 127:
+            byte = data[position + 3]
+            sequence_id += (byte - 1) << 14
+            if byte > 127:
+                sequence_id, position = read_varint(data, position + 1)
+            else:
+                position += 4
+        else:
+            position += 3
     else:
         position += 2
     if data[position] != 0x18:
