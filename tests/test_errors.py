@@ -94,3 +94,11 @@ def test_a_lookup_error_is_not_python_s() -> None:
 def test_a_topic_name_is_invalid_whoever_says_so() -> None:
     with pytest.raises(errors.InvalidTopicName):
         raise errors.from_server(17, "bad name")
+
+
+def test_every_error_has_a_result() -> None:
+    assert errors.Timeout("late").error() is errors.Result.Timeout
+    assert errors.BrokerInvalidTopicName("x").error() is errors.Result.InvalidTopicName
+    assert errors.ServiceUnitNotReady("x").error().name == "ServiceUnitNotReady"
+    assert errors.StoreDamaged("x").error() is errors.Result.UnknownError
+    assert errors.result_of(None) is errors.Result.Ok

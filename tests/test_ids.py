@@ -196,3 +196,11 @@ def test_partitions_and_their_topic() -> None:
 def test_local_names_are_encoded_for_paths() -> None:
     assert TopicName.parse("a b%é..").encoded_local == "a%20b%25%C3%A9.."
     assert TopicName.parse("plain").encoded_local == "plain"
+
+
+def test_numbers_may_be_called_as_in_pulsar_client() -> None:
+    place = MessageId(1, 2, 3, 4)
+    assert (place.partition(), place.ledger_id(), place.entry_id(), place.batch_index()) == (1, 2, 3, 4)
+    assert (place.partition, place.ledger_id, place.entry_id, place.batch_index) == (1, 2, 3, 4)
+    assert type(place.ledger_id()) is int
+    assert pb.MessageIdData(ledgerId=place.ledger_id, entryId=place.entry_id).ledgerId == 2

@@ -39,16 +39,35 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+class IdNumber(int):
+    """A number of a `MessageId`. Calling it gives the plain number: the accessors of ``pulsar-client``'s
+    message ids are methods, ours are attributes, and this way both spellings work."""
+
+    __slots__ = ()
+
+    def __call__(self) -> int:
+        return int(self)
+
+
 @total_ordering
 class MessageId:
     """The place of a message: ``(ledger_id, entry_id, partition, batch_index)``.
 
     ``partition`` is -1 for a topic without partitions; ``batch_index`` is -1 for a message that is
     alone in its entry. ``batch_size`` (0 when unknown) and ``first_chunk`` do not take part in
-    comparison. Constructor order is ``pulsar-client``'s.
+    comparison. Constructor order is ``pulsar-client``'s, and as there the four numbers may also be
+    called: ``message_id.ledger_id()`` and ``message_id.ledger_id`` give the same (see `IdNumber`).
     """
 
-    __slots__ = ("batch_index", "batch_size", "entry_id", "first_chunk", "ledger_id", "partition", "topic")
+    __slots__ = (
+        "_batch_index",
+        "_entry_id",
+        "_ledger_id",
+        "_partition",
+        "batch_size",
+        "first_chunk",
+        "topic",
+    )
 
     earliest: ClassVar[MessageId]
     latest: ClassVar[MessageId]
@@ -64,16 +83,50 @@ class MessageId:
         first_chunk: MessageId | None = None,
         topic: str = "",
     ) -> None:
-        self.partition = partition
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.batch_index = batch_index
+        self._partition = partition
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+        self._batch_index = batch_index
         self.batch_size = batch_size
         self.first_chunk = first_chunk
         self.topic = topic
 
+    @property
+    def partition(self) -> IdNumber:
+        """-1 for a topic without partitions."""
+        return IdNumber(self._partition)
+
+    @partition.setter
+    def partition(self, value: int) -> None:
+        self._partition = value
+
+    @property
+    def ledger_id(self) -> IdNumber:
+        return IdNumber(self._ledger_id)
+
+    @ledger_id.setter
+    def ledger_id(self, value: int) -> None:
+        self._ledger_id = value
+
+    @property
+    def entry_id(self) -> IdNumber:
+        return IdNumber(self._entry_id)
+
+    @entry_id.setter
+    def entry_id(self, value: int) -> None:
+        self._entry_id = value
+
+    @property
+    def batch_index(self) -> IdNumber:
+        """-1 for a message that is alone in its entry."""
+        return IdNumber(self._batch_index)
+
+    @batch_index.setter
+    def batch_index(self, value: int) -> None:
+        self._batch_index = value
+
     def _key(self) -> tuple[int, int, int, int]:
-        return (self.ledger_id, self.entry_id, self.partition, self.batch_index)
+        return (self._ledger_id, self._entry_id, self._partition, self._batch_index)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MessageId) and self._key() == other._key()
@@ -87,12 +140,12 @@ class MessageId:
         return hash(self._key())
 
     def __str__(self) -> str:
-        return f"({self.ledger_id},{self.entry_id},{self.partition},{self.batch_index})"
+        return f"({self._ledger_id},{self._entry_id},{self._partition},{self._batch_index})"
 
     def __repr__(self) -> str:
         return (
-            f"MessageId(partition={self.partition}, ledger_id={self.ledger_id}, "
-            f"entry_id={self.entry_id}, batch_index={self.batch_index})"
+            f"MessageId(partition={self._partition}, ledger_id={self._ledger_id}, "
+            f"entry_id={self._entry_id}, batch_index={self._batch_index})"
         )
 
     def __reduce__(self) -> tuple[object, tuple[bytes, str]]:
@@ -100,11 +153,11 @@ class MessageId:
 
     def serialize(self) -> bytes:
         """The bytes of ``MessageIdData``, as ``pulsar-client`` writes them (algorithms.md section 7)."""
-        out = b"\x08" + _varint(self.ledger_id) + b"\x10" + _varint(self.entry_id)
-        if self.partition >= 0:
-            out += b"\x18" + _varint(self.partition)
-        if self.batch_index >= 0:
-            out += b"\x20" + _varint(self.batch_index)
+        out = b"\x08" + _varint(self._ledger_id) + b"\x10" + _varint(self._entry_id)
+        if self._partition >= 0:
+            out += b"\x18" + _varint(self._partition)
+        if self._batch_index >= 0:
+            out += b"\x20" + _varint(self._batch_index)
         if self.batch_size > 0:
             out += b"\x30" + _varint(self.batch_size)
         if self.first_chunk is not None:

@@ -593,10 +593,10 @@ def _deliver_receipt(operation: SendOperation) -> None:
             continue
         # Written out: a call of the constructor would be the largest part of a receipt's cost.
         message_id = _new_id(MessageId)
-        message_id.partition = partition
-        message_id.ledger_id = ledger_id
-        message_id.entry_id = entry_id
-        message_id.batch_index = index
+        message_id._partition = partition
+        message_id._ledger_id = ledger_id
+        message_id._entry_id = entry_id
+        message_id._batch_index = index
         message_id.batch_size = batch_size
         message_id.first_chunk = first
         message_id.topic = ""
