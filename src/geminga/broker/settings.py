@@ -85,6 +85,8 @@ class BrokerSettings:
     """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
     unacked_messages_per_consumer_max: int = 50_000
     unacked_messages_per_subscription_max: int = 200_000
+    key_shared_consistent_hashing: bool = True
+    """Key_Shared consumers own points of a hash ring; False: each newcomer halves the largest range."""
     failover_delay_seconds: float = 1.0
     """How long after a change the next failover consumer takes over."""
     delayed_delivery: bool = True
@@ -151,7 +153,7 @@ class BrokerSettings:
     def _check_topics(self) -> None:
         for field in (
             "auto_create_topics", "auto_create_subscriptions", "delete_inactive_topics",
-            "batch_index_ack", "delayed_delivery", "deduplication",
+            "batch_index_ack", "key_shared_consistent_hashing", "delayed_delivery", "deduplication",
         ):  # fmt: skip
             check_type(field, getattr(self, field), bool)
         check_choice("auto_create_topic_kind", self.auto_create_topic_kind, TOPIC_KINDS)

@@ -1,0 +1,341 @@
+"""A topic's entries: a list of store ledgers that looks like one endless list.
+
+Every entry has an *offset*: its place in the topic's whole history, counted from 0 and never reused,
+however many ledgers were trimmed. Inside the broker everything (cursors, read positions, pending
+acknowledgements) is counted in offsets, which makes ledger boundaries invisible there; ledger and
+entry ids appear only where clients see them. The offset at which a ledger begins is recorded under
+``ledgers/<topic>`` before the ledger's first entry, so offsets survive restarts.
+
+A topic that was loaded starts a new ledger with its first entry, as Apache Pulsar does: ids that may
+have been seen before a crash are not used for other entries afterwards.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+
+from geminga.broker.records import RecordReader, put_varint
+from geminga.errors import StoreDamaged
+from geminga.ledger.api import Buffer, Done, EntryStore
+
+_END_MARKER = (1 << 63) - 1
+"""Takes a ledger id's place in the ledger list: its base is an offset that is not to be used again."""
+
+SegmentTest = Callable[["Segment", int], bool]
+
+
+class Segment:
+    """One ledger of the topic. ``created_ms`` is wall-clock time."""
+
+    __slots__ = ("base", "created_ms", "entries", "ledger_id", "size_bytes")
+
+    def __init__(self, ledger_id: int, base: int, created_ms: int, entries: int, size_bytes: int) -> None:
+        self.ledger_id = ledger_id
+        self.base = base
+        self.created_ms = created_ms
+        self.entries = entries
+        self.size_bytes = size_bytes
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last entry."""
+        return self.base + self.entries
+
+
+class EntryCache:
+    """Recently published entries of all topics, so that readers at the tail need no disk.
+
+    ``bytes_max`` bounds the memory of the whole broker's cache; the oldest entries leave first.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._order: deque[tuple[dict[int, tuple[bytes, int]], int, int]] = deque()
+
+    def add(self, entries: dict[int, tuple[bytes, int]], offset: int, entry: bytes, messages: int) -> None:
+        size = len(entry)
+        entries[offset] = (entry, messages)
+        self._order.append((entries, offset, size))
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            owner, oldest, freed = self._order.popleft()
+            owner.pop(oldest, None)
+            self._bytes -= freed
+
+
+class ManagedLedger:
+    """See the module. Entries at ``start <= offset < confirmed`` can be read; ``end`` is the next one's."""
+
+    __slots__ = (
+        "_bases", "_by_id", "_cache", "_current", "_key", "_owner", "_store",
+        "cached", "confirmed", "end", "segments",
+    )  # fmt: skip
+
+    def __init__(self, store: EntryStore, owner: str, cache: EntryCache) -> None:
+        self._store = store
+        self._owner = owner
+        self._key = ledgers_key(owner)
+        self._cache = cache
+        self.cached: dict[int, tuple[bytes, int]] = {}
+        self.segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._by_id: dict[int, Segment] = {}
+        self._current: Segment | None = None
+        self.end = 0
+        self._load()
+        self.confirmed = self.end
+
+    def _load(self) -> None:
+        value = self._store.get(self._key)
+        known: dict[int, tuple[int, int]] = {}
+        for part in () if value is None else (value.base, *value.deltas):
+            reader = RecordReader(part, f"ledger list of {self._owner}")
+            while reader:
+                ledger_id, base, created_ms = reader.varint(), reader.varint(), reader.varint()
+                known[ledger_id] = (base, created_ms)
+                self.end = max(self.end, base)
+        empty = []
+        for info in self._store.ledgers(self._owner):
+            if not info.entries:
+                empty.append(info.ledger_id)
+                continue
+            if info.ledger_id not in known:
+                raise StoreDamaged(f"topic {self._owner}: ledger {info.ledger_id} is not in its ledger list")
+            base, created_ms = known[info.ledger_id]
+            if base < self.end and self.segments and base < self.segments[-1].end:
+                raise StoreDamaged(f"topic {self._owner}: ledger {info.ledger_id} overlaps the one before")
+            self._add_segment(Segment(info.ledger_id, base, created_ms, info.entries, info.size_bytes))
+        if self.segments:
+            self.end = max(self.end, self.segments[-1].end)
+        if empty:
+            self._store.delete_ledgers(empty)
+
+    def _add_segment(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base)
+        self._by_id[segment.ledger_id] = segment
+
+    # --- places ---
+    @property
+    def start(self) -> int:
+        """The offset of the oldest entry that is kept."""
+        return self._bases[0] if self._bases else self.end
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The segment that holds an offset or, behind the end of one, the last that begins before it."""
+        current = self._current
+        if current is not None and offset >= current.base:
+            return current
+        index = bisect_right(self._bases, offset) - 1
+        return self.segments[index] if index >= 0 else None
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Ledger and entry id of an entry that exists."""
+        segment = self.segment_of(offset)
+        if segment is None:
+            return -1, -1
+        return segment.ledger_id, offset - segment.base
+
+    def position_before(self, offset: int) -> tuple[int, int]:
+        """The id before an entry, as mark-delete positions are shown: ``(ledger, -1)`` before a ledger."""
+        if offset > self.start:
+            return self.position(offset - 1)
+        return (self.segments[0].ledger_id, -1) if self.segments else (-1, -1)
+
+    def offset(self, ledger_id: int, entry_id: int) -> int | None:
+        """The offset of an id if that entry exists, else None (foreign, trimmed or future)."""
+        segment = self._by_id.get(ledger_id)
+        if segment is None or not 0 <= entry_id < segment.entries:
+            return None
+        return segment.base + entry_id
+
+    def segment(self, ledger_id: int) -> Segment | None:
+        """The segment of a ledger of this topic, None for foreign and trimmed ones."""
+        return self._by_id.get(ledger_id)
+
+    def offset_from(self, ledger_id: int, entry_id: int) -> int:
+        """The first existing or future offset whose id is not before ``ledger_id:entry_id``.
+
+        Both ids are signed; -1 is before everything and 2^63-1 behind everything.
+        """
+        if ledger_id < 0:
+            return self.start
+        for segment in self.segments:
+            if ledger_id < segment.ledger_id:
+                return segment.base
+            if ledger_id == segment.ledger_id:
+                return min(segment.base + max(entry_id, 0), segment.end)
+        return self.end
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def size_from(self, offset: int) -> int:
+        """About how many bytes lie at and behind ``offset``."""
+        size = 0
+        for segment in self.segments:
+            if segment.base >= offset:
+                size += segment.size_bytes
+            elif segment.end > offset:
+                size += segment.size_bytes * (segment.end - offset) // segment.entries
+        return size
+
+    # --- writing ---
+    def append(
+        self, entry: Buffer, messages: int, *, now_ms: int, limits: LedgerLimits, keep: bool, done: Done
+    ) -> int:
+        """Add an entry of ``messages`` messages and return its offset; ``keep`` puts it into the cache.
+
+        ``done`` reports; the owner then calls `confirm`. Raises `StoreStopped`.
+        """
+        segment = self._current
+        if segment is None or limits.reached(segment, now_ms):
+            segment = self._roll(now_ms)
+        if keep:
+            entry = bytes(entry)
+        self._store.append(segment.ledger_id, entry, done)
+        offset = self.end
+        segment.entries += 1
+        segment.size_bytes += len(entry)
+        self.end = offset + 1
+        if keep:
+            self._cache.add(self.cached, offset, entry, messages)  # type: ignore[arg-type]
+        return offset
+
+    def confirm(self) -> None:
+        """The oldest unconfirmed entry is durable and may be read."""
+        self.confirmed += 1
+
+    def _roll(self, now_ms: int) -> Segment:
+        ledger_id = self._store.create_ledger(self._owner)
+        record = bytearray()
+        _put_segment(record, ledger_id, self.end, now_ms)
+        self._store.merge(self._key, bytes(record))
+        segment = Segment(ledger_id, self.end, now_ms, 0, 0)
+        self._add_segment(segment)
+        self._current = segment
+        return segment
+
+    # --- reading ---
+    def read(self, offset: int, stop: int, *, entries_max: int, bytes_max: int) -> list[tuple[bytes, int]]:
+        """Entries from ``offset`` to below ``stop`` with their message counts (-1: not known).
+
+        At least one when ``offset`` is readable; fewer than asked at a ledger's end or at a limit.
+        """
+        stop = min(stop, self.confirmed, offset + entries_max)
+        cached = self.cached
+        if offset in cached:
+            found = []
+            size = 0
+            while offset < stop:
+                item = cached.get(offset)
+                if item is None or (size and size + len(item[0]) > bytes_max):
+                    break
+                size += len(item[0])
+                found.append(item)
+                offset += 1
+            return found
+        segment = self.segment_of(offset)
+        if segment is None or offset >= stop or offset >= segment.end:
+            return []
+        count = min(stop, segment.end) - offset
+        entries = self._store.read(
+            segment.ledger_id, offset - segment.base, entries_max=count, bytes_max=bytes_max
+        )
+        return [(entry, -1) for entry in entries]
+
+    def skip_gap(self, offset: int) -> int:
+        """``offset``, or the next one that exists if entries are missing there (trimmed, or lost unsynced)."""
+        offset = max(offset, self.start)
+        segment = self.segment_of(offset)
+        if segment is None or offset < segment.end:
+            return offset
+        index = bisect_right(self._bases, offset)
+        return self._bases[index] if index < len(self._bases) else max(offset, self.end)
+
+    # --- trimming ---
+    def trim(self, keep_from: int, expired: SegmentTest) -> int:
+        """Delete closed ledgers that lie wholly below ``keep_from`` and that ``expired`` names.
+
+        ``expired(segment, closed_ms)`` is asked oldest first, and no further than the first refusal.
+        Returns how many ledgers were deleted.
+        """
+        gone = 0
+        for segment, following in zip(self.segments, self.segments[1:], strict=False):
+            if segment.end > keep_from or not expired(segment, following.created_ms):
+                break
+            gone += 1
+        if gone:
+            self._forget(gone)
+        return gone
+
+    def truncate(self, now_ms: int) -> None:
+        """Delete all ledgers that are closed, and close the current one first."""
+        if self._current is not None and self._current.entries:
+            self._roll(now_ms)
+        self._forget(len(self.segments) - (1 if self._current is not None else 0))
+
+    def _forget(self, count: int) -> None:
+        deleted = self.segments[:count]
+        if not deleted:
+            return
+        del self.segments[:count]
+        del self._bases[:count]
+        for segment in deleted:
+            del self._by_id[segment.ledger_id]
+        start = self.start
+        for offset in [at for at in self.cached if at < start]:
+            del self.cached[offset]
+        # In this order a crash in between leaves places without entries, which loading ignores,
+        # and never entries without a place.
+        marker = bytearray()
+        if not self.segments:
+            _put_segment(marker, _END_MARKER, self.end, 0)
+            self._store.merge(self._key, bytes(marker))
+        self._store.delete_ledgers([segment.ledger_id for segment in deleted])
+        record = bytearray()
+        if not self.segments:
+            record += marker
+        for segment in self.segments:
+            _put_segment(record, segment.ledger_id, segment.base, segment.created_ms)
+        self._store.put(self._key, bytes(record))
+
+    def delete_all(self) -> None:
+        """Forget every entry and the ledger list: the topic is being deleted."""
+        ids = [segment.ledger_id for segment in self.segments]
+        self.cached.clear()
+        if ids:
+            self._store.delete_ledgers(ids)
+        self._store.delete(self._key)
+
+
+class LedgerLimits:
+    """When a topic starts a new ledger: at the first of these."""
+
+    __slots__ = ("_bytes_max", "_entries_max", "_milliseconds_max")
+
+    def __init__(self, entries_max: int, bytes_max: int, seconds_max: float) -> None:
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._milliseconds_max = seconds_max * 1000
+
+    def reached(self, segment: Segment, now_ms: int) -> bool:
+        return (
+            segment.entries >= self._entries_max
+            or segment.size_bytes >= self._bytes_max
+            or (now_ms - segment.created_ms >= self._milliseconds_max and segment.entries > 0)
+        )
+
+
+def ledgers_key(owner: str) -> str:
+    return f"ledgers/{owner}"
+
+
+def _put_segment(record: bytearray, ledger_id: int, base: int, created_ms: int) -> None:
+    put_varint(record, ledger_id)
+    put_varint(record, base)
+    put_varint(record, max(0, created_ms))

@@ -1,0 +1,30 @@
+"""How the broker says no: a refused request, and a peer whose connection must end."""
+
+from __future__ import annotations
+
+from geminga.errors import StoreError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+class Refused(Exception):
+    """A request that is answered with an error; the connection goes on.
+
+    ``code`` is a ``ServerError``; the text goes to the peer.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{pb.ServerError.Name(self.code)}: {self.reason}"  # type: ignore[arg-type]
+
+
+class Violation(Exception):
+    """The peer did what the protocol forbids: its connection is closed, nobody else notices."""
+
+
+def storage_refusal(error: StoreError) -> Refused:
+    """What a peer is told when the store failed it."""
+    return Refused(pb.PersistenceError, str(error) or type(error).__name__)

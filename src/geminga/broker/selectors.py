@@ -1,0 +1,202 @@
+"""Key_Shared: which consumer a slot of the key hash belongs to (algorithms.md section 3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from geminga.broker.refusal import Refused
+from geminga.wire.hashing import SLOTS, consistent_slot, range_slot
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+RING_POINTS = 100
+_NONE_KEY = b"NONE_KEY"
+
+
+class Named(Protocol):
+    """What a selector needs to know of a consumer."""
+
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Named)
+Range = tuple[int, int]
+"""Inclusive, as the protocol and the admin API write them."""
+
+
+class Selector(Protocol[C]):
+    """Slots of keys to consumers."""
+
+    def slot(self, sticky_key: bytes) -> int:
+        """The slot of a key."""
+
+    def select(self, slot: int) -> C | None:
+        """Who owns a slot; None when nobody does."""
+
+    def add(self, consumer: C, ranges: Sequence[Range]) -> None:
+        """Take a consumer in; ``ranges`` matter for STICKY alone. Raises `Refused`."""
+
+    def remove(self, consumer: C) -> None:
+        """Let a consumer go."""
+
+    def ranges(self, consumer: C) -> list[Range]:
+        """The slots of a consumer, for stats."""
+
+
+class ConsistentHashSelector(Generic[C]):
+    """Each consumer owns the slots up to each of its 100 points on a ring: the default of Pulsar 4."""
+
+    def __init__(self) -> None:
+        self._points: list[int] = []
+        self._lines: dict[int, list[C]] = {}
+        self._indexes: dict[C, int] = {}
+
+    def slot(self, sticky_key: bytes) -> int:
+        return consistent_slot(sticky_key)
+
+    def add(self, consumer: C, ranges: Sequence[Range] = ()) -> None:
+        taken = {index for other, index in self._indexes.items() if other.name == consumer.name}
+        index = next(number for number in range(len(taken) + 1) if number not in taken)
+        self._indexes[consumer] = index
+        for point in self._own_points(consumer.name, index):
+            line = self._lines.get(point)
+            if line is None:
+                self._lines[point] = [consumer]
+                insort(self._points, point)
+            elif consumer not in line:
+                line.append(consumer)
+
+    def remove(self, consumer: C) -> None:
+        for point in self._own_points(consumer.name, self._indexes.pop(consumer)):
+            line = self._lines.get(point, [])
+            if consumer in line:
+                line.remove(consumer)
+                if not line:
+                    del self._lines[point]
+                    self._points.remove(point)
+
+    def select(self, slot: int) -> C | None:
+        points = self._points
+        if not points:
+            return None
+        at = bisect_left(points, slot)
+        return self._lines[points[at if at < len(points) else 0]][0]
+
+    def ranges(self, consumer: C) -> list[Range]:
+        found: list[Range] = []
+        points = self._points
+        low = 1
+        for point in points:
+            if self._lines[point][0] is consumer:
+                _join(found, low, point)
+            low = point + 1
+        if points and low < SLOTS and self._lines[points[0]][0] is consumer:
+            _join(found, low, SLOTS - 1)
+        return found
+
+    @staticmethod
+    def _own_points(name: str, index: int) -> list[int]:
+        return [consistent_slot(f"{name}\0{index}\0{point}".encode()) for point in range(RING_POINTS)]
+
+
+class AutoSplitSelector(Generic[C]):
+    """Each newcomer takes half of the largest range."""
+
+    def __init__(self) -> None:
+        self._bounds: list[int] = []
+        self._owners: dict[int, C] = {}
+
+    def slot(self, sticky_key: bytes) -> int:
+        return range_slot(sticky_key)
+
+    def add(self, consumer: C, ranges: Sequence[Range] = ()) -> None:
+        if not self._bounds:
+            self._bounds.append(SLOTS)
+            self._owners[SLOTS] = consumer
+            return
+        largest, upper, low = 0, 0, 0
+        for bound in self._bounds:
+            if bound - low > largest:
+                largest, upper = bound - low, bound
+            low = bound
+        if largest < 2:
+            raise Refused(pb.ConsumerAssignError, "No more range can assigned to new consumer")
+        bound = upper - largest // 2
+        insort(self._bounds, bound)
+        self._owners[bound] = consumer
+
+    def remove(self, consumer: C) -> None:
+        for bound in [bound for bound in self._bounds if self._owners[bound] is consumer]:
+            at = self._bounds.index(bound)
+            if bound == SLOTS and at > 0:
+                lower = self._bounds[at - 1]
+                self._owners[SLOTS] = self._owners.pop(lower)
+                del self._bounds[at - 1]
+            else:
+                del self._owners[bound]
+                del self._bounds[at]
+
+    def select(self, slot: int) -> C | None:
+        at = bisect_left(self._bounds, slot)
+        return self._owners[self._bounds[at]] if at < len(self._bounds) else None
+
+    def ranges(self, consumer: C) -> list[Range]:
+        found: list[Range] = []
+        low = 0
+        for bound in self._bounds:
+            if self._owners[bound] is consumer:
+                _join(found, low, bound if bound < SLOTS else SLOTS - 1)
+            low = bound + 1
+        return found
+
+
+class StickySelector(Generic[C]):
+    """Each consumer names its own ranges."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, C]] = []
+
+    def slot(self, sticky_key: bytes) -> int:
+        return range_slot(sticky_key)
+
+    def add(self, consumer: C, ranges: Sequence[Range]) -> None:
+        if not ranges:
+            raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not be empty.")
+        new = sorted(ranges)
+        for start, end in new:
+            if start < 0 or end >= SLOTS or start > end:
+                raise Refused(
+                    pb.ConsumerAssignError,
+                    f"Invalid hash range {start}..{end}: allowed are ranges inside 0..{SLOTS - 1}",
+                )
+        for (_, end), (start, _) in zip(new, new[1:], strict=False):
+            if start <= end:
+                raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not overlap.")
+        for start, end in new:
+            for low, high, other in self._ranges:
+                if start <= high and low <= end:
+                    raise Refused(pb.ConsumerAssignError, f"Range conflict with consumer {other!r}")
+        self._ranges = sorted(
+            [*self._ranges, *((start, end, consumer) for start, end in new)], key=lambda each: each[0]
+        )
+
+    def remove(self, consumer: C) -> None:
+        self._ranges = [each for each in self._ranges if each[2] is not consumer]
+
+    def select(self, slot: int) -> C | None:
+        at = bisect_left(self._ranges, slot + 1, key=lambda each: each[0]) - 1
+        if at >= 0 and slot <= self._ranges[at][1]:
+            return self._ranges[at][2]
+        return None
+
+    def ranges(self, consumer: C) -> list[Range]:
+        return [(start, end) for start, end, owner in self._ranges if owner is consumer]
+
+
+def _join(found: list[Range], low: int, high: int) -> None:
+    if found and found[-1][1] + 1 == low:
+        found[-1] = (found[-1][0], high)
+    else:
+        found.append((low, high))

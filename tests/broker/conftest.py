@@ -1,0 +1,242 @@
+"""A broker core in virtual time, and peers that talk to it in frames."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from geminga.broker.core import Broker
+from geminga.broker.session import Session
+from geminga.broker.settings import BrokerSettings
+from geminga.ledger.api import Buffer
+from geminga.ledger.memory import MemoryStore
+from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+START_MS = 1_800_000_000_000
+Command = pb.BaseCommand
+
+
+def entry_bytes(payload: bytes = b"x", **fields: Any) -> bytes:
+    """An entry as a client makes it; ``fields`` go to its metadata."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=START_MS)
+    for name, value in fields.items():
+        if value is not None:
+            setattr(metadata, name, value)
+    return build_entry(metadata.SerializeToString(), payload)
+
+
+class Peer:
+    """A client's end of a connection: it sends commands and keeps the frames that came back."""
+
+    def __init__(
+        self, harness: Harness, *, connect: bool = True, version: int = 21, client: str = "test"
+    ) -> None:
+        self.harness = harness
+        self.frames: list[Frame] = []
+        self.is_closed = False
+        self.reading = True
+        self.writable = True
+        self._decoder = FrameDecoder()
+        self._out: list[bytes] = []
+        self.request_id = 1000
+        self.session: Session = harness.broker.open_session(self, "/10.0.0.1:4242", harness.now)
+        if connect:
+            self.command("connect", client_version=client, protocol_version=version)
+            assert self.pop().type == Command.CONNECTED
+
+    # --- the core's Output ---
+    def write(self, data: Buffer) -> None:
+        assert not self.is_closed
+        self.frames += self._decoder.feed(bytes(data))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    # --- sending ---
+    def send_bytes(self, data: bytes) -> None:
+        harness = self.harness
+        self.session.receive(data, harness.now, harness.now_ms)
+        if harness.auto_poll:
+            harness.poll()
+
+    def command(self, body: str, **fields: Any) -> None:
+        """Send a command given as the name of its body and its fields."""
+        number = pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number
+        command = pb.BaseCommand(type=number)  # type: ignore[arg-type]
+        getattr(command, body).SetInParent()
+        message = getattr(command, body)
+        for name, value in fields.items():
+            if value is None:
+                continue
+            if isinstance(value, dict):
+                getattr(message, name).CopyFrom(type(getattr(message, name))(**value))
+            elif isinstance(value, (list, tuple)):
+                getattr(message, name).extend(value)
+            else:
+                setattr(message, name, value)
+        self.send_bytes(encode_command(command))
+
+    def request(self, body: str, **fields: Any) -> Frame:
+        """Send a command with a fresh request id and return the one frame that answers it."""
+        self.request_id += 1
+        self.command(body, request_id=self.request_id, **fields)
+        return self.pop()
+
+    def producer(self, topic: str, producer_id: int = 1, **fields: Any) -> pb.CommandProducerSuccess:
+        frame = self.request("producer", topic=topic, producer_id=producer_id, **fields)
+        assert frame.type == Command.PRODUCER_SUCCESS, frame.command
+        return frame.command.producer_success
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str = "s",
+        consumer_id: int = 1,
+        *,
+        kind: str = "Exclusive",
+        permits: int = 1000,
+        earliest: bool = True,
+        **fields: Any,
+    ) -> None:
+        self.request_id += 1
+        self.command(
+            "subscribe",
+            topic=topic,
+            subscription=subscription,
+            consumer_id=consumer_id,
+            request_id=self.request_id,
+            subType=pb.CommandSubscribe.SubType.Value(kind),
+            initialPosition=int(earliest),
+            **fields,
+        )
+        answer = next(frame for frame in self.frames if frame.type in (Command.SUCCESS, Command.ERROR))
+        self.frames.remove(answer)
+        assert answer.type == Command.SUCCESS, answer.command
+        if permits:
+            self.command("flow", consumer_id=consumer_id, messagePermits=permits)
+
+    def send(
+        self, sequence_id: int = 0, entry: bytes | None = None, *, producer_id: int = 1, messages: int = 1,
+        highest: int | None = None, is_chunk: bool = False,
+    ) -> None:  # fmt: skip
+        entry = entry_bytes(b"m%d" % sequence_id, sequence_id=sequence_id) if entry is None else entry
+        self.send_bytes(
+            encode_send(producer_id, sequence_id, messages, highest, len(entry), is_chunk=is_chunk) + entry
+        )
+
+    def ack(
+        self, *ids: tuple[int, int], consumer_id: int = 1, cumulative: bool = False, **fields: Any
+    ) -> None:
+        self.command(
+            "ack",
+            consumer_id=consumer_id,
+            ack_type=int(cumulative),
+            message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids],
+            **fields,
+        )
+
+    def disconnect(self) -> None:
+        self.is_closed = True
+        self.session.closed(self.harness.now)
+
+    # --- receiving ---
+    def pop(self) -> Frame:
+        """The oldest frame that was not looked at."""
+        assert self.frames, "nothing was answered"
+        return self.frames.pop(0)
+
+    def take(self, kind: int) -> list[Frame]:
+        """All frames of a type, in order; they are removed."""
+        found = [frame for frame in self.frames if frame.type == kind]
+        self.frames = [frame for frame in self.frames if frame.type != kind]
+        return found
+
+    def messages(self, consumer_id: int | None = None) -> list[Any]:
+        """MESSAGE frames since the last look, of one consumer or all."""
+        found = [
+            frame for frame in self.frames
+            if frame.type == Command.MESSAGE and consumer_id in (None, frame.message.consumer_id)  # type: ignore[union-attr]
+        ]  # fmt: skip
+        self.frames = [frame for frame in self.frames if frame not in found]
+        return [frame.message for frame in found]
+
+    def payloads(self, consumer_id: int | None = None) -> list[bytes]:
+        from geminga.wire.metadata import parse_entry
+
+        return [bytes(parse_entry(each.entry).payload) for each in self.messages(consumer_id)]
+
+    def receipts(self) -> list[Any]:
+        return [frame.receipt for frame in self.take(Command.SEND_RECEIPT)]
+
+
+class Harness:
+    """A broker over a store; `restart` opens the same store again."""
+
+    def __init__(self, store: Any = None, **settings: Any) -> None:
+        self.store = store or MemoryStore()
+        self.settings = BrokerSettings(memory=True, **settings)
+        self.now = 1000.0
+        self.auto_poll = True
+        self.broker = self._open()
+
+    def _open(self) -> Broker:
+        return Broker(self.store, self.settings, random=random.Random(1), now=self.now, now_ms=self.now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return START_MS + int((self.now - 1000.0) * 1000)
+
+    def poll(self) -> None:
+        self.broker.poll(self.now, self.now_ms)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, stopping at every deadline."""
+        end = self.now + seconds
+        while self.broker.deadline <= end:
+            self.now = max(self.now, self.broker.deadline)
+            self.broker.tick(self.now, self.now_ms)
+            self.poll()
+        self.now = end
+        self.broker.tick(self.now, self.now_ms)
+        self.poll()
+
+    def peer(self, **options: Any) -> Peer:
+        return Peer(self, **options)
+
+    def restart(self, **settings: Any) -> None:
+        """Close the broker and open another one on the same store."""
+        self.broker.close()
+        self.store.poll()
+        if settings:
+            self.settings = BrokerSettings(memory=True, **settings)
+        self.broker = self._open()
+
+    def crash(self) -> None:
+        """Forget the broker without closing it; what was written is kept."""
+        self.broker = self._open()
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    yield Harness()
+
+
+@pytest.fixture
+def make_harness() -> Callable[..., Harness]:
+    return Harness
+
+
+@pytest.fixture
+def make_entry() -> Callable[..., bytes]:
+    return entry_bytes
