@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.core import Broker
 from geminga.broker.settings import BrokerSettings
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from geminga.broker.session import Session
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Below this, one copy into one buffer is cheaper than a gathered write of many."""
@@ -113,7 +114,7 @@ class Connection(asyncio.Protocol):
 
     # --- from the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
         server = self._server
         if not server.admits(transport):
             transport.abort()
@@ -419,6 +420,15 @@ class BrokerServer:
     def entry(self) -> _Entry:
         """``with server.entry():`` around a call into the core: flushes, polls and re-arms after it."""
         return self._entry
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Runs an administrative call on the core, as an entry of its own."""
+        with self._entry:
+            self.broker.enter(time.monotonic(), time.time_ns() // 1_000_000)
+            try:
+                return function()
+            finally:
+                self.broker.leave()
 
     def leave(self) -> None:
         """Ends an entry; the outermost runs ready completions, sends what was written, sets the timer."""

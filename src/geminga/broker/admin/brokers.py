@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from aiohttp import web
@@ -64,7 +65,7 @@ class Brokers(Resource):
         owned = {}
         for name in self.namespaces.all_namespaces():
             boundaries = self.namespaces.document(*name.split("/"))["bundles"]["boundaries"]
-            for low, high in zip(boundaries, boundaries[1:], strict=False):
+            for low, high in pairwise(boundaries):
                 state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
                 owned[f"{name}/{low}_{high}"] = state
         return answer(owned)

@@ -59,8 +59,7 @@ class Resource:
             else:
                 finished.set_exception(error)
 
-        with self.server.entry():
-            result = call(done)
+        result = self.server.call(lambda: call(done))
         try:
             async with asyncio.timeout(DONE_SECONDS_MAX):
                 await finished
@@ -72,8 +71,7 @@ class Resource:
 
     def now(self, call: Callable[[], Any]) -> Any:
         """Runs ``call()`` on the core where there is nothing to wait for."""
-        with self.server.entry():
-            return call()
+        return self.server.call(call)
 
 
 # --- requests ---
@@ -224,5 +222,6 @@ def _http_reason(request: web.Request, error: web.HTTPException) -> str:
     if error.status == 404:
         return f"no such path: {request.method} {request.path}"
     if isinstance(error, web.HTTPMethodNotAllowed):
-        return f"{request.method} is not possible for {request.path}; possible: {', '.join(sorted(error.allowed_methods))}"
+        possible = ", ".join(sorted(error.allowed_methods))
+        return f"{request.method} is not possible for {request.path}; possible: {possible}"
     return error.text or error.reason

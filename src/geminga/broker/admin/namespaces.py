@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from aiohttp import web
@@ -29,7 +31,7 @@ _ALL_DOMAINS = ("persistent", "non-persistent")
 def bundle_of(boundaries: list[str], topic: TopicName) -> str:
     """The hash range that a topic falls into, as Pulsar names it: ``0x00000000_0x40000000``."""
     place = zlib.crc32(str(topic).encode())
-    for low, high in zip(boundaries, boundaries[1:], strict=False):
+    for low, high in pairwise(boundaries):
         if place < int(high, 16):
             return f"{low}_{high}"
     return f"{boundaries[-2]}_{boundaries[-1]}"
@@ -126,7 +128,7 @@ class Namespaces(Resource):
 
     async def unload(self, request: web.Request) -> web.Response:
         for topic in self._topics_in_path(request):
-            self.now(lambda topic=topic: self.topics.unload(topic))
+            self.now(partial(self.topics.unload, topic))
         return done_answer()
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
@@ -134,16 +136,14 @@ class Namespaces(Resource):
         for topic in self._topics_in_path(request, ("persistent",)):
             for subscription in self.topics.subscriptions(topic):
                 if only in (None, subscription):
-                    await self.durable(lambda done, t=topic, s=subscription: self.topics.skip_all(t, s, done))
+                    await self.durable(partial(self.topics.skip_all, topic, subscription))
         return done_answer()
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         name = part(request, "subscription")
         for topic in self._topics_in_path(request, ("persistent",)):
             if name in self.topics.subscriptions(topic):
-                await self.durable(
-                    lambda done, t=topic: self.topics.delete_subscription(t, name, done, force=False)
-                )
+                await self.durable(partial(self.topics.delete_subscription, topic, name, force=False))
         return done_answer()
 
     def _topics_in_path(

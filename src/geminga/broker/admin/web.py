@@ -34,7 +34,7 @@ def make_application(server: BrokerServer) -> web.Application:
     application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
     application[SERVER] = server
     for resource in _RESOURCES:
-        resource(server).register(application.router)  # type: ignore[attr-defined]
+        resource(server).register(application.router)
     return application
 
 

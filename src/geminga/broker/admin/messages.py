@@ -1,0 +1,71 @@
+"""A stored entry as an HTTP answer: the payload as body, the metadata as ``X-Pulsar-`` headers."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from aiohttp import web
+
+from geminga.broker.namespaces import AdminError
+from geminga.errors import CorruptPayload
+from geminga.wire.compression import decompress
+from geminga.wire.metadata import parse_entry
+
+_UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
+
+
+def entry_answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
+    """The answer to peek, examine and get-message-by-id. A batch is sent whole, decompressed.
+
+    500 when the stored bytes do not parse, 413 when they would decompress to more than 128 MiB.
+    """
+    try:
+        parsed = parse_entry(entry)
+        metadata = parsed.metadata
+        payload = bytes(parsed.payload)
+        encrypted = len(metadata.encryption_keys) > 0
+        if metadata.compression and not encrypted:
+            size = metadata.uncompressed_size
+            if size > _UNCOMPRESSED_BYTES_MAX:
+                raise AdminError(413, f"entry {ledger_id}:{entry_id} is {size} bytes long when decompressed")
+            payload = decompress(metadata.compression, payload, size, limit=_UNCOMPRESSED_BYTES_MAX)
+    except CorruptPayload as error:
+        raise AdminError(500, f"entry {ledger_id}:{entry_id} is damaged: {error}") from None
+    headers = {
+        "X-Pulsar-Message-ID": f"{ledger_id}:{entry_id}",
+        "X-Pulsar-producer-name": _ascii(metadata.producer_name),
+        "X-Pulsar-sequence-id": str(metadata.sequence_id),
+        "X-Pulsar-publish-time": _time(metadata.publish_time),
+        "X-Pulsar-partition-key-b64-encoded": str(metadata.partition_key_b64_encoded).lower(),
+        "X-Pulsar-Is-Encrypted": str(encrypted).lower(),
+        "X-Pulsar-uncompressed-size": str(metadata.uncompressed_size),
+        "X-Pulsar-txn-uncommitted": "false",
+        "X-Pulsar-txn-aborted": "false",
+    }
+    if metadata.event_time:
+        headers["X-Pulsar-event-time"] = _time(metadata.event_time)
+    if metadata.HasField("partition_key"):
+        headers["X-Pulsar-partition-key"] = _ascii(metadata.partition_key)
+    if metadata.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+        headers["X-Pulsar-batch-size"] = str(len(payload))
+    if metadata.properties:
+        # JSON escapes keep header values ASCII.
+        headers["X-Pulsar-PROPERTY"] = json.dumps({p.key: p.value for p in metadata.properties})
+    return web.Response(body=payload, headers=headers, content_type="application/octet-stream")
+
+
+def _time(milliseconds: int) -> str:
+    """ISO 8601 with milliseconds, UTC."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return str(milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ascii(text: str) -> str:
+    """Header values are one printable ASCII line; anything else is percent-encoded."""
+    return text if text.isascii() and text.isprintable() else quote(text)

@@ -1,0 +1,190 @@
+"""``.../partitioned`` and ``.../partitions``: partitioned topics."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from geminga.broker.admin.http import (
+    answer,
+    body,
+    done_answer,
+    message_id_json,
+    part,
+    query_flag,
+    topic_of,
+    whole_number,
+)
+from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
+from geminga.broker.namespaces import AdminError
+from geminga.ids import TopicName
+
+
+class PartitionedTopics(TopicResource):
+    """A partitioned topic is a number under a name; its partitions are topics of their own."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        router.add_get(f"{DOMAIN}/partitioned", self.names)
+        path = f"{PATH}/partitions"
+        router.add_get(path, self.get)
+        router.add_put(path, self.create)
+        router.add_post(path, self.grow)
+        router.add_delete(path, self.delete)
+        router.add_get(f"{PATH}/partitioned-stats", self.stats)
+        router.add_get(f"{PATH}/partitioned-internalStats", self.internal_stats)
+        router.add_post(f"{PATH}/createMissedPartitions", self.create_missed)
+        router.add_post(f"{PATH}/terminate/partitions", self.terminate)
+
+    async def names(self, request: web.Request) -> web.Response:
+        tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
+        self.namespaces.policies(tenant, namespace)
+        found = self.topics.partitioned(f"{tenant}/{namespace}")
+        return answer(sorted(name for name in found if name.startswith(f"{domain}://")))
+
+    async def get(self, request: web.Request) -> web.Response:
+        topic = topic_of(request)
+        policies = self.namespaces.policies(topic.tenant, topic.namespace)
+        if self.topics.exists(topic):
+            count = self.topics.partitions(topic)
+        elif query_flag(request, "checkAllowAutoCreation") and policies.auto_create_topics:
+            count = policies.auto_create_partitions
+            if count and topic.partition < 0:
+                await self.durable(lambda done: self.topics.create_partitioned(topic, count, done))
+        else:
+            raise AdminError(404, f"Topic {topic} not found")
+        return answer({"partitions": count, "deleted": False})
+
+    async def create(self, request: web.Request) -> web.Response:
+        topic = topic_of(request)
+        properties: dict[str, str] = {}
+        wanted = await body(request)
+        if isinstance(wanted, dict):
+            # Newer clients send the number together with properties.
+            properties = wanted.get("properties") or {}
+            wanted = wanted.get("partitions")
+        count = self._checked_count(wanted, 1)
+        await self.durable(
+            lambda done: self.topics.create_partitioned(topic, count, done, properties=properties)
+        )
+        return done_answer()
+
+    async def grow(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        count = self._checked_count(await body(request), 1)
+        await self.durable(lambda done: self.topics.update_partitions(topic, count, done))
+        return done_answer()
+
+    def _checked_count(self, wanted: Any, minimum: int) -> int:
+        count = whole_number(wanted, "partitions", minimum)
+        limit = self.server.settings.partitions_max
+        if count > limit:
+            raise AdminError(406, f"partitions={count} is not allowed; allowed: at most {limit}")
+        return count
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic, force = self._partitioned(request), query_flag(request, "force")
+        await self.durable(lambda done: self.topics.delete(topic, force, done))
+        return done_answer()
+
+    async def create_missed(self, request: web.Request) -> web.Response:
+        # Partitions are made together with the number, or at first use: none can be missed.
+        self._partitioned(request)
+        return done_answer()
+
+    async def terminate(self, request: web.Request) -> web.Response:
+        topic = self._partitioned(request)
+        found = {}
+        for index in range(self.topics.partitions(topic)):
+            name = topic.partition_name(index)
+            position = await self.durable(partial(self.topics.terminate, name))
+            found[str(index)] = message_id_json(position)
+        return answer(found)
+
+    # --- stats ---
+    async def stats(self, request: web.Request) -> web.Response:
+        topic = self._partitioned(request)
+        count = self.topics.partitions(topic)
+        by_partition = {}
+        for index in range(count):
+            name = topic.partition_name(index)
+            if self.topics.exists(name):
+                by_partition[str(name)] = self.topics.stats(name)
+        merged = merge_stats(list(by_partition.values()))
+        merged["metadata"] = {"partitions": count, "deleted": False}
+        merged["partitions"] = by_partition if query_flag(request, "perPartition", True) else {}
+        return answer(merged)
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        topic = self._partitioned(request)
+        count = self.topics.partitions(topic)
+        names = [topic.partition_name(index) for index in range(count)]
+        found = {str(name): self.topics.internal_stats(name) for name in names if self.topics.exists(name)}
+        return answer({"metadata": {"partitions": count, "deleted": False}, "partitions": found})
+
+    def _partitioned(self, request: web.Request) -> TopicName:
+        topic = topic_of(request)
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        if not self.topics.exists(topic) or not self.topics.partitions(topic):
+            raise AdminError(404, f"Partitioned Topic not found: {topic} has zero partitions")
+        return topic
+
+
+_NOT_ADDED = frozenset(
+    {
+        "averageMsgSize", "backlogQuotaLimitSize", "backlogQuotaLimitTime", "lastExpireTimestamp",
+        "lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp",
+        "lastMarkDeleteAdvancedTimestamp", "earliestMsgPublishTimeInBacklog",
+        "earliestMsgPublishTimeInBacklogs", "oldestBacklogMessageAgeSeconds",
+        "lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp",
+    }
+)  # fmt: skip
+
+
+def merge_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Stats of a whole from those of its parts: counts and rates are added, limits and times are the largest.
+
+    Publishers are merged by name of their place in the list, subscriptions and consumers by name.
+    """
+    merged: dict[str, Any] = {}
+    for stats in parts:
+        for key, value in stats.items():
+            merged[key] = _merge_value(key, merged.get(key), value)
+    sizes, messages = merged.get("bytesInCounter", 0), merged.get("msgInCounter", 0)
+    if "averageMsgSize" in merged and messages:
+        merged["averageMsgSize"] = sizes / messages
+    merged.pop("ownerBroker", None)
+    merged.setdefault("subscriptions", {})
+    merged.setdefault("publishers", [])
+    return merged
+
+
+def _merge_value(key: str, old: Any, new: Any) -> Any:
+    if old is None:
+        return _merge_value(key, type(new)(), new) if isinstance(new, (dict, list)) else new
+    if isinstance(new, bool) or isinstance(old, bool):
+        return bool(old) or bool(new)
+    if isinstance(new, (int, float)) and isinstance(old, (int, float)):
+        return max(old, new) if key in _NOT_ADDED else old + new
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {**old, **{name: _merge_value(name, old.get(name), item) for name, item in new.items()}}
+    if key in ("publishers", "consumers"):
+        name_key = "producerName" if key == "publishers" else "consumerName"
+        return _merge_members(name_key, old, new)
+    return new
+
+
+def _merge_members(name_key: str, old: list[Any], new: list[Any]) -> list[Any]:
+    by_name = {member.get(name_key): member for member in old}
+    for member in new:
+        name = member.get(name_key)
+        known = by_name.get(name)
+        by_name[name] = member if known is None else _merge_member(known, member)
+    return list(by_name.values())
+
+
+def _merge_member(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """One producer or consumer over several partitions: its counters are added, who it is stays."""
+    identity = {"producerId", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
+    return {**old, **{k: _merge_value(k, old.get(k), v) for k, v in new.items() if k not in identity}}

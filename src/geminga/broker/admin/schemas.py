@@ -1,0 +1,174 @@
+"""``/admin/v2/schemas``: the versions of topics' schemas."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Final
+
+from aiohttp import web
+
+from geminga.broker.admin.http import (
+    Resource,
+    answer,
+    object_body,
+    part,
+    query_flag,
+    topic_of,
+    whole_number,
+)
+from geminga.broker.compatibility import check_compatible
+from geminga.broker.namespaces import AdminError
+from geminga.broker.policies import text_map
+from geminga.broker.refusal import Refused
+from geminga.config import suggestion
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+_TYPES: Final = {
+    "NONE": "None", "STRING": "String", "JSON": "Json", "PROTOBUF": "Protobuf", "AVRO": "Avro",
+    "BOOLEAN": "Bool", "INT8": "Int8", "INT16": "Int16", "INT32": "Int32", "INT64": "Int64",
+    "FLOAT": "Float", "DOUBLE": "Double", "DATE": "Date", "TIME": "Time", "TIMESTAMP": "Timestamp",
+    "KEY_VALUE": "KeyValue", "INSTANT": "Instant", "LOCAL_DATE": "LocalDate", "LOCAL_TIME": "LocalTime",
+    "LOCAL_DATE_TIME": "LocalDateTime", "PROTOBUF_NATIVE": "ProtobufNative",
+}  # fmt: skip
+"""The admin API's names of schema types and the wire's."""
+_NAMES: Final = {pb.Schema.Type.Value(wire): name for name, wire in _TYPES.items()}
+_LENGTH = struct.Struct(">i")
+
+
+def pack_key_value(data: str) -> bytes:
+    """Key and value schema as the wire has them, from ``{"key": ..., "value": ...}``."""
+    try:
+        both = json.loads(data)
+        parts = [both["key"], both["value"]]
+    except (ValueError, KeyError, TypeError):
+        raise AdminError(422, 'a KEY_VALUE schema is a JSON object {"key": ..., "value": ...}') from None
+    out = b""
+    for item in parts:
+        raw = (item if isinstance(item, str) else json.dumps(item)).encode()
+        out += _LENGTH.pack(len(raw)) + raw
+    return out
+
+
+def unpack_key_value(data: bytes) -> str:
+    """The inverse of `pack_key_value`; bytes that are none are shown as they are."""
+    parts, place = [], 0
+    try:
+        for _ in range(2):
+            size = max(0, _LENGTH.unpack_from(data, place)[0])
+            place += _LENGTH.size
+            parts.append(data[place : place + size].decode())
+            place += size
+    except (struct.error, UnicodeDecodeError):
+        return data.decode(errors="replace")
+    return json.dumps({"key": _parsed(parts[0]), "value": _parsed(parts[1])})
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Schemas(Resource):
+    """Schemas. A topic need not exist yet: its schema may be there first."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        base = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+        router.add_get(f"{base}/schema", self.latest)
+        router.add_post(f"{base}/schema", self.upload)
+        router.add_delete(f"{base}/schema", self.delete)
+        router.add_get(f"{base}/schema/{{version}}", self.get)
+        router.add_get(f"{base}/schemas", self.all)
+        router.add_get(f"{base}/metadata", self.metadata)
+        router.add_post(f"{base}/compatibility", self.compatibility)
+        router.add_post(f"{base}/version", self.version)
+
+    def _topic(self, request: web.Request) -> TopicName:
+        topic = topic_of(request, domain="persistent")
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        return topic
+
+    async def latest(self, request: web.Request) -> web.Response:
+        topic = self._topic(request)
+        found = self.server.broker.schemas.latest(topic)
+        if found is None:
+            raise AdminError(404, f"Schema not found for topic {topic}")
+        return answer(_schema_json(*found))
+
+    async def get(self, request: web.Request) -> web.Response:
+        topic = self._topic(request)
+        number = whole_number(part(request, "version"), "version")
+        found = self.server.broker.schemas.get(topic, number)
+        if found is None:
+            raise AdminError(404, f"Schema version {number} not found for topic {topic}")
+        return answer(_schema_json(number, found))
+
+    async def all(self, request: web.Request) -> web.Response:
+        found = self.server.broker.schemas.versions(self._topic(request))
+        return answer(
+            {"getSchemaResponses": [_schema_json(number, schema) for number, schema in enumerate(found)]}
+        )
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        topic = self._topic(request)
+        count = len(self.server.broker.schemas.versions(topic))
+        if not count:
+            raise AdminError(404, f"Schema not found for topic {topic}")
+        # Schemas are not in ledgers here: only the version numbers say something.
+        index = [{"ledgerId": -1, "entryId": number, "version": number} for number in range(count)]
+        return answer({"info": index[-1], "index": index})
+
+    async def upload(self, request: web.Request) -> web.Response:
+        topic, schema = self._topic(request), await self._posted(request)
+        schemas = self.server.broker.schemas
+        try:
+            number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
+        except Refused as refused:
+            raise AdminError(409, refused.reason) from refused
+        return answer({"version": {"version": number}})
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic = self._topic(request)
+        query_flag(request, "force")
+        schemas = self.server.broker.schemas
+        count = len(schemas.versions(topic))
+        await self.durable(lambda done: schemas.delete(topic, done))
+        return answer({"version": count})
+
+    async def compatibility(self, request: web.Request) -> web.Response:
+        topic, schema = self._topic(request), await self._posted(request)
+        strategy = self.namespaces.topic_policies(topic).schema_compatibility_strategy
+        try:
+            check_compatible(schema, self.server.broker.schemas.versions(topic), strategy)
+            fits = True
+        except Refused:
+            fits = False
+        return answer({"schemaCompatibilityStrategy": strategy, "compatibility": fits}, 202)
+
+    async def version(self, request: web.Request) -> web.Response:
+        topic, schema = self._topic(request), await self._posted(request)
+        return answer({"version": self.server.broker.schemas.find(topic, schema)})
+
+    async def _posted(self, request: web.Request) -> pb.Schema:
+        document = await object_body(request)
+        kind, data = document.get("type"), document.get("schema") or ""
+        if kind not in _TYPES:
+            raise AdminError(422, f"no schema type is called {kind!r}{suggestion(kind, _TYPES)}")
+        if not isinstance(data, str):
+            raise AdminError(422, f"schema={data!r} is not allowed; allowed: text")
+        schema = pb.Schema(name="", type=_TYPES[kind])
+        schema.schema_data = pack_key_value(data) if kind == "KEY_VALUE" else data.encode()
+        for key, value in text_map("properties", document.get("properties") or {}).items():
+            schema.properties.add(key=key, value=value)
+        return schema
+
+
+def _schema_json(version: int, schema: pb.Schema) -> dict[str, Any]:
+    kind = _NAMES.get(schema.type, "NONE")
+    data = schema.schema_data
+    text = unpack_key_value(data) if kind == "KEY_VALUE" else data.decode(errors="replace")
+    properties = {str(item.key): str(item.value) for item in schema.properties}  # type: ignore[attr-defined]
+    return {"version": version, "type": kind, "timestamp": 0, "data": text, "properties": properties}

@@ -1,0 +1,217 @@
+"""``.../subscriptions`` and ``.../subscription/{name}``: cursors of topics.
+
+On a partitioned topic an operation goes to every partition, where that has a meaning.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from geminga.broker.admin.http import (
+    answer,
+    body,
+    done_answer,
+    message_id_of,
+    object_body,
+    part,
+    query_flag,
+    topic_of,
+    whole_number,
+)
+from geminga.broker.admin.messages import entry_answer
+from geminga.broker.admin.topics import PATH, TopicResource
+from geminga.broker.namespaces import AdminError
+from geminga.broker.policies import flag, text_map
+from geminga.ids import MessageId, TopicName
+
+_SUBSCRIPTION = PATH + "/subscription/{subscription}"
+
+
+class Subscriptions(TopicResource):
+    """Subscriptions and their cursors."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        router.add_get(f"{PATH}/subscriptions", self.names)
+        router.add_put(_SUBSCRIPTION, self.create)
+        router.add_delete(_SUBSCRIPTION, self.delete)
+        router.add_post(f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position)
+        router.add_post(f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
+        router.add_post(f"{_SUBSCRIPTION}/skip/{{count}}", self.skip)
+        router.add_post(f"{_SUBSCRIPTION}/skip_all", self.skip_all)
+        router.add_post(f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
+        router.add_post(f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position)
+        router.add_post(f"{PATH}/all_subscription/expireMessages/{{seconds}}", self.expire_all)
+        router.add_get(f"{_SUBSCRIPTION}/position/{{nth}}", self.peek)
+        router.add_post(f"{_SUBSCRIPTION}/analyzeBacklog", self.analyze)
+        router.add_get(f"{_SUBSCRIPTION}/properties", self.properties)
+        router.add_put(f"{_SUBSCRIPTION}/properties", self.set_properties)
+        router.add_get(f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated)
+        router.add_post(f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated)
+
+    async def names(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        count = self.topics.partitions(topic)
+        parts = [topic.partition_name(i) for i in range(count)] if count else [topic]
+        found: dict[str, None] = {}
+        for name in parts:
+            if self.topics.exists(name):
+                found.update(dict.fromkeys(self.topics.subscriptions(name)))
+        return answer(list(found))
+
+    def _with_subscription(self, request: web.Request) -> tuple[list[TopicName], str]:
+        """The (partition) topics of the path that have the subscription; 404 when none has."""
+        name = part(request, "subscription")
+        topics = [t for t in self.parts(request) if self.topics.exists(t)]
+        having = [t for t in topics if name in self.topics.subscriptions(t)]
+        if not having:
+            raise AdminError(404, f"Subscription {name} not found on topic {topic_of(request)}")
+        return having, name
+
+    def _one_with_subscription(self, request: web.Request) -> tuple[TopicName, str]:
+        topic, name = self.stored(request), part(request, "subscription")
+        if name not in self.topics.subscriptions(topic):
+            raise AdminError(404, f"Subscription {name} not found on topic {topic}")
+        return topic, name
+
+    # --- life ---
+    async def create(self, request: web.Request) -> web.Response:
+        topic, name = topic_of(request), part(request, "subscription")
+        if not topic.persistent:
+            raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
+        policies = self.namespaces.policies(topic.tenant, topic.namespace)
+        document = await body(request, None)
+        properties: dict[str, str] = {}
+        if isinstance(document, dict) and "properties" in document:
+            properties = text_map("properties", document["properties"] or {})
+        position = MessageId.latest if document is None else message_id_of(document)
+        if not self.topics.exists(topic):
+            if not policies.auto_create_topics:
+                raise AdminError(404, f"Topic {topic} not found")
+            await self._auto_create(topic, policies.auto_create_partitions)
+        topics = self.parts(request)
+        if all(name in self.topics.subscriptions(t) for t in topics):
+            raise AdminError(409, f"Subscription {name} already exists for topic {topic}")
+        for target in topics:
+            if name not in self.topics.subscriptions(target):
+                await self.durable(
+                    partial(self.topics.create_subscription, target, name, position, properties=properties)
+                )
+        return done_answer()
+
+    async def _auto_create(self, topic: TopicName, partitions: int) -> None:
+        if partitions and topic.partition < 0:
+            await self.durable(lambda done: self.topics.create_partitioned(topic, partitions, done))
+        else:
+            await self.durable(lambda done: self.topics.create(topic, done))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        force = query_flag(request, "force")
+        for topic in topics:
+            await self.durable(partial(self.topics.delete_subscription, topic, name, force=force))
+        return done_answer()
+
+    # --- where it stands ---
+    async def reset_to_position(self, request: web.Request) -> web.Response:
+        document = await object_body(request)
+        position = message_id_of(document)
+        excluded = bool(document.get("excluded", False))
+        special = position.ledger_id in (MessageId.earliest.ledger_id, MessageId.latest.ledger_id)
+        if special:
+            topics, name = self._with_subscription(request)
+        else:
+            topic, name = self._one_with_subscription(request)
+            topics = [topic]
+        for target in topics:
+            await self.durable(
+                partial(self.topics.reset_cursor, target, name, position=position, excluded=excluded)
+            )
+        return done_answer()
+
+    async def reset_to_time(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        moment = whole_number(part(request, "timestamp"), "timestamp")
+        for topic in topics:
+            await self.durable(partial(self.topics.reset_cursor, topic, name, timestamp_ms=moment))
+        return done_answer()
+
+    async def skip(self, request: web.Request) -> web.Response:
+        topic, name = self._one_with_subscription(request)
+        count = whole_number(part(request, "count"), "numMessages")
+        await self.durable(lambda done: self.topics.skip(topic, name, count, done))
+        return done_answer()
+
+    async def skip_all(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        for topic in topics:
+            await self.durable(partial(self.topics.skip_all, topic, name))
+        return done_answer()
+
+    async def expire(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        await self._expire(request, [(topic, name) for topic in topics])
+        return done_answer()
+
+    async def expire_all(self, request: web.Request) -> web.Response:
+        topics = [t for t in self.parts(request) if self.topics.exists(t)]
+        await self._expire(request, [(t, s) for t in topics for s in self.topics.subscriptions(t)])
+        return done_answer()
+
+    async def _expire(self, request: web.Request, targets: list[tuple[TopicName, str]]) -> None:
+        seconds = whole_number(part(request, "seconds"), "expireTimeInSeconds")
+        for topic, name in targets:
+            await self.durable(partial(self.topics.expire, topic, name, seconds))
+
+    async def expire_to_position(self, request: web.Request) -> web.Response:
+        """Everything up to a message is expired: the cursor is moved behind it."""
+        topic, name = self._one_with_subscription(request)
+        document = await object_body(request)
+        position, excluded = message_id_of(document), not document.get("excluded", False)
+        await self.durable(
+            lambda done: self.topics.reset_cursor(topic, name, done, position=position, excluded=excluded)
+        )
+        return done_answer()
+
+    async def peek(self, request: web.Request) -> web.Response:
+        topic, name = self._one_with_subscription(request)
+        nth = whole_number(part(request, "nth"), "messagePosition", 1)
+        position, entry = self.topics.peek(topic, name, nth)
+        return entry_answer(position.ledger_id, position.entry_id, entry)
+
+    async def analyze(self, request: web.Request) -> web.Response:
+        topic, name = self._one_with_subscription(request)
+        found = self.topics.stats(topic)["subscriptions"][name]
+        cursor = self.topics.internal_stats(topic)["cursors"][name]
+        entries = max(0, int(cursor.get("numberOfEntriesSinceFirstNotAckedMessage", 1)) - 1)
+        messages = found["msgBacklog"]
+        counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
+        for kind in ("Rejected", "Accepted", "Rescheduled"):
+            accepted = kind == "Accepted"
+            counts[f"filter{kind}Entries"] = entries if accepted else 0
+            counts[f"filter{kind}Messages"] = messages if accepted else 0
+        return answer(counts)
+
+    # --- properties and replication flag ---
+    async def properties(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        return answer(self.topics.subscription_properties(topics[0], name))
+
+    async def set_properties(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        properties = text_map("properties", await object_body(request, optional=True))
+        for topic in topics:
+            await self.durable(partial(self.topics.set_subscription_properties, topic, name, properties))
+        return done_answer()
+
+    async def replicated(self, request: web.Request) -> web.Response:
+        topics, _name = self._with_subscription(request)
+        return answer({str(topic): False for topic in topics})
+
+    async def set_replicated(self, request: web.Request) -> web.Response:
+        topics, name = self._with_subscription(request)
+        if flag("replicated", await body(request)):
+            raise AdminError(501, f"one broker replicates no subscriptions: {name} on {topics[0]}")
+        return done_answer()

@@ -1,0 +1,287 @@
+"""``/admin/v2/{persistent|non-persistent}``: topics."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from geminga.broker.admin.http import (
+    Resource,
+    answer,
+    bare_text,
+    body,
+    done_answer,
+    message_id_json,
+    message_id_of,
+    object_body,
+    part,
+    query_flag,
+    topic_of,
+    whole_number,
+)
+from geminga.broker.admin.messages import entry_answer
+from geminga.broker.namespaces import AdminError
+from geminga.broker.policies import AUTH_ACTIONS, text_map, words
+from geminga.ids import TopicName
+
+DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
+PATH = DOMAIN + "/{topic}"
+_NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
+_SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
+
+
+class TopicResource(Resource):
+    """What the resources about topics share."""
+
+    def existing(self, request: web.Request) -> TopicName:
+        """The topic of the path; 404 when it does not exist."""
+        topic = topic_of(request)
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        if not self.topics.exists(topic):
+            raise AdminError(404, f"Topic {topic} not found")
+        return topic
+
+    def stored(self, request: web.Request) -> TopicName:
+        """An existing topic that keeps messages and is no partitioned one: 404, 405 otherwise."""
+        topic = self.existing(request)
+        if not topic.persistent:
+            raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
+        if self.topics.partitions(topic):
+            raise AdminError(405, f"not possible for a partitioned topic, name one partition of it: {topic}")
+        return topic
+
+    def parts(self, request: web.Request) -> list[TopicName]:
+        """The topic of the path, or its partitions when it is partitioned."""
+        topic = self.existing(request)
+        if not topic.persistent:
+            raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
+        count = self.topics.partitions(topic)
+        return [topic.partition_name(index) for index in range(count)] if count else [topic]
+
+
+class Topics(TopicResource):
+    """Plain topics, and single partitions."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        router.add_get(DOMAIN, self.names)
+        router.add_get(f"{PATH}/stats", self.stats)
+        router.add_get(f"{PATH}/internalStats", self.internal_stats)
+        router.add_get(f"{PATH}/internal-info", self.internal_info)
+        router.add_get(f"{PATH}/lastMessageId", self.last_message_id)
+        router.add_get(f"{PATH}/messageid/{{timestamp}}", self.message_id_at)
+        router.add_get(f"{PATH}/ledger/{{ledger}}/entry/{{entry}}", self.entry)
+        router.add_get(f"{PATH}/examinemessage", self.examine)
+        router.add_put(f"{PATH}/backlogSize", self.backlog_size)
+        router.add_get(f"{PATH}/backlog", self.backlog)
+        router.add_post(f"{PATH}/terminate", self.terminate)
+        router.add_delete(f"{PATH}/truncate", self.truncate)
+        router.add_put(f"{PATH}/unload", self.unload)
+        router.add_post(f"{PATH}/trim", self.trim)
+        router.add_get(f"{PATH}/compaction", self.compaction_status)
+        router.add_put(f"{PATH}/compaction", self.compact)
+        router.add_get(f"{PATH}/offload", self.offload_status)
+        router.add_get(f"{PATH}/shadowTopics", self.existing_empty)
+        router.add_get(f"{PATH}/properties", self.properties)
+        router.add_put(f"{PATH}/properties", self.add_properties)
+        router.add_delete(f"{PATH}/properties", self.remove_property)
+        router.add_get(f"{PATH}/permissions", self.permissions)
+        router.add_post(f"{PATH}/permissions/{{role}}", self.grant)
+        router.add_delete(f"{PATH}/permissions/{{role}}", self.revoke)
+        router.add_put(PATH, self.create)
+        router.add_delete(PATH, self.delete)
+
+    # --- life ---
+    async def names(self, request: web.Request) -> web.Response:
+        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        self.namespaces.policies(tenant, namespace)
+        found = sorted(self.topics.list(f"{tenant}/{namespace}", part(request, "domain")))
+        if not query_flag(request, "includeSystemTopic"):
+            found = [n for n in found if not TopicName.parse(n).local.startswith(_SYSTEM_PREFIXES)]
+        return answer(found)
+
+    async def create(self, request: web.Request) -> web.Response:
+        topic = topic_of(request)
+        properties = text_map("properties", await object_body(request, optional=True))
+        await self.durable(lambda done: self.topics.create(topic, done, properties=properties))
+        return done_answer()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic, force = self.existing(request), query_flag(request, "force")
+        if self.topics.partitions(topic):
+            raise AdminError(409, f"{topic} is partitioned; delete it with .../partitions")
+        await self.durable(lambda done: self.topics.delete(topic, force, done))
+        return done_answer()
+
+    async def terminate(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        position = await self.durable(lambda done: self.topics.terminate(topic, done))
+        return answer(message_id_json(position))
+
+    async def truncate(self, request: web.Request) -> web.Response:
+        for topic in self.parts(request):
+            await self.durable(partial(self.topics.truncate, topic))
+        return done_answer()
+
+    async def unload(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        count = self.topics.partitions(topic)
+        for name in [topic.partition_name(i) for i in range(count)] if count else [topic]:
+            self.now(partial(self.topics.unload, name))
+        return done_answer()
+
+    async def trim(self, request: web.Request) -> web.Response:
+        for topic in self.parts(request):
+            self.now(partial(self.topics.trim, topic))
+        return done_answer(200)
+
+    # --- what it holds ---
+    async def stats(self, request: web.Request) -> web.Response:
+        topic = self._plain(request)
+        found = self.topics.stats(topic)
+        if query_flag(request, "excludePublishers"):
+            found["publishers"] = []
+        if query_flag(request, "excludeConsumers"):
+            for subscription in found.get("subscriptions", {}).values():
+                subscription["consumers"] = []
+        return answer(found)
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        topic = self._plain(request)
+        return answer(self.topics.internal_stats(topic))
+
+    async def internal_info(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        found = self.topics.internal_stats(topic)
+        cursors = {
+            name: {
+                "version": 0,
+                "cursorsLedgerId": cursor.get("cursorLedger", -1),
+                "markDelete": _position_json(cursor["markDeletePosition"]),
+            }
+            for name, cursor in found["cursors"].items()
+        }
+        ledgers = [
+            {"ledgerId": ledger["ledgerId"], "entries": ledger["entries"], "size": ledger["size"],
+             "isOffloaded": False}
+            for ledger in found["ledgers"]
+        ]  # fmt: skip
+        return answer({"version": 1, "ledgers": ledgers, "cursors": cursors})
+
+    def _plain(self, request: web.Request) -> TopicName:
+        topic = self.existing(request)
+        if self.topics.partitions(topic):
+            raise AdminError(
+                404, f"Topic {topic} is partitioned; ask for its partitioned-stats or a partition"
+            )
+        return topic
+
+    async def last_message_id(self, request: web.Request) -> web.Response:
+        return answer(message_id_json(self.topics.last_message_id(self.stored(request))))
+
+    async def message_id_at(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        found = self.topics.message_id_at(topic, whole_number(part(request, "timestamp"), "timestamp"))
+        return answer(message_id_json(found))
+
+    async def entry(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        ledger_id = whole_number(part(request, "ledger"), "ledgerId")
+        entry_id = whole_number(part(request, "entry"), "entryId")
+        return entry_answer(ledger_id, entry_id, self.topics.read_entry(topic, ledger_id, entry_id))
+
+    async def examine(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        start = (request.query.get("initialPosition") or "latest").lower()
+        if start not in ("earliest", "latest"):
+            raise AdminError(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
+        nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
+        position, entry = self.topics.examine(topic, start, nth)
+        return entry_answer(position.ledger_id, position.entry_id, entry)
+
+    async def backlog_size(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        position = message_id_of(await body(request))
+        return answer(self.topics.backlog_size(topic, position))
+
+    async def backlog(self, request: web.Request) -> web.Response:
+        """Where a scheduled backlog estimate would be: the figures that are known without one."""
+        found = self.topics.stats(self.stored(request))
+        backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
+        return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
+
+    # --- what this broker does not do, said in the forms that tools expect ---
+    async def compaction_status(self, request: web.Request) -> web.Response:
+        self.stored(request)
+        return answer(_NOT_RUN)
+
+    async def compact(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        raise AdminError(501, f"this broker does not compact topics: {topic}")
+
+    async def offload_status(self, request: web.Request) -> web.Response:
+        self.stored(request)
+        first = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+        return answer({**_NOT_RUN, "firstUnoffloadedMessage": first})
+
+    async def existing_empty(self, request: web.Request) -> web.Response:
+        self.existing(request)
+        return bare_text("")
+
+    # --- properties and permissions ---
+    async def properties(self, request: web.Request) -> web.Response:
+        return answer(self.topics.properties(self.existing(request)))
+
+    async def add_properties(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        added = text_map("properties", await object_body(request))
+        merged = {**self.topics.properties(topic), **added}
+        await self.durable(lambda done: self.topics.set_properties(topic, merged, done))
+        return done_answer()
+
+    async def remove_property(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        left = dict(self.topics.properties(topic))
+        left.pop(request.query.get("key", ""), None)
+        await self.durable(lambda done: self.topics.set_properties(topic, left, done))
+        return done_answer()
+
+    async def permissions(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        auth = self._auth(topic)
+        return answer({**auth["namespace_auth"], **auth["destination_auth"].get(str(topic), {})})
+
+    async def grant(self, request: web.Request) -> web.Response:
+        topic = self.existing(request)
+        actions = words(AUTH_ACTIONS)("actions", await body(request))
+        auth = self._auth(topic)
+        auth["destination_auth"].setdefault(str(topic), {})[part(request, "role")] = actions
+        await self._set_auth(topic, auth)
+        return done_answer()
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        topic, role = self.existing(request), part(request, "role")
+        auth = self._auth(topic)
+        if auth["destination_auth"].get(str(topic), {}).pop(role, None) is None:
+            raise AdminError(412, f"Permissions are not set at the topic level for {role} on {topic}")
+        await self._set_auth(topic, auth)
+        return done_answer()
+
+    def _auth(self, topic: TopicName) -> dict[str, Any]:
+        kept = self.namespaces.document(topic.tenant, topic.namespace)["auth_policies"]
+        for kind in ("namespace_auth", "destination_auth"):
+            kept.setdefault(kind, {})
+        return kept  # type: ignore[no-any-return]
+
+    async def _set_auth(self, topic: TopicName, auth: dict[str, Any]) -> None:
+        await self.durable(
+            lambda done: self.namespaces.set_policy(
+                topic.tenant, topic.namespace, "auth_policies", auth, done
+            )
+        )
+
+
+def _position_json(text: str) -> dict[str, int]:
+    ledger, _, entry = text.partition(":")
+    return {"ledgerId": int(ledger), "entryId": int(entry)}

@@ -1,0 +1,81 @@
+"""The broker inside a program."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from geminga.broker.embedded import embedded
+from geminga.errors import AlreadyClosed, InvalidConfiguration, NotAStore
+
+
+def test_ready_fast_and_named() -> None:
+    began = time.perf_counter()
+    with embedded() as broker:
+        took = time.perf_counter() - began
+        assert broker.service_url.startswith("pulsar://127.0.0.1:")
+        assert broker.admin_url.startswith("http://127.0.0.1:")
+        assert broker.settings.memory
+        assert "running" in repr(broker)
+    assert "closed" in repr(broker)
+    assert took < 2.0, "300 ms on an idle machine; this bound only catches disasters on a busy one"
+
+
+def test_the_web_server_comes_with_its_first_request() -> None:
+    with embedded() as broker:
+        with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health", timeout=20) as answer:
+            assert answer.read() == b"ok"
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+            assert b"pulsar_topics_count" in answer.read()
+
+
+def test_no_web_server() -> None:
+    with embedded(web_port=None) as broker:
+        assert broker.admin_url == ""
+
+
+def test_errors_reach_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="keepalive_seconds"):
+        embedded(keepalive_seconds=-1)
+    with pytest.raises(TypeError, match="no_such_setting"):
+        embedded(no_such_setting=1)
+    foreign = tmp_path / "documents"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("not a store")
+    with pytest.raises(NotAStore):
+        embedded(foreign)
+    assert (foreign / "thesis.txt").read_text() == "not a store"
+
+
+def test_several_at_once() -> None:
+    with embedded() as first, embedded() as second:
+        assert first.service_url != second.service_url
+
+
+def test_closed_brokers_give_no_client() -> None:
+    broker = embedded()
+    broker.close()
+    with pytest.raises(AlreadyClosed):
+        broker.client()
+
+
+def test_it_can_be_dropped_and_collected() -> None:
+    broker = embedded(web_port=None)
+    broker.close()
+    del broker
+    gc.collect()
+
+
+def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
+    folder = str(tmp_path / "s")
+    program = f"from geminga.broker.embedded import embedded; b = embedded({folder!r}); print(b.service_url)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
+    assert ended.returncode == 0, ended.stderr
+    with embedded(tmp_path / "s"):
+        pass

@@ -1,0 +1,147 @@
+"""The broker as a process: start line, promises, exit codes, signals, speed of the first answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from geminga.broker.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES
+
+PROGRAM = """
+import sys
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.standalone import run
+sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
+"""
+
+
+class Process:
+    def __init__(self, **settings: object) -> None:
+        values = {"port": 0, "web_port": 0, **settings}
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, repr(values)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def first_line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.popen.send_signal(number)
+        out, err = self.popen.communicate(timeout=30)
+        return self.popen.returncode, out, err
+
+
+@pytest.fixture
+def started() -> Iterator[list[Process]]:
+    processes: list[Process] = []
+    yield processes
+    for process in processes:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.communicate()
+
+
+def addresses(line: str) -> tuple[str, str]:
+    words = line.split()
+    return next(w for w in words if w.startswith("pulsar://")), next(
+        w for w in words if w.startswith("http://")
+    )
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_start_serve_stop(started: list[Process], tmp_path: Path, number: int) -> None:
+    process = Process(data_dir=str(tmp_path / "s"))
+    started.append(process)
+    service, web = addresses(process.first_line())
+    with socket.create_connection(("127.0.0.1", port_of(service)), 5):
+        pass
+    with urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=20) as answer:
+        assert answer.read() == b"ok"
+    code, out, err = process.end(number)
+    assert code == 0, err
+    assert SYNC_PROMISES["always"] in out
+    assert "everything receipted is kept" in out
+    assert "WARNING" not in err
+
+
+@pytest.mark.parametrize("sync", ["interval", "never"])
+def test_a_weaker_sync_is_said_loudly(started: list[Process], tmp_path: Path, sync: str) -> None:
+    process = Process(data_dir=str(tmp_path / "s"), sync=sync, web_port=None)
+    started.append(process)
+    process.first_line()
+    code, _, err = process.end()
+    assert code == 0
+    assert f"WARNING: sync {sync}" in err
+    assert "power cut" in err
+
+
+def test_memory_is_said_loudly(started: list[Process]) -> None:
+    process = Process(memory=True, web_port=None)
+    started.append(process)
+    assert "in memory" in process.first_line()
+    assert "WARNING: kept in memory only" in process.end()[2]
+
+
+def test_a_port_in_use(started: list[Process]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = Process(memory=True, port=port)
+        started.append(process)
+        _, err = process.popen.communicate(timeout=30)
+        assert process.popen.returncode == EXIT_USAGE
+        assert f"port {port} is in use" in err
+        assert "Traceback" not in err
+
+
+def test_a_store_that_another_process_holds(started: list[Process], tmp_path: Path) -> None:
+    first = Process(data_dir=str(tmp_path / "s"), web_port=None)
+    started.append(first)
+    first.first_line()
+    second = Process(data_dir=str(tmp_path / "s"), web_port=None)
+    started.append(second)
+    _, err = second.popen.communicate(timeout=30)
+    assert second.popen.returncode == EXIT_STORE
+    assert str(tmp_path / "s") in err
+    assert "Traceback" not in err
+    assert first.end()[0] == 0
+
+
+def test_a_folder_that_is_no_store(started: list[Process], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    process = Process(data_dir=str(tmp_path), web_port=None)
+    started.append(process)
+    _, err = process.popen.communicate(timeout=30)
+    assert process.popen.returncode == EXIT_STORE
+    assert "Traceback" not in err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_first_answer_and_memory(started: list[Process], tmp_path: Path) -> None:
+    """The goals are 0.5 s and 80 MB; the bounds here leave room for a busy machine."""
+    began = time.perf_counter()
+    process = Process(data_dir=str(tmp_path / "s"))
+    started.append(process)
+    service, web = addresses(process.first_line())
+    with socket.create_connection(("127.0.0.1", port_of(service)), 5):
+        answered = time.perf_counter() - began
+    urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=20).close()
+    with open(f"/proc/{process.popen.pid}/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert answered < 5.0
+    assert resident < 100_000_000
+    assert process.end()[0] == 0

@@ -1,0 +1,78 @@
+"""Fixtures: our broker in this process, the official client against it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
+
+from geminga.broker.embedded import EmbeddedBroker, embedded  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "witness" in item.path.parts:
+            item.add_marker(pytest.mark.witness)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded(failover_delay_seconds=0.1, batch_index_ack=True) as running:
+        yield running
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Any]]:
+    """``connect(service_url, **options)``: an official client that is quiet, does not hang, and is closed."""
+    made = []
+
+    def new(service_url: str, **options: Any) -> Any:
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        settings = {"operation_timeout_seconds": 10, "logger": logger, **options}
+        made.append(pulsar.Client(service_url, **settings))
+        return made[-1]
+
+    yield new
+    for official in made:
+        with contextlib.suppress(pulsar.AlreadyClosed):
+            official.close()
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker, connect: Callable[..., Any]) -> Any:
+    return connect(broker.service_url)
+
+
+@pytest.fixture
+def other_client(broker: EmbeddedBroker, connect: Callable[..., Any]) -> Any:
+    return connect(broker.service_url)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Callable[..., Any]:
+    """``admin("PUT", "persistent/public/default/t/partitions", 3)`` -> the JSON answer, or None."""
+
+    def call(method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            f"{broker.admin_url}/admin/v2/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            raw = answer.read()
+        return json.loads(raw) if raw else None
+
+    return call

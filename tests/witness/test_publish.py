@@ -1,0 +1,245 @@
+"""What the official client publishes comes back byte for byte."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pulsar
+import pytest
+
+PAYLOADS = [b"", b"x", b"hello", bytes(range(256)), b"z" * 100_000]
+COMPRESSIONS = [
+    pulsar.CompressionType.NONE,
+    pulsar.CompressionType.LZ4,
+    pulsar.CompressionType.ZLib,
+    pulsar.CompressionType.ZSTD,
+    pulsar.CompressionType.SNAPPY,
+]
+
+
+def drain(consumer: Any, count: int, timeout_millis: int = 5000) -> list[Any]:
+    found = []
+    for _ in range(count):
+        message = consumer.receive(timeout_millis=timeout_millis)
+        consumer.acknowledge(message)
+        found.append(message)
+    return found
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS, ids=str)
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+def test_payloads_come_back(client: Any, topic: str, compression: Any, batching: bool) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(
+        topic, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=5
+    )
+    for payload in PAYLOADS:
+        producer.send_async(payload, lambda result, _id: None)
+    producer.flush()
+    assert [m.data() for m in drain(consumer, len(PAYLOADS))] == PAYLOADS
+
+
+def test_metadata_comes_back(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, producer_name="named", properties={"who": "me"})
+    producer.send(
+        b"v",
+        properties={"a": "1", "ü": "ö"},
+        partition_key="key",
+        ordering_key="order",
+        event_timestamp=1_700_000_000_123,
+        sequence_id=17,
+    )
+    (message,) = drain(consumer, 1)
+    assert message.properties() == {"a": "1", "ü": "ö"}
+    assert message.partition_key() == "key"
+    assert message.ordering_key() == "order"
+    assert message.event_timestamp() == 1_700_000_000_123
+    assert message.producer_name() == "named"
+    assert message.topic_name() == topic
+    assert abs(message.publish_timestamp() - time.time() * 1000) < 60_000
+    assert producer.last_sequence_id() == 17
+
+
+def test_many_batches_in_order(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", receiver_queue_size=100)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
+    )
+    results: list[Any] = []
+    for index in range(5000):
+        producer.send_async(str(index).encode(), lambda result, _id: results.append(result))
+    producer.flush()
+    found = [int(m.data()) for m in drain(consumer, 5000)]
+    assert found == list(range(5000))
+    assert results == [pulsar.Result.Ok] * 5000
+
+
+def test_message_ids_grow_and_match(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    sent = [producer.send(str(index).encode()) for index in range(5)]
+    got = [m.message_id() for m in drain(consumer, 5)]
+    assert [(i.ledger_id(), i.entry_id()) for i in sent] == [(i.ledger_id(), i.entry_id()) for i in got]
+    assert got == sorted(got)
+
+
+def test_chunked_messages(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    payload = bytes(range(256)) * 50_000
+    producer.send(payload)
+    producer.send(b"after")
+    first, second = drain(consumer, 2, 20_000)
+    assert first.data() == payload
+    assert second.data() == b"after"
+
+
+def test_too_large_a_message_is_refused_and_the_producer_lives(client: Any, topic: str) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    with pytest.raises(pulsar.MessageTooBig):
+        producer.send(b"x" * (6 * 1024 * 1024))
+    producer.send(b"ok")
+
+
+def test_delayed_delivery_on_a_shared_subscription(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    began = time.monotonic()
+    producer.send(b"late", deliver_after=timedelta(milliseconds=800))
+    producer.send(b"early")
+    assert consumer.receive(timeout_millis=3000).data() == b"early"
+    assert consumer.receive(timeout_millis=5000).data() == b"late"
+    assert time.monotonic() - began >= 0.75
+
+
+def test_partitioned_topic_round_robin_and_keys(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    admin("PUT", topic.replace("://", "/") + "/partitions", 3)
+    assert len(client.get_topic_partitions(topic)) == 3
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(
+        topic,
+        message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+        batching_enabled=False,
+    )
+    for index in range(30):
+        producer.send(str(index).encode())
+    for index in range(30):
+        producer.send(b"k", partition_key=f"key-{index % 5}")
+    places: dict[str, set[int]] = {}
+    plain = set()
+    for message in drain(consumer, 60):
+        partition = message.message_id().partition()
+        if message.partition_key():
+            places.setdefault(message.partition_key(), set()).add(partition)
+        else:
+            plain.add(partition)
+    assert plain == {0, 1, 2}
+    assert len(places) == 5
+    assert all(len(partitions) == 1 for partitions in places.values())
+
+
+def test_json_schema(client: Any, topic: str) -> None:
+    from pulsar.schema import Integer, JsonSchema, Record, String
+
+    class Flight(Record):  # type: ignore[misc]
+        tail = String()
+        delay = Integer()
+
+    producer = client.create_producer(topic, schema=JsonSchema(Flight))
+    consumer = client.subscribe(
+        topic, "s", schema=JsonSchema(Flight), initial_position=pulsar.InitialPosition.Earliest
+    )
+    producer.send(Flight(tail="N12345", delay=-3))
+    message = consumer.receive(timeout_millis=5000)
+    assert message.value().tail == "N12345"
+    assert message.value().delay == -3
+
+
+def test_an_incompatible_schema_is_refused(client: Any, topic: str) -> None:
+    from pulsar.schema import Integer, JsonSchema, Record, String
+
+    class First(Record):  # type: ignore[misc]
+        value = Integer(required=True)
+
+    class Second(Record):  # type: ignore[misc]
+        value = String(required=True)
+
+    client.create_producer(topic, schema=JsonSchema(First))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=JsonSchema(Second))
+
+
+def test_the_same_producer_name_is_busy(client: Any, other_client: Any, topic: str) -> None:
+    first = client.create_producer(topic, producer_name="one")
+    with pytest.raises(pulsar.ProducerBusy):
+        other_client.create_producer(topic, producer_name="one")
+    first.close()
+    other_client.create_producer(topic, producer_name="one").send(b"x")
+
+
+def test_exclusive_producer(client: Any, other_client: Any, topic: str) -> None:
+    exclusive = pulsar.ProducerAccessMode.Exclusive
+    first = client.create_producer(topic, access_mode=exclusive)
+    first.send(b"1")
+    with pytest.raises(pulsar.ProducerBusy):
+        other_client.create_producer(topic)
+    with pytest.raises(pulsar.ProducerFenced):
+        other_client.create_producer(topic, access_mode=exclusive)
+    first.close()
+    other_client.create_producer(topic, access_mode=exclusive).send(b"2")
+
+
+def test_wait_for_exclusive(client: Any, other_client: Any, topic: str) -> None:
+    first = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
+    made: list[Any] = []
+
+    def wait() -> None:
+        mode = pulsar.ProducerAccessMode.WaitForExclusive
+        made.append(other_client.create_producer(topic, access_mode=mode))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    waiting.join(0.5)
+    assert not made
+    first.close()
+    waiting.join(10)
+    assert made
+    made[0].send(b"mine")
+
+
+def test_exclusive_with_fencing_takes_over(client: Any, other_client: Any, topic: str) -> None:
+    first = client.create_producer(
+        topic, access_mode=pulsar.ProducerAccessMode.Exclusive, send_timeout_millis=3000
+    )
+    first.send(b"1")
+    second = other_client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing)
+    second.send(b"2")
+    with pytest.raises(pulsar.PulsarException):
+        first.send(b"3")
+    reader = other_client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [reader.read_next(timeout_millis=3000).data() for _ in range(2)] == [b"1", b"2"]
+
+
+def test_publishing_with_several_producers_at_once(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", receiver_queue_size=5000)
+    producers = [client.create_producer(topic, batching_enabled=n % 2 == 0) for n in range(4)]
+
+    def publish(number: int) -> None:
+        for index in range(200):
+            producers[number].send_async(f"{number}-{index}".encode(), lambda result, _id: None)
+        producers[number].flush()
+
+    threads = [threading.Thread(target=publish, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [m.data().decode() for m in drain(consumer, 800)]
+    for number in range(4):
+        own = [int(text.split("-")[1]) for text in found if text.startswith(f"{number}-")]
+        assert own == list(range(200))

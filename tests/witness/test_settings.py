@@ -1,0 +1,116 @@
+"""Broker settings and policies as the official client feels them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from geminga.broker.embedded import EmbeddedBroker, embedded
+
+
+def test_an_unknown_topic_without_auto_creation(connect: Callable[..., Any], topic: str) -> None:
+    with embedded(auto_create_topics=False) as broker:
+        client = connect(broker.service_url)
+        with pytest.raises(pulsar.TopicNotFound):
+            client.create_producer(topic)
+        with pytest.raises(pulsar.TopicNotFound):
+            client.subscribe(topic, "s")
+
+
+def test_an_unknown_namespace(client: Any) -> None:
+    with pytest.raises(pulsar.TopicNotFound):
+        client.create_producer("persistent://public/nowhere/t")
+
+
+def test_partitions_are_created_by_policy(connect: Callable[..., Any], topic: str) -> None:
+    with embedded(auto_create_topic_kind="partitioned", auto_create_partitions=3) as broker:
+        client = connect(broker.service_url)
+        client.create_producer(topic).send(b"x")
+        assert len(client.get_topic_partitions(topic)) == 3
+
+
+def test_deduplication_keeps_one_copy(
+    client: Any, connect: Callable[..., Any], broker: EmbeddedBroker, topic: str, admin: Callable[..., Any]
+) -> None:
+    admin("PUT", topic.replace("://", "/"), {})
+    admin("POST", topic.replace("://", "/") + "/deduplicationEnabled", True)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
+    for sequence_id in (1, 2, 2, 1, 3):
+        producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
+    producer.close()
+    again = client.create_producer(topic, producer_name="p", batching_enabled=False)
+    assert again.last_sequence_id() == 3
+    again.send(b"3", sequence_id=3)
+    again.send(b"4", sequence_id=4)
+    assert [consumer.receive(timeout_millis=5000).data() for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=300)
+
+
+def test_message_ttl_expires(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    admin("PUT", "namespaces/public/ttl", {})
+    name = topic.replace("default", "ttl")
+    client.subscribe(name, "s").close()
+    client.create_producer(name).send(b"old")
+    path = name.replace("://", "/")
+    time.sleep(1.1)
+    admin("POST", f"{path}/subscription/s/expireMessages/1")
+    assert admin("GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+def test_terminated_topics_take_no_more(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, send_timeout_millis=3000)
+    producer.send(b"last")
+    admin("POST", topic.replace("://", "/") + "/terminate")
+    with pytest.raises(pulsar.PulsarException):
+        producer.send(b"too late")
+    with pytest.raises(pulsar.TopicTerminated):
+        client.create_producer(topic)
+    assert consumer.receive(timeout_millis=5000).data() == b"last"
+
+
+def test_unload_disconnects_nobody_for_long(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    producer.send(b"before")
+    admin("PUT", topic.replace("://", "/") + "/unload")
+    producer.send(b"after")
+    found = set()
+    while len(found) < 2:
+        message = consumer.receive(timeout_millis=8000)
+        consumer.acknowledge(message)
+        found.add(message.data())
+    assert found == {b"before", b"after"}
+
+
+def test_reset_cursor_over_rest(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for index in range(5):
+        producer.send(str(index).encode())
+    for _ in range(5):
+        consumer.acknowledge(consumer.receive(timeout_millis=5000))
+    path = topic.replace("://", "/")
+    admin("POST", f"{path}/subscription/s/resetcursor/{int(time.time() * 1000) - 60_000}")
+    assert [consumer.receive(timeout_millis=8000).data() for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_http_service_url(broker: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+    client = connect(broker.admin_url)
+    consumer = client.subscribe(topic, "s")
+    client.create_producer(topic).send(b"over http lookup")
+    assert consumer.receive(timeout_millis=5000).data() == b"over http lookup"
+
+
+def test_non_persistent_topics(client: Any, topic: str) -> None:
+    name = topic.replace("persistent://", "non-persistent://")
+    consumer = client.subscribe(name, "s")
+    producer = client.create_producer(name)
+    producer.send(b"now or never")
+    assert consumer.receive(timeout_millis=5000).data() == b"now or never"
