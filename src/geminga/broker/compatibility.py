@@ -65,7 +65,7 @@ def _incompatible(reason: str) -> Refused:
 
 
 def _type_text(schema: pb.Schema) -> str:
-    return pb.Schema.Type.Name(schema.type).upper()  # type: ignore[arg-type]
+    return pb.Schema.Type.Name(schema.type).upper()
 
 
 def _parse(data: bytes) -> Any:

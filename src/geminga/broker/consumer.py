@@ -28,11 +28,36 @@ class Consumer:
     """
 
     __slots__ = (
-        "ack_count", "active", "batch_average", "blocked", "bytes_out", "connected_since_ms", "consumer_id",
-        "end_notified", "epoch", "flow_count", "key_shared", "last_acked_ms", "last_consumed_ms", "last_flow_ms",
-        "metadata", "messages_out", "name", "pending", "permits", "priority", "rates", "redelivered", "send_epoch",
-        "session", "subscription", "type", "unacked_messages", "unacked_messages_max", "write",
-    )  # fmt: skip
+        "ack_count",
+        "active",
+        "batch_average",
+        "blocked",
+        "bytes_out",
+        "connected_since_ms",
+        "consumer_id",
+        "end_notified",
+        "epoch",
+        "flow_count",
+        "key_shared",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "messages_out",
+        "metadata",
+        "name",
+        "pending",
+        "permits",
+        "priority",
+        "rates",
+        "redelivered",
+        "send_epoch",
+        "session",
+        "subscription",
+        "type",
+        "unacked_messages",
+        "unacked_messages_max",
+        "write",
+    )
 
     def __init__(
         self,
@@ -84,7 +109,7 @@ class Consumer:
 
     @property
     def type_name(self) -> str:
-        return pb.CommandSubscribe.SubType.Name(self.type)  # type: ignore[arg-type]
+        return pb.CommandSubscribe.SubType.Name(self.type)
 
     @property
     def ready(self) -> bool:

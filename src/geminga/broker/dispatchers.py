@@ -456,7 +456,7 @@ class SharedDispatcher(_Reading):
                     return False
                 at += 1
                 continue
-            for entry, messages in found:
+            for entry, _ in found:
                 if not consumer.ready or self.blocked:
                     self._give_back(offsets[at:])
                     return True

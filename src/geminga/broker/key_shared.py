@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING
 from geminga.broker.dispatchers import DELAYED_MAX, ENTRIES_PER_TURN_MAX, SharedDispatcher, head_of
 from geminga.broker.refusal import Refused
 from geminga.broker.selectors import (
-    AutoSplitSelector, ConsistentHashSelector, Range, Selector, StickySelector,
-)  # fmt: skip
+    AutoSplitSelector,
+    ConsistentHashSelector,
+    Range,
+    Selector,
+    StickySelector,
+)
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -249,7 +249,7 @@ class ManagedLedger:
         return [(entry, -1) for entry in entries]
 
     def skip_gap(self, offset: int) -> int:
-        """``offset``, or the next one that exists if entries are missing there (trimmed, or lost unsynced)."""
+        """``offset``, or the next one that exists if entries are missing there."""
         offset = max(offset, self.start)
         segment = self.segment_of(offset)
         if segment is None or offset < segment.end:

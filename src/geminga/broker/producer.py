@@ -20,10 +20,27 @@ class Producer:
     """``pending`` counts entries that were taken in and are not reported yet."""
 
     __slots__ = (
-        "access_mode", "bytes_in", "chunked", "connected_since_ms", "encrypted", "epoch", "messages_in",
-        "metadata", "name", "on_drained", "pending", "producer_id", "rates", "removed", "schema_version", "session",
-        "topic", "topic_epoch", "user_provided_name", "write",
-    )  # fmt: skip
+        "access_mode",
+        "bytes_in",
+        "chunked",
+        "connected_since_ms",
+        "encrypted",
+        "epoch",
+        "messages_in",
+        "metadata",
+        "name",
+        "on_drained",
+        "pending",
+        "producer_id",
+        "rates",
+        "removed",
+        "schema_version",
+        "session",
+        "topic",
+        "topic_epoch",
+        "user_provided_name",
+        "write",
+    )
 
     def __init__(
         self,
@@ -66,7 +83,7 @@ class Producer:
 
     @property
     def access_mode_name(self) -> str:
-        return pb.ProducerAccessMode.Name(self.access_mode)  # type: ignore[arg-type]
+        return pb.ProducerAccessMode.Name(self.access_mode)
 
     def taken(self, messages: int, size: int) -> None:
         """An entry was handed to the store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from geminga.broker import answers
+from geminga.broker.nonpersistent import NonPersistentTopic
 from geminga.broker.producer import Producer
 from geminga.broker.refusal import Refused, Violation
 from geminga.broker.registry import AnyTopic, parse_topic
@@ -117,7 +118,7 @@ def _check_topic(topic: AnyTopic, body: pb.CommandProducer) -> None:
 
 def _create_initial_subscription(topic: AnyTopic, name: str) -> None:
     """Messages published before the first consumer (of a dead letter topic) are not to be missed."""
-    if name in topic.subscriptions or not topic.persistent:
+    if isinstance(topic, NonPersistentTopic) or name in topic.subscriptions:
         return
     if not topic.policies.auto_create_subscriptions:
         raise Refused(
@@ -164,7 +165,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     if frame.txnid_most_bits or frame.txnid_least_bits:
         producer.error(highest or frame.sequence_id, pb.NotAllowedError, "Transactions are not enabled.")
         return
-    producer.topic.publish(producer, frame)  # type: ignore[arg-type]
+    producer.topic.publish(producer, frame)
 
 
 def on_close_producer(session: Session, command: pb.BaseCommand) -> None:

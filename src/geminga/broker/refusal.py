@@ -18,7 +18,7 @@ class Refused(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{pb.ServerError.Name(self.code)}: {self.reason}"  # type: ignore[arg-type]
+        return f"{pb.ServerError.Name(self.code)}: {self.reason}"
 
 
 class Violation(Exception):

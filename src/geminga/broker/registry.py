@@ -242,9 +242,9 @@ class LoadedTopics:
     def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
         for topic in list(self._loaded.values()):
             name = topic.name
-            if name.namespace_name == namespace and (base is None or name.base == base):
-                if self._namespaces.exists(name.tenant, name.namespace):
-                    topic.policies_changed()
+            meant = name.namespace_name == namespace and (base is None or name.base == base)
+            if meant and self._namespaces.exists(name.tenant, name.namespace):
+                topic.policies_changed()
 
 
 def partitioned_key(name: TopicName) -> str:

@@ -44,7 +44,7 @@ class Schemas:
         value = self._store.get(key)
         if value is None:
             return []
-        found = []
+        found: list[pb.Schema] = []
         for part in (value.base, *value.deltas):
             reader = RecordReader(part, f"schemas of {name.base}")
             while reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from geminga.broker.refusal import Refused
@@ -171,7 +172,7 @@ class StickySelector(Generic[C]):
                     pb.ConsumerAssignError,
                     f"Invalid hash range {start}..{end}: allowed are ranges inside 0..{SLOTS - 1}",
                 )
-        for (_, end), (start, _) in zip(new, new[1:], strict=False):
+        for (_, end), (start, _) in pairwise(new):
             if start <= end:
                 raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not overlap.")
         for start, end in new:

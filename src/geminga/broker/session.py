@@ -288,7 +288,7 @@ class Session:
 
 
 def _name(kind: int) -> str:
-    return pb.BaseCommand.Type.Name(kind)  # type: ignore[arg-type]
+    return pb.BaseCommand.Type.Name(kind)
 
 
 def _on_ping(session: Session, command: pb.BaseCommand) -> None:

@@ -6,7 +6,7 @@ compaction, transactions) are there with the value that says "nothing".
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from geminga.broker.consumer import Consumer
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 def iso_time(milliseconds: int) -> str:
     """``2026-11-21T00:46:42.051Z``"""
-    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -58,7 +58,7 @@ _COMPACTION: Json = {
 def topic_stats(topic: Topic | NonPersistentTopic) -> Json:
     """``GET .../stats`` of one topic."""
     subscriptions = {
-        name: _subscription_stats(subscription) for name, subscription in sorted(topic.subscriptions.items())
+        name: _subscription_stats(topic.subscriptions[name]) for name in sorted(topic.subscriptions)
     }
     publishers = [_publisher_stats(producer) for producer in topic.access.producers.values()]
     messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())

@@ -24,7 +24,7 @@ KEY_SHARED = pb.CommandSubscribe.Key_Shared
 
 
 def type_name(number: int) -> str:
-    return pb.CommandSubscribe.SubType.Name(number)  # type: ignore[arg-type]
+    return pb.CommandSubscribe.SubType.Name(number)
 
 
 class Subscription:

@@ -65,7 +65,7 @@ class Topic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self._pending: deque[tuple[Producer | None, int, int, int, int, int, int]] = deque()
+        self._pending: deque[tuple[Producer, int, int, int, int, int]] = deque()
         self._appended = self._entry_done
         self._load_cursors()
         self.policies_changed()
@@ -147,7 +147,7 @@ class Topic:
         self.messages_in += messages
         self.bytes_in += size
         producer.taken(messages, size)
-        self._pending.append((producer, sequence_id, highest, checked, offset, size, messages))
+        self._pending.append((producer, sequence_id, highest, checked, offset, size))
 
     def _is_encrypted(self, producer: Producer, frame: SendFrame) -> bool:
         try:
@@ -191,34 +191,32 @@ class Topic:
         if producer.pending:
             # The store runs callbacks in the order of the calls: an empty slot in our own queue keeps
             # the place, and the entry before it answers for both.
-            self._pending.append((producer, frame.sequence_id, frame.highest_sequence_id, -2, -1, 0, 0))
+            self._pending.append((producer, frame.sequence_id, frame.highest_sequence_id, -2, -1, 0))
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 
     def _entry_done(self, error: StoreError | None) -> None:
         """The store reports on the oldest pending entry."""
-        producer, sequence_id, highest, checked, offset, size, messages = self._pending.popleft()
+        producer, sequence_id, highest, checked, offset, size = self._pending.popleft()
         ledger = self.ledger
         if error is None:
             ledger.confirmed = offset + 1
             self.broker.ready_topics[self] = None
-        if self.dedup is not None and checked >= 0 and producer is not None:
+        if self.dedup is not None and checked >= 0:
             if error is None:
                 self.dedup.stored(producer.name, checked)
             else:
                 self.dedup.failed(producer.name)
-        if producer is not None:
-            if error is None:
-                ledger_id, entry_id = ledger.position(offset)
-                producer.receipt(sequence_id, highest, ledger_id, entry_id)
-            else:
-                producer.error(highest or sequence_id, pb.PersistenceError, str(error))
-            producer.settled(size)
+        if error is None:
+            ledger_id, entry_id = ledger.position(offset)
+            producer.receipt(sequence_id, highest, ledger_id, entry_id)
+        else:
+            producer.error(highest or sequence_id, pb.PersistenceError, str(error))
+        producer.settled(size)
         pending = self._pending
         while pending and pending[0][3] == -2:
             waiting = pending.popleft()
-            if waiting[0] is not None:
-                waiting[0].receipt(waiting[1], waiting[2], -1, -1)
+            waiting[0].receipt(waiting[1], waiting[2], -1, -1)
 
     @property
     def last_sequence_id(self) -> Callable[[str], int]:
