@@ -55,6 +55,11 @@ class LoopThread:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def thread(self) -> threading.Thread:
+        """The I/O thread: no blocking call may be made on it."""
+        return self._thread
+
     def check(self) -> None:
         """Raises `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""
         if self.forked:

@@ -97,6 +97,10 @@ class AckTracker:
                 del self._batches[next(iter(self._batches))]
         return acks
 
+    def known_batch(self, key: EntryKey) -> EntryAcks | None:
+        """The state of a batch that was delivered and is not done, None for any other entry."""
+        return self._batches.get(key)
+
     def chunked(self, key: EntryKey, chunk_ids: list[EntryKey]) -> None:
         """A chunked message is acknowledged by all its chunks; ``key`` is the last one's."""
         self._chunked[key] = chunk_ids

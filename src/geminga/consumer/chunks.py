@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from geminga.wire.metadata import text
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
 
 Buffer = bytes | bytearray | memoryview
 EntryKey = tuple[int, int]

@@ -19,13 +19,14 @@ from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.commands import ACK_INDIVIDUAL, encode_ack
 from geminga.consumer.dead_letters import is_dead
 from geminga.consumer.flow import FlowControl, Release
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
 from geminga.consumer.negative_acks import NegativeAcks
-from geminga.consumer.opening import EntryOpener, Opened
+from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_end, seek_ack_set, start_filter
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.state import Event, State, next_state
+from geminga.consumer.unbatching import InvalidEntry
 from geminga.errors import PulsarException
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
@@ -127,8 +128,11 @@ class ConsumerCore:
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
         """Set by the shell while it is attached to a connection."""
-        self._output: list[bytes] = []
-        self._events: list[ConsumerEvent] = []
+        self.output: list[bytes] = []
+        """Frames to send, in order; see `take_output`."""
+        self.events: list[ConsumerEvent] = []
+        self.shell: Any = None
+        """Whoever drives this core; messages find their way back through it."""
         self._first_subscribe = True
         self._start = settings.start_message_id
         self._start_inclusive = settings.start_message_id_inclusive
@@ -180,7 +184,7 @@ class ConsumerCore:
         """The connection is lost or the broker closed the consumer: unread messages will come again."""
         self.state = next_state(self.state, Event.DETACHED)
         self.new_request_id = None
-        self._output.clear()
+        self.output.clear()
         self._aside.clear()
         unread = self._take_back()
         self._remember_position(unread)
@@ -202,8 +206,8 @@ class ConsumerCore:
             if isinstance(item, Message):
                 if item._release is not None:
                     releases.append(item._release)
-            elif item.release:
-                releases += [release for _, release in item.release]
+            else:
+                releases += [release for _, release in item.releases]
         self.flow.taken_back(releases)
         return unread
 
@@ -260,15 +264,9 @@ class ConsumerCore:
         """An inner chunk, a marker, or an entry that cannot be read: its permits go back."""
         key = (frame.ledger_id, frame.entry_id)
         if opened.invalid is not None:
-            error = opened.invalid
-            self._output.append(
-                encode_ack(
-                    self.consumer_id, ACK_INDIVIDUAL, [(*key, ())], validation_error=error.validation_error
-                )
-            )
-            self._events.append(EntryRefused(key, error, True))
+            self._refuse_invalid(key, opened.invalid)
         elif opened.undecryptable is not None:
-            self._events.append(EntryRefused(key, opened.undecryptable, False))
+            self.events.append(EntryRefused(key, opened.undecryptable, False))
         self._drop(opened.permits)
 
     def _drop(self, permits: int) -> None:
@@ -296,12 +294,12 @@ class ConsumerCore:
         return [index for index in range(count) if flags[index]]
 
     def _queue_messages(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
-        if entry.starts is None:
-            messages = [Message(entry, -1)]
+        if wanted is None and entry.starts is not None:
+            messages = [Message(entry, index) for index in range(entry.count)]
         else:
-            messages = [Message(entry, index) for index in (range(entry.count) if wanted is None else wanted)]
+            messages = messages_of(entry)
         if is_dead(entry.redelivery_count, self.settings.dead_letter_policy):
-            self._events.append(DeadLettered(messages, self.flow.set_aside(permits)))
+            self.events.append(DeadLettered(messages, self.flow.set_aside(permits)))
             return
         body = entry.body
         assert body is not None
@@ -317,11 +315,48 @@ class ConsumerCore:
         if wanted is not None and entry.acks is not None:
             entry.ack_set = entry.acks.ack_set()
         delivered = entry.count if wanted is None else len(wanted)
-        entry.release = self.flow.arrived(delivered, len(entry.raw))
+        entry.releases = self.flow.arrived(delivered, len(entry.raw))
         if permits > delivered:
             self._drop(permits - delivered)
         self._last_queued = (entry, -1)
         self.queue.add((entry,), 1)
+
+    def explode(self, entry: ReceivedEntry) -> list[Message]:
+        """The messages of an entry that was queued whole; none when it cannot be read, which is reported.
+
+        The last message carries the entry's permits.
+        """
+        try:
+            for index in open_whole(entry, self.settings.message_bytes_max):
+                if entry.acks is not None:
+                    entry.acks.settle(index)
+        except InvalidEntry as error:
+            self.refuse_entry(entry, error)
+            return []
+        messages = messages_of(entry)
+        for _, release in entry.releases[:-1]:
+            self.flow.released(release)
+        if entry.releases:
+            if messages:
+                messages[-1]._release = entry.releases[-1][1]
+            else:
+                self.flow.released(entry.releases[-1][1])
+        return messages
+
+    def refuse_entry(self, entry: ReceivedEntry, error: InvalidEntry) -> None:
+        """An entry that was queued whole turned out to be unreadable: acknowledge it so."""
+        key = (entry.ledger_id, entry.entry_id)
+        self._refuse_invalid(key, error)
+        for _, release in entry.releases:
+            self.flow.released(release)
+        self._grant()
+
+    def _refuse_invalid(self, key: EntryKey, error: InvalidEntry) -> None:
+        ids = [(*key, ())]
+        self.output.append(
+            encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=error.validation_error)
+        )
+        self.events.append(EntryRefused(key, error, True))
 
     def command(self, command: pb.BaseCommand) -> None:
         """Any other command addressed to this consumer."""
@@ -334,13 +369,13 @@ class ConsumerCore:
 
                 error = from_server(response.error, response.message)
             if tokens:
-                self._events.append(AcksSettled(tokens, error))
+                self.events.append(AcksSettled(tokens, error))
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
             self.is_active = command.active_consumer_change.is_active
-            self._events.append(ActiveChanged(self.is_active))
+            self.events.append(ActiveChanged(self.is_active))
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
             self.reached_end = True
-            self._events.append(EndOfTopic())
+            self.events.append(EndOfTopic())
 
     # --- permits ---------------------------------------------------------------------------------
 
@@ -363,7 +398,7 @@ class ConsumerCore:
         if self.state is State.READY:
             grant = self.flow.take_grant()
             if grant:
-                self._output.append(encode_flow(self.consumer_id, grant))
+                self.output.append(encode_flow(self.consumer_id, grant))
 
     # --- acknowledgements ------------------------------------------------------------------------
 
@@ -417,9 +452,9 @@ class ConsumerCore:
         if self.state not in (State.READY, State.SEEKING, State.CLOSING):
             return
         frames, settled = self.acks.flush(self.new_request_id)
-        self._output += frames
+        self.output += frames
         if settled:
-            self._events.append(AcksSettled(settled))
+            self.events.append(AcksSettled(settled))
 
     def flush_acks(self) -> None:
         """Send what is pending without waiting for the grouping time."""
@@ -465,7 +500,7 @@ class ConsumerCore:
         self.negative_acks.clear()
         self.ack_timeout.clear()
         epoch = None if self.settings.individual_only else self.epoch
-        self._output.append(encode_command(commands.redeliver(self.consumer_id, (), epoch)))
+        self.output.append(encode_command(commands.redeliver(self.consumer_id, (), epoch)))
         self._grant()
 
     def _redeliver(self, keys: list[EntryKey]) -> None:
@@ -476,7 +511,7 @@ class ConsumerCore:
             return
         for start in range(0, len(keys), REDELIVER_IDS_MAX):
             part = keys[start : start + REDELIVER_IDS_MAX]
-            self._output.append(encode_command(commands.redeliver(self.consumer_id, part, None)))
+            self.output.append(encode_command(commands.redeliver(self.consumer_id, part, None)))
 
     def dead_letters_settled(self, event: DeadLettered, published: bool, now: float) -> None:
         """The messages of ``event`` are in the dead letter topic, or could not be published."""
@@ -512,7 +547,7 @@ class ConsumerCore:
         self.ack_timeout.clear()
         tokens = self.acks.forget()
         if tokens:
-            self._events.append(AcksSettled(tokens))
+            self.events.append(AcksSettled(tokens))
         if isinstance(target, MessageId):
             self._start, self._start_inclusive = target, self.settings.start_message_id_inclusive
         elif not self.settings.durable:
@@ -579,11 +614,11 @@ class ConsumerCore:
 
     def take_output(self) -> list[bytes]:
         """The frames to send, in order."""
-        output, self._output = self._output, []
+        output, self.output = self.output, []
         return output
 
     def take_events(self) -> list[ConsumerEvent]:
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from geminga.ids import MessageId
-from geminga.wire.metadata import text
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
 
 if TYPE_CHECKING:
     from geminga.consumer.flow import Release
@@ -83,23 +83,28 @@ _TO_DIGITS = bytes([ord("0"), ord("1")]) + bytes(254)
 class ReceivedEntry:
     """One entry as the broker delivered it.
 
-    ``raw`` is the entry from its ``0x0e01`` magic on; ``body`` the decrypted and decompressed payload,
-    None while it has not been opened. For a batch ``starts`` holds the place of every message's size
-    prefix in ``body`` and the end of the body; for a single message it is None.
+    ``raw`` is the entry from its ``0x0e01`` magic on; ``body`` the decrypted and decompressed payload.
+    An entry that is handed on whole has no ``body`` and no ``metadata`` until someone opens it. For a
+    batch (``batched``, and ``count`` messages) ``starts`` holds the place of every message's size prefix
+    in ``body`` and the end of the body; for a single message it is None.
     """
 
     __slots__ = (
-        "ack_set", "acks", "body", "chunk_ids", "count", "entry_id", "epoch", "ledger_id",
-        "metadata", "origin", "raw", "redelivery_count", "release", "starts",
+        "ack_set", "acks", "batched", "body", "chunk_ids", "count", "entry_id",
+        "ledger_id", "metadata", "origin", "raw", "redelivery_count", "releases", "starts",
     )  # fmt: skip
+
+    _release: ClassVar[bool] = True
+    """An entry in the receive queue is never a `Message` that could be handed out as it is."""
 
     def __init__(
         self,
         origin: Origin,
         ledger_id: int,
         entry_id: int,
-        metadata: pb.MessageMetadata,
+        metadata: pb.MessageMetadata | None,
         *,
+        batched: bool = False,
         raw: Buffer | None = None,
         body: Buffer | None = None,
         starts: list[int] | None = None,
@@ -112,7 +117,8 @@ class ReceivedEntry:
         self.origin = origin
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        self.metadata = metadata
+        self.metadata: Any = metadata
+        self.batched = batched
         self.raw = raw
         self.body = body
         self.starts = starts
@@ -121,11 +127,7 @@ class ReceivedEntry:
         self.ack_set = ack_set
         self.acks = acks
         self.chunk_ids = chunk_ids
-        self.release: list[tuple[int, Release]] | None = None
-
-    @property
-    def is_batch(self) -> bool:
-        return self.metadata.HasField("num_messages_in_batch")
+        self.releases: list[tuple[int, Release]] = []
 
     def message_id(self, index: int) -> MessageId:
         """The id of the message at ``index`` (-1 for a single message)."""
@@ -136,6 +138,16 @@ class ReceivedEntry:
             self.origin.partition, self.ledger_id, self.entry_id, index,
             batch_size=self.count if index >= 0 else 0, first_chunk=first_chunk, topic=self.origin.topic,
         )  # fmt: skip
+
+
+def messages_of(entry: ReceivedEntry) -> list[Message]:
+    """The unacknowledged messages of an opened entry."""
+    if entry.starts is None:
+        return [Message(entry, -1)]
+    acks = entry.acks
+    if acks is None or acks.remaining == entry.count:
+        return [Message(entry, index) for index in range(entry.count)]
+    return [Message(entry, index) for index, unacked in enumerate(acks.flags) if unacked]
 
 
 class Origin:
@@ -173,6 +185,15 @@ class Message:
         index = self._index
         start = starts[index]
         return bytes(body[start + 4 + _read_size(body, start)[0] : starts[index + 1]])
+
+    def size_bytes(self) -> int:
+        """Bytes of the payload."""
+        entry = self._entry
+        assert entry.body is not None
+        if entry.starts is None:
+            return len(entry.body)
+        start = entry.starts[self._index]
+        return entry.starts[self._index + 1] - start - 4 - int(_read_size(entry.body, start)[0])
 
     def value(self) -> Any:
         """The payload as the consumer's schema decodes it; the bytes themselves without a schema."""

@@ -21,7 +21,7 @@ from geminga.consumer.unbatching import (
 )
 from geminga.errors import CorruptPayload, CryptoError
 from geminga.wire.frames import MessageFrame
-from geminga.wire.metadata import build_entry, checksum_matches, parse_entry
+from geminga.wire.metadata import build_entry, checksum_matches, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Buffer = bytes | bytearray | memoryview
@@ -68,13 +68,33 @@ class EntryOpener:
         """Everything that can be said about one MESSAGE without knowing the consumer's state."""
         opened = Opened()
         try:
-            self._open(frame, opened, now, now_ms)
+            if not (self.whole and self._pass_whole(frame, opened)):
+                self._open(frame, opened, now, now_ms)
         except InvalidEntry as error:
             opened.entry = None
             opened.invalid = error
         except CryptoError as error:
             opened.undecryptable = error
         return opened
+
+    def _pass_whole(self, frame: MessageFrame, opened: Opened) -> bool:
+        """An entry that its reader will check and decode; False when it has to be opened here."""
+        raw = frame.entry
+        try:
+            head = peek_entry(raw)
+        except CorruptPayload as error:
+            raise InvalidEntry(BATCH_DESERIALIZE_ERROR, str(error)) from error
+        if head.encrypted or head.num_chunks > 1 or head.marker_type is not None:
+            return False
+        count = head.num_messages if head.is_batch else 1
+        if not 0 < count <= BATCH_COUNT_MAX:
+            raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"{count} messages announced in a batch")
+        opened.permits = _charged(frame, count)
+        opened.entry = ReceivedEntry(
+            self._origin, frame.ledger_id, frame.entry_id, None, batched=head.is_batch,
+            raw=raw, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
+        )  # fmt: skip
+        return True
 
     def _open(self, frame: MessageFrame, opened: Opened, now: float, now_ms: int) -> None:
         raw = frame.entry
@@ -89,16 +109,13 @@ class EntryOpener:
         count = metadata.num_messages_in_batch if batched else 1
         if not 0 < count <= BATCH_COUNT_MAX:
             raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"{count} messages announced in a batch")
-        opened.permits = count
-        if frame.ack_set:
-            # Acknowledged positions of a batch are not charged (framing.md section 7).
-            opened.permits = min(count, sum((word & _U64).bit_count() for word in frame.ack_set))
+        opened.permits = _charged(frame, count)
         key = (frame.ledger_id, frame.entry_id)
         if metadata.HasField("marker_type"):
             opened.acknowledge.append(key)
             return
         entry = ReceivedEntry(
-            self._origin, frame.ledger_id, frame.entry_id, metadata,
+            self._origin, frame.ledger_id, frame.entry_id, metadata, batched=batched,
             raw=raw, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
         payload: Buffer = parsed.payload
@@ -107,6 +124,7 @@ class EntryOpener:
             if plain is None:
                 entry.body = bytes(payload)
                 entry.count = 1
+                entry.batched = False
                 opened.entry = entry
                 return
             payload = plain
@@ -121,7 +139,7 @@ class EntryOpener:
             entry.raw = None
         if self.whole:
             if entry.raw is None:
-                entry.raw = _plain_entry(metadata, payload)
+                entry.raw = build_entry(plain_metadata(metadata).SerializeToString(), payload)
         else:
             open_entry(entry, payload, self._bytes_max, opened.compacted_out)
         opened.entry = entry
@@ -146,7 +164,7 @@ def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int, compacted_
     Raises `InvalidEntry`.
     """
     body = open_payload(entry.metadata, payload, bytes_max)
-    if entry.is_batch:
+    if entry.batched:
         entry.starts, removed = split_batch(body, entry.count)
         compacted_out += removed
     entry.body = body
@@ -155,8 +173,32 @@ def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int, compacted_
 _U64 = (1 << 64) - 1
 
 
-def _plain_entry(metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-    """An entry without encryption and chunking, for whoever decodes entries whole."""
+def open_whole(entry: ReceivedEntry, bytes_max: int) -> list[int]:
+    """Open an entry that was passed on whole; returns the indexes removed by compaction.
+
+    Raises `InvalidEntry`.
+    """
+    assert entry.raw is not None
+    compacted_out: list[int] = []
+    try:
+        parsed = parse_entry(entry.raw, verify=True)
+    except CorruptPayload as error:
+        kind = CHECKSUM_MISMATCH if _checksum_wrong(entry.raw) else BATCH_DESERIALIZE_ERROR
+        raise InvalidEntry(kind, str(error)) from error
+    entry.metadata = parsed.metadata
+    open_entry(entry, parsed.payload, bytes_max, compacted_out)
+    return compacted_out
+
+
+def _charged(frame: MessageFrame, count: int) -> int:
+    """The permits of an entry: acknowledged positions of a batch cost none (framing.md section 7)."""
+    if not frame.ack_set:
+        return count
+    return min(count, sum((word & _U64).bit_count() for word in frame.ack_set))
+
+
+def plain_metadata(metadata: pb.MessageMetadata) -> pb.MessageMetadata:
+    """The metadata of an entry after decryption and chunk assembly."""
     plain = pb.MessageMetadata()
     plain.CopyFrom(metadata)
     for field_name in (
@@ -164,7 +206,7 @@ def _plain_entry(metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
         "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id",
     ):  # fmt: skip
         plain.ClearField(field_name)
-    return build_entry(plain.SerializeToString(), payload)
+    return plain
 
 
 def _checksum_wrong(raw: Buffer) -> bool:

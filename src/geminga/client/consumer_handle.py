@@ -1,0 +1,351 @@
+"""The shell of one `ConsumerCore`: its connection, its timer, its answers. Runs on the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from geminga.client.core import ClientCore
+from geminga.client.driver import HandleDriver
+from geminga.client.pool import BrokerConnection
+from geminga.consumer import commands
+from geminga.consumer.core import (
+    AcksSettled,
+    ActiveChanged,
+    ConsumerCore,
+    ConsumerEvent,
+    DeadLettered,
+    EndOfTopic,
+    EntryRefused,
+)
+from geminga.consumer.flow import Release
+from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.settings import ConsumerSettings
+from geminga.consumer.state import State
+from geminga.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    NotConnected,
+    PulsarException,
+    ServerReportedError,
+    Timeout,
+    TransientError,
+    UsageError,
+)
+from geminga.ids import MessageId
+from geminga.wire.frames import MESSAGE, Frame, encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+logger = logging.getLogger("geminga")
+
+CLOSE_TIMEOUT_SECONDS = 5.0
+"""How long closing waits for the broker's answer; the consumer is closed here in any case."""
+
+
+class ConsumerHandle:
+    """One subscription on one topic or partition, kept connected by a `HandleDriver`.
+
+    ``on_dead_letters`` publishes dead messages; ``on_failure`` is told when reconnecting was given up.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        settings: ConsumerSettings,
+        *,
+        topic: str,
+        partition: int,
+        subscription: str,
+        consumer_name: str,
+        queue: ReceiveQueue,
+        queue_size: int,
+        on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None] | None = None,
+        on_failure: Callable[[ConsumerHandle, Exception], None] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.consumer = ConsumerCore(
+            settings, topic=topic, subscription=subscription, consumer_id=core.new_consumer_id(),
+            consumer_name=consumer_name, queue=queue, partition=partition, queue_size=queue_size,
+        )  # fmt: skip
+        self.consumer.shell = self
+        self.driver = HandleDriver(core, self)
+        self._core = core
+        self._on_dead_letters = on_dead_letters
+        self._on_failure = on_failure
+        self._connection: BrokerConnection | None = None
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._seek_answer: asyncio.Future[None] | None = None
+        self._attached: asyncio.Future[None] | None = None
+
+    # --- Handle: what the driver calls -----------------------------------------------------------
+
+    async def attach(self, connection: BrokerConnection) -> None:
+        """Subscribe on ``connection``. A seek that is under way is waited for: it decides the position."""
+        if self._seek_answer is not None:
+            await asyncio.wait([self._seek_answer], timeout=self._core.settings.operation_timeout_seconds)
+        consumer = self.consumer
+        request_id = connection.new_request_id()
+        command = consumer.subscribe(request_id)
+        connection.add_consumer(consumer.consumer_id, self)
+        try:
+            await connection.request(command, request_id, self._core.settings.operation_timeout_seconds)
+        except BaseException as error:
+            consumer.refused()
+            if not isinstance(error, PulsarException) or isinstance(error, Timeout):
+                # The broker may still create the consumer: it must not stay there.
+                self._say_close(connection)
+            raise
+        self._connection = connection
+        consumer.new_request_id = connection.new_request_id
+        consumer.subscribed(self._core.now())
+        self.flush()
+        if self._attached is not None and not self._attached.done():
+            self._attached.set_result(None)
+
+    def on_frame(self, frame: Frame) -> None:
+        if frame.type == MESSAGE:
+            self.consumer.receive(frame, self._core.now(), self._core.now_ms())  # type: ignore[arg-type]
+        else:
+            self.consumer.command(frame.command)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._core.loop.call_soon(self.flush)
+
+    def on_detached(self, error: Exception | None) -> None:
+        self._connection = None
+        self.consumer.disconnected(self._core.now())
+        self.flush()
+
+    def is_terminal(self, error: Exception) -> bool:
+        """What the broker refuses for good. A busy subscription is not: after a lost connection the broker
+        may take a while to notice that our own old consumer is gone."""
+        if isinstance(error, ConsumerBusy):
+            return False
+        if isinstance(error, (ServerReportedError, UsageError)):
+            return not error.retriable
+        return False
+
+    def on_failed(self, error: Exception) -> None:
+        self._connection = None
+        self.consumer.failed(error)
+        self._settle_all(error)
+        self.flush()
+        if self._attached is not None and not self._attached.done():
+            self._attached.set_exception(error)
+            self._attached.exception()
+        if self._on_failure is not None:
+            self._on_failure(self, error)
+
+    # --- output ----------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """`flush` at the end of this loop turn, once."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._core.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what the core wants to say, handle its events, and set the timer."""
+        self._flush_scheduled = False
+        consumer = self.consumer
+        while consumer.events:
+            for event in consumer.take_events():
+                self._handle(event)
+        if consumer.output:
+            output = consumer.take_output()
+            if self._connection is not None:
+                self._connection.write_many(output)  # type: ignore[arg-type]
+        deadline = consumer.next_deadline()
+        if deadline is not None and deadline < self._timer_at:
+            self._arm(deadline)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._core.loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        state = self.consumer.state
+        if state in (State.CLOSED, State.FAILED):
+            return
+        if state is not State.READY:
+            # What is due waits for the connection; the reconnect sends it.
+            return
+        self.consumer.tick(self._core.now())
+        self.flush()
+
+    def _handle(self, event: ConsumerEvent) -> None:
+        if isinstance(event, AcksSettled):
+            for token in event.tokens:
+                _settle_token(token, event.error)
+        elif isinstance(event, DeadLettered):
+            if self._on_dead_letters is None:
+                self.consumer.dead_letters_settled(event, False, self._core.now())
+            else:
+                self._on_dead_letters(self, event)
+        elif isinstance(event, EntryRefused):
+            fate = "acknowledged as unreadable" if event.acknowledged else "left unacknowledged"
+            logger.warning("entry %s:%s of %s is %s: %s", *event.key, self.topic, fate, event.error)
+        elif isinstance(event, ActiveChanged):
+            logger.info(
+                "%s is %s consumer of %s on %s", self.consumer.consumer_name,
+                "now the active" if event.is_active else "not the active",
+                self.consumer.subscription, self.topic,
+            )  # fmt: skip
+        elif isinstance(event, EndOfTopic):
+            logger.info("%s is terminated and read to its end by %s", self.topic, self.consumer.subscription)
+
+    def _settle_all(self, error: Exception) -> None:
+        for token in self.consumer.acks.forget():
+            _settle_token(token, error)
+
+    # --- what the consumer of this package calls -------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return self.consumer.state in (State.READY, State.SEEKING)
+
+    def released(self, release: Release) -> None:
+        """A message that carried permits was taken."""
+        self.consumer.released(release)
+        self.flush_soon()
+
+    def _require_connection(self, what: str) -> BrokerConnection:
+        if self.consumer.error is not None:
+            raise self.consumer.error
+        if self.consumer.state in (State.CLOSING, State.CLOSED):
+            raise AlreadyClosed("the consumer is closed")
+        if self._connection is None:
+            raise NotConnected(f"{what} needs a connection, and {self.topic} is reconnecting")
+        return self._connection
+
+    async def connected_within(self, timeout: float) -> None:
+        """Wait for the subscription to stand. Raises `NotConnected`, or why it failed."""
+        if self.connected:
+            return
+        if self.consumer.error is not None:
+            raise self.consumer.error
+        if self._attached is None or self._attached.done():
+            self._attached = self._core.loop.create_future()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._attached), timeout)
+        except TimeoutError as error:
+            if isinstance(error, PulsarException):
+                raise
+            raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s") from None
+
+    async def seek(self, target: MessageId | int) -> None:
+        """Move the subscription. Returns when the broker has moved it and the consumer is back."""
+        timeout = self._core.settings.operation_timeout_seconds
+        await self.connected_within(timeout)
+        connection = self._require_connection("seek")
+        request_id = connection.new_request_id()
+        command = self.consumer.begin_seek(target, request_id)
+        self.flush()
+        answer = self._seek_answer = self._core.loop.create_future()
+        try:
+            await connection.request(command, request_id, timeout)
+        except BaseException:
+            self.consumer.seek_failed(self._core.now(), self._core.now_ms())
+            raise
+        else:
+            self.consumer.seek_done()
+            # The broker has disconnected the consumer: there is nothing to wait for.
+            self.driver.reconnect_now()
+        finally:
+            self._seek_answer = None
+            answer.set_result(None)
+            self.flush()
+        await self.connected_within(timeout)
+
+    async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
+        """The topic's last message (entry -1 when empty) and the subscription's mark-delete position."""
+        timeout = self._core.settings.operation_timeout_seconds
+        deadline = self._core.now() + timeout
+        while True:
+            await self.connected_within(max(0.0, deadline - self._core.now()))
+            connection = self._require_connection("asking for the last message id")
+            request_id = connection.new_request_id()
+            command = commands.get_last_message_id(self.consumer.consumer_id, request_id)
+            try:
+                answer = await connection.request(command, request_id, max(0.0, deadline - self._core.now()))
+            except TransientError:
+                if self._core.now() >= deadline or self._core.closed:
+                    raise
+                await asyncio.sleep(0.05)
+                continue
+            body = answer.getLastMessageIdResponse
+            last = MessageId.from_wire(body.last_message_id, partition=self.partition, topic=self.topic)
+            marked = None
+            if body.HasField("consumer_mark_delete_position"):
+                marked = MessageId.from_wire(body.consumer_mark_delete_position, topic=self.topic)
+            return last, marked
+
+    async def unsubscribe(self, force: bool = False) -> None:
+        """Remove the subscription from the topic; the consumer ends with it."""
+        await self.connected_within(self._core.settings.operation_timeout_seconds)
+        connection = self._require_connection("unsubscribe")
+        self.consumer.begin_close()
+        self.flush()
+        request_id = connection.new_request_id()
+        command = commands.unsubscribe(self.consumer.consumer_id, request_id, force=force)
+        try:
+            await connection.request(command, request_id, self._core.settings.operation_timeout_seconds)
+        except ServerReportedError:
+            self.consumer.close_failed()
+            raise
+        except BaseException:
+            await self._finish()
+            raise
+        await self._finish()
+
+    async def close(self) -> None:
+        """Send what is pending, tell the broker, and end; always succeeds. A second call does nothing."""
+        if self.consumer.state is State.CLOSED:
+            return
+        attached = self.consumer.begin_close()
+        self.flush()
+        connection = self._connection
+        try:
+            if attached and connection is not None and not connection.closed:
+                request_id = connection.new_request_id()
+                command = commands.close_consumer(self.consumer.consumer_id, request_id)
+                await connection.request(command, request_id, CLOSE_TIMEOUT_SECONDS)
+        except PulsarException as error:
+            logger.debug("closing the consumer of %s: %s", self.topic, error)
+        finally:
+            await self._finish()
+
+    async def _finish(self) -> None:
+        await self.driver.close()
+        self._connection = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.consumer.closed()
+        self._settle_all(AlreadyClosed("the consumer was closed before the broker's receipt"))
+
+    def _say_close(self, connection: BrokerConnection) -> None:
+        if not connection.closed:
+            command: pb.BaseCommand = commands.close_consumer(
+                self.consumer.consumer_id, connection.new_request_id()
+            )
+            connection.write(encode_command(command))
+
+
+def _settle_token(token: Any, error: Exception | None) -> None:
+    """Tokens are futures; one whose waiter gave up is done already."""
+    if not token.done():
+        if error is None:
+            token.set_result(None)
+        else:
+            token.set_exception(error)
+            token.exception()

@@ -1,0 +1,189 @@
+"""Raw entries from a fixed position: what Spark tasks and other readers of columns use.
+
+No message is decoded here, and no position is kept on the broker: the subscription is not durable and
+ends with the reader. Chunked messages come as one entry, with the id of their last chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from geminga.client.columnar_consumer import raw_entry
+from geminga.client.consumer import AsyncConsumer
+from geminga.client.core import ClientCore
+from geminga.client.reader import AsyncReader, reader_subscription
+from geminga.client.topic_set import TopicSet
+from geminga.config import check_int, check_seconds
+from geminga.consumer.flow import Release
+from geminga.consumer.message import ReceivedEntry
+from geminga.consumer.settings import ConsumerSettings, ReaderSettings
+from geminga.errors import AlreadyClosed, OperationNotSupported
+from geminga.ids import MessageId
+from geminga.wire.metadata import RawEntry
+
+if TYPE_CHECKING:
+    from geminga.client.sync import Client
+
+QUEUE_SIZE_DEFAULT = 200_000
+"""Messages asked for ahead."""
+QUEUE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
+"""Bytes that may wait to be read, judged by the average entry."""
+
+
+class EntryReader:
+    """Reads the entries of one topic or partition, for threads. Made by `open`.
+
+    Entries are not checked: `geminga.wire.columnar.decode_entries` verifies their checksums.
+    """
+
+    def __init__(self, client: Client, consumer: AsyncConsumer, start: MessageId, inclusive: bool) -> None:
+        from geminga.client.consumer import Consumer
+
+        self._runtime = client.runtime
+        self._inner = consumer
+        self._consumer = Consumer(client.runtime, consumer)
+        self._reader = AsyncReader(consumer, start, inclusive)
+        self._last: ReceivedEntry | None = None
+
+    @classmethod
+    def open(
+        cls,
+        client: Client,
+        topic: str,
+        start: MessageId,
+        *,
+        inclusive: bool = True,
+        queue_size: int = QUEUE_SIZE_DEFAULT,
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        subscription_role_prefix: str | None = None,
+    ) -> EntryReader:
+        """A reader of ``topic`` (a partition, or a topic without partitions) from ``start`` on.
+
+        The entry of ``start`` is the first one (the one after it, unless ``inclusive``); an index into its
+        batch shows in the ``ack_set`` of the `RawEntry`. ``queue_size``: messages asked for ahead;
+        ``queue_bytes_max``: bytes that may wait.
+        """
+        check_int("queue_size", queue_size, 1)
+        check_int("queue_bytes_max", queue_bytes_max, 1)
+        consumer = client.runtime.call(
+            _open(client.core, topic, start, inclusive, queue_size, queue_bytes_max, subscription_role_prefix)
+        )
+        return cls(client, consumer, start, inclusive)
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic()
+
+    def read(self, max_entries: int = 1000, timeout: float | None = None) -> list[RawEntry]:
+        """The next entries, in order: those that are there, at most ``max_entries``.
+
+        Waits for the first one, at most ``timeout`` seconds (None: without limit); an empty list when none
+        came. Raises `AlreadyClosed`, or why the topic cannot be read any more.
+        """
+        check_int("max_entries", max_entries, 1)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        items = self._inner.queue.items
+        if not items and not self._wait(timeout):
+            return []
+        entries: list[RawEntry] = []
+        releases: list[Release] = []
+        last: Any = None
+        pop = items.popleft
+        while len(entries) < max_entries:
+            try:
+                item = pop()
+            except IndexError:
+                break
+            entries.append(raw_entry(item))
+            releases += [release for _, release in item.releases]
+            last = item
+        if last is not None:
+            self._last = last
+        if releases:
+            self._runtime.post(self._release, releases)
+        return entries
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Until the queue holds something; False when the time is over."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if self._consumer.wait_for_items(left):
+                return True
+            if left is not None and left <= 0:
+                return False
+
+    def _release(self, releases: list[Release]) -> None:
+        for release in releases:
+            release.owner.shell.released(release)  # type: ignore[attr-defined]
+        if self._last is not None:
+            # Keeps the broker's figures of the reader's place right.
+            self._last.origin.consumer.acknowledge_entry_through(self._last, self._inner.core.now())
+
+    def last_message_id(self) -> MessageId:
+        """The id of the topic's last message now; its entry id is -1 when the topic is empty."""
+        return self._runtime.call(self._inner.get_last_message_id())
+
+    def has_message_available(self) -> bool:
+        """Whether `read` would return entries without waiting for a new publication."""
+        last = self._last
+        if last is None or self._inner.queue.items:
+            return self._runtime.call(self._reader.has_message_available())
+        newest = self.last_message_id()
+        return (newest.ledger_id, newest.entry_id) > (last.ledger_id, last.entry_id)
+
+    def seek(self, position: MessageId | int) -> None:
+        """Go on at another message, or at a publish time in milliseconds since 1970."""
+        self._runtime.call(self._reader.seek(position))
+        self._last = None
+
+    def close(self) -> None:
+        """End the reader; nothing of it stays on the broker. A second call does nothing."""
+        with contextlib.suppress(AlreadyClosed):
+            if not self._runtime.closed and not self._runtime.forked:
+                self._runtime.call(self._close())
+
+    async def _close(self) -> None:
+        await self._inner.close()
+
+    def __enter__(self) -> EntryReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _open(
+    core: ClientCore,
+    topic: str,
+    start: MessageId,
+    inclusive: bool,
+    queue_size: int,
+    queue_bytes_max: int,
+    subscription_role_prefix: str | None,
+) -> AsyncConsumer:
+    settings = ConsumerSettings(
+        durable=False,
+        start_message_id=start,
+        start_message_id_inclusive=inclusive,
+        receiver_queue_size=queue_size,
+        receiver_queue_bytes_max=queue_bytes_max,
+        force_topic_creation=False,
+    )
+    random_hex = f"{core.random.getrandbits(40):010x}"
+    names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
+    topics = TopicSet(core, topic)
+    parts = await topics.current()
+    if len(parts) != 1:
+        raise OperationNotSupported(f"{topic} has {len(parts)} partitions: open a reader for each of them")
+    consumer = AsyncConsumer(core, topics, reader_subscription(names, random_hex), random_hex, settings)
+    consumer.group.whole_entries = True
+    await consumer.open()
+    core.register(consumer)
+    return consumer

@@ -1,0 +1,251 @@
+"""The handles of one consumer: a topic, the partitions of several topics, or what a pattern matches.
+
+The parts are looked for again from time to time: new partitions and newly matching topics are
+subscribed to from their beginning, since all of their messages are newer than the consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from geminga.client.consumer_handle import ConsumerHandle
+from geminga.client.core import ClientCore
+from geminga.client.topic_set import Part, TopicSet
+from geminga.consumer.core import ConsumerCore, DeadLettered
+from geminga.consumer.message import Message
+from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.seek import is_end
+from geminga.consumer.settings import ConsumerSettings, InitialPosition
+from geminga.errors import NotConnected, OperationNotSupported, PulsarException, TopicNotFound
+from geminga.ids import MessageId, TopicName
+
+logger = logging.getLogger("geminga")
+
+
+class HandleGroup:
+    """Opens, finds and closes the handles. ``handles`` maps the full topic name to its handle."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        topics: TopicSet,
+        settings: ConsumerSettings,
+        *,
+        subscription: str,
+        consumer_name: str,
+        queue: ReceiveQueue,
+        on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None],
+        on_failure: Callable[[ConsumerHandle, Exception], None],
+    ) -> None:
+        self.handles: dict[str, ConsumerHandle] = {}
+        self.whole_entries = False
+        """Handles queue entries as they are, for readers of columns."""
+        self._core = core
+        self._topics = topics
+        self._settings = settings
+        self._subscription = subscription
+        self._consumer_name = consumer_name
+        self._queue = queue
+        self._on_dead_letters = on_dead_letters
+        self._on_failure = on_failure
+        self._watcher: asyncio.Task[None] | None = None
+        self._only: ConsumerHandle | None = None
+
+    # --- opening and growing ---------------------------------------------------------------------
+
+    async def open(self, timeout: float | None = None) -> None:
+        """Subscribe to all parts that exist now. All or none: the first error closes the others."""
+        await self._add(await self._topics.current(), self._settings, timeout)
+        if self._topics.can_grow:
+            self._watcher = self._core.loop.create_task(self._watch())
+
+    async def _add(
+        self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None = None
+    ) -> None:
+        if self._topics.pattern is not None:
+            # A topic that vanished between the list and here must not come back because of us.
+            settings = dataclasses.replace(settings, force_topic_creation=False)
+        share = self._share(len(self.handles) + len(parts))
+        added = {part.topic: self._make(part, settings, share) for part in parts}
+        results = await asyncio.gather(
+            *(handle.driver.start(timeout) for handle in added.values()), return_exceptions=True
+        )
+        errors = []
+        for (topic, handle), result in zip(list(added.items()), results, strict=True):
+            if isinstance(result, TopicNotFound) and self._topics.pattern is not None:
+                await added.pop(topic).close()
+            elif isinstance(result, BaseException):
+                errors.append(result)
+                logger.debug("subscribing to %s failed: %s", handle.topic, result)
+        if errors:
+            await asyncio.gather(*(handle.close() for handle in added.values()))
+            raise errors[0]
+        self.handles.update(added)
+        self._changed()
+
+    def _make(self, part: Part, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
+        handle = ConsumerHandle(
+            self._core, settings, topic=part.topic, partition=part.partition,
+            subscription=self._subscription, consumer_name=self._consumer_name, queue=self._queue,
+            queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
+        )  # fmt: skip
+        handle.consumer.opener.whole = self.whole_entries
+        return handle
+
+    def receive_whole_entries(self) -> None:
+        """From now on entries are queued as they are."""
+        if not self.whole_entries:
+            self.whole_entries = True
+            for handle in self.handles.values():
+                handle.consumer.opener.whole = True
+
+    def _share(self, parts: int) -> int:
+        """Each part's share of the receive queue (algorithms.md section 9)."""
+        size = self._settings.receiver_queue_size
+        if parts <= 1 or size == 0:
+            return size
+        total = self._settings.max_total_receiver_queue_size_across_partitions
+        return max(1, min(size, total // parts))
+
+    def _changed(self) -> None:
+        self._only = next(iter(self.handles.values())) if len(self.handles) == 1 else None
+        share = self._share(len(self.handles))
+        for handle in self.handles.values():
+            if handle.consumer.flow.queue_size != share:
+                handle.consumer.resize_queue(share)
+                handle.flush_soon()
+
+    async def _watch(self) -> None:
+        settings = self._settings
+        period = (
+            settings.auto_update_partitions_seconds
+            if self._topics.pattern is None
+            else settings.pattern_auto_discovery_period
+        )
+        while True:
+            await asyncio.sleep(period)
+            try:
+                await self.refresh()
+            except PulsarException as error:
+                logger.warning("looking for new topics of %s failed: %s", self._topics.text, error)
+
+    async def refresh(self) -> None:
+        """Subscribe to parts that are new; leave topics that no longer match."""
+        parts = await self._topics.current()
+        names = {part.topic for part in parts}
+        new = [part for part in parts if part.topic not in self.handles]
+        settings = self._settings
+        if settings.durable:
+            settings = dataclasses.replace(settings, initial_position=InitialPosition.Earliest)
+        else:
+            settings = dataclasses.replace(settings, start_message_id=MessageId.earliest)
+        if self._topics.pattern is not None:
+            gone = [handle for topic, handle in self.handles.items() if topic not in names]
+            for handle in gone:
+                del self.handles[handle.topic]
+                logger.info("%s is gone: its consumer is closed", handle.topic)
+            await asyncio.gather(*(handle.close() for handle in gone))
+            self._changed()
+        if new:
+            logger.info("new topics for %s: %s", self._subscription, ", ".join(part.topic for part in new))
+            await self._add(new, settings)
+
+    def _failed(self, handle: ConsumerHandle, error: Exception) -> None:
+        self.handles.pop(handle.topic, None)
+        self._changed()
+        if self._topics.pattern is not None and isinstance(error, TopicNotFound):
+            logger.info("%s was deleted: its consumer is closed", handle.topic)
+            return
+        self._on_failure(handle, error)
+
+    # --- finding ---------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.handles) and all(handle.connected for handle in self.handles.values())
+
+    def want_one(self) -> None:
+        """Queue size 0: a receiver waits; every part is asked, as any of them may have the next message."""
+        for handle in self.handles.values():
+            handle.consumer.want_one()
+            handle.flush_soon()
+
+    def by_handle(self, messages: list[Message]) -> Iterable[tuple[ConsumerHandle, list[Message]]]:
+        """Messages by the handle that they came from, in order; without those whose handle is gone."""
+        if self._only is not None:
+            return ((self._only, messages),)
+        runs: dict[ConsumerCore, list[Message]] = {}
+        for message in messages:
+            consumer = message._entry.origin.consumer
+            run = runs.get(consumer)
+            if run is None:
+                runs[consumer] = [message]
+            else:
+                run.append(message)
+        return [
+            (self.handles[consumer.topic], run)
+            for consumer, run in runs.items()
+            if consumer.topic in self.handles
+        ]
+
+    def handle_of_message(self, message: Message) -> ConsumerHandle:
+        """Raises `OperationNotSupported` for a message of another consumer's topic."""
+        topic = message.topic_name()
+        handle = self._only or self.handles.get(topic)
+        if handle is None:
+            raise OperationNotSupported(f"this consumer does not read {topic}")
+        return handle
+
+    def handle_of(self, message_id: MessageId) -> ConsumerHandle:
+        """The part that an id belongs to: by its topic, or by its partition where that is enough.
+
+        Raises `OperationNotSupported` when that cannot be told.
+        """
+        if self._only is not None:
+            return self._only
+        handle = self.handles.get(message_id.topic)
+        if handle is None and not message_id.topic and message_id.partition >= 0:
+            matching = [h for h in self.handles.values() if h.partition == message_id.partition]
+            handle = matching[0] if len(matching) == 1 else None
+        if handle is None and message_id.topic and message_id.partition >= 0:
+            base = TopicName.parse(message_id.topic).base
+            handle = self.handles.get(str(base.partition_name(message_id.partition)))
+        if handle is None:
+            raise OperationNotSupported(
+                f"{message_id} does not tell to which of the {len(self.handles)} topics or partitions it "
+                "belongs: use the message, or the id that it gives"
+            )
+        return handle
+
+    def targets_of(self, target: MessageId | int) -> list[ConsumerHandle]:
+        """The handles that a seek concerns."""
+        if not self.handles:
+            raise NotConnected(f"{self._topics.text} has no topic at the moment")
+        if isinstance(target, MessageId) and not is_end(target):
+            return [self.handle_of(target)]
+        return list(self.handles.values())
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def unsubscribe(self, force: bool) -> None:
+        """Remove the subscription from every part. Raises the first error after all were tried."""
+        await self._stop_watching()
+        results = await asyncio.gather(
+            *(handle.unsubscribe(force) for handle in self.handles.values()), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def close(self) -> None:
+        await self._stop_watching()
+        await asyncio.gather(*(handle.close() for handle in self.handles.values()))
+
+    async def _stop_watching(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait([watcher])

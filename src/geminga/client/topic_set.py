@@ -1,0 +1,108 @@
+"""Which topics a consumer reads: a topic, a list, or all that match a pattern, with their partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from geminga.client.core import ClientCore
+from geminga.consumer.settings import RegexSubscriptionMode
+from geminga.errors import InvalidTopicName
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+_MODES = {
+    RegexSubscriptionMode.PersistentOnly: pb.CommandGetTopicsOfNamespace.PERSISTENT,
+    RegexSubscriptionMode.NonPersistentOnly: pb.CommandGetTopicsOfNamespace.NON_PERSISTENT,
+    RegexSubscriptionMode.AllTopics: pb.CommandGetTopicsOfNamespace.ALL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A topic that is subscribed to as such: a partition, or a topic without partitions (-1)."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """A pattern over the local names of one namespace.
+
+    The text is ``[domain://][tenant/namespace/]regular expression``; it must match a topic's whole local
+    name, without a partition's suffix.
+    """
+
+    namespace: str
+    local: re.Pattern[str]
+
+    @staticmethod
+    def parse(pattern: re.Pattern[str]) -> TopicPattern:
+        """Raises `InvalidTopicName` when tenant and namespace are not plain text."""
+        _, separator, rest = pattern.pattern.partition("://")
+        rest = rest if separator else pattern.pattern
+        parts = rest.split("/", 2)
+        if len(parts) == 1:
+            parts = ["public", "default", *parts]
+        if len(parts) != 3:
+            raise InvalidTopicName(
+                f"pattern {pattern.pattern!r} needs the form [persistent://]tenant/namespace/expression"
+            )
+        tenant, namespace, local = parts
+        TopicName.parse(f"{tenant}/{namespace}/x")
+        return TopicPattern(f"{tenant}/{namespace}", re.compile(local, pattern.flags))
+
+    def matches(self, topic: TopicName) -> bool:
+        return self.local.fullmatch(topic.base.local) is not None
+
+
+class TopicSet:
+    """Answers `current` with the parts there are now; growing partitions and new topics show up later."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        topics: str | Sequence[str] | re.Pattern[str],
+        mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+    ) -> None:
+        self._core = core
+        self._mode = mode
+        self.pattern: TopicPattern | None = None
+        self.topics: list[str] = []
+        if isinstance(topics, re.Pattern):
+            self.pattern = TopicPattern.parse(topics)
+            self.text = topics.pattern
+        else:
+            names = [topics] if isinstance(topics, str) else list(topics)
+            self.topics = list(dict.fromkeys(str(TopicName.parse(name)) for name in names))
+            self.text = ", ".join(self.topics)
+        self.partition_counts: dict[str, int] = {}
+
+    @property
+    def can_grow(self) -> bool:
+        """False for a single topic without partitions: there is nothing to look for again."""
+        return self.pattern is not None or any(self.partition_counts.values())
+
+    async def current(self) -> list[Part]:
+        """The parts in the order of topics and partitions."""
+        if self.pattern is not None:
+            return await self._matching(self.pattern)
+        parts: list[Part] = []
+        for topic in self.topics:
+            name = TopicName.parse(topic)
+            count = 0 if name.partition >= 0 else await self._core.partitions(topic)
+            # Partitions never become fewer; an answer that says so is an error of the moment.
+            count = self.partition_counts[topic] = max(count, self.partition_counts.get(topic, 0))
+            if count == 0:
+                parts.append(Part(topic, name.partition))
+            else:
+                parts += [Part(str(name.partition_name(index)), index) for index in range(count)]
+        return parts
+
+    async def _matching(self, pattern: TopicPattern) -> list[Part]:
+        answer = await self._core.topics_of_namespace(pattern.namespace, _MODES[self._mode])
+        names = [TopicName.parse(text) for text in answer.topics]
+        matching = [name for name in names if not name.local.startswith("__") and pattern.matches(name)]
+        return [Part(str(name), name.partition) for name in sorted(matching, key=str)]
