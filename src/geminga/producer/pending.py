@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from geminga.errors import ProtocolError
-from geminga.ids import to_signed
 from geminga.producer.operation import SendOperation
 
 
@@ -85,6 +84,8 @@ class PendingQueue:
     ) -> SendOperation | None:
         """Take the operation that a receipt settles; None for a late receipt, which is ignored.
 
+        The place is signed (-1:-1 for a duplicate); the highest id is as it travels, 2^64-1 for none.
+
         The rules are the Java client's: a smaller sequence id than the head's belongs to what has timed
         out; a larger one, or another highest id, means that the two sides disagree. Raises
         `ProtocolError` then: the connection must be closed, and everything is sent again.
@@ -102,15 +103,15 @@ class PendingQueue:
             )
         if sequence_id < head.sequence_id:
             return None
-        highest = to_signed(highest_sequence_id)
+        highest = highest_sequence_id - (1 << 64) if highest_sequence_id >= 1 << 63 else highest_sequence_id
         if highest > sequence_id and highest != head.highest_sequence_id:
             raise ProtocolError(
                 f"a receipt for sequence ids {sequence_id}..{highest} came while "
                 f"{head.sequence_id}..{head.highest_sequence_id} were sent"
             )
         self._take_head()
-        head.ledger_id = to_signed(ledger_id)
-        head.entry_id = to_signed(entry_id)
+        head.ledger_id = ledger_id
+        head.entry_id = entry_id
         return head
 
     def find_failed(self, sequence_id: int) -> SendOperation | None:
