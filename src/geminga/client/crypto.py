@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from geminga.config import check_type
+from geminga.consumer.encryption_context import EncryptionContext, EncryptionKey
+
+__all__ = ["CryptoKeyReader", "EncryptionContext", "EncryptionKey"]
 
 
 class CryptoKeyReader:

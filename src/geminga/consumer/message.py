@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from geminga.consumer.encryption_context import EncryptionContext
 from geminga.ids import MessageId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
@@ -280,13 +281,16 @@ class Message:
         """True for a tombstone: a message whose value is null, not empty."""
         return bool(self._own_metadata().null_value)
 
-    def encryption_context(self) -> Any:
-        """The metadata of a message that was delivered encrypted, None for any other.
+    def encryption_context(self) -> EncryptionContext | None:
+        """How an encrypted message was encrypted, None for any other.
 
         See ``ConsumerCryptoFailureAction.CONSUME``.
         """
-        metadata = self._entry.metadata
-        return metadata if len(metadata.encryption_keys) else None
+        entry = self._entry
+        if not entry.metadata.encryption_keys:
+            return None
+        # The raw entry is let go of once its payload is decrypted.
+        return EncryptionContext(entry.metadata, decryption_failed=entry.raw is not None)
 
     def __repr__(self) -> str:
         return f"Message(id={self.message_id()}, topic={self.topic_name()!r})"
