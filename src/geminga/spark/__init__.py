@@ -1,0 +1,39 @@
+"""Pulsar as a Spark data source: ``spark.read.format("pulsar")``, ``readStream``, ``write``, ``writeStream``.
+
+::
+
+    spark = geminga.spark.session()            # or geminga.spark.register(your_session)
+    rows = spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650").load("my-topic")
+
+`geminga.spark.options.OPTIONS` lists the options, `geminga.spark.schema.COLUMNS` the columns. PySpark is
+loaded by the first use of a name of this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
+    from geminga.spark.session import register as register
+    from geminga.spark.session import session as session
+
+_PLACES = {
+    "PulsarDataSource": "geminga.spark.datasource",
+    "register": "geminga.spark.session",
+    "session": "geminga.spark.session",
+}
+
+__all__ = ("PulsarDataSource", "register", "session")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

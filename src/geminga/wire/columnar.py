@@ -41,6 +41,7 @@ __all__ = (
     "EncodedBatch",
     "decode_entries",
     "encode_table",
+    "message_counts",
     "message_schema",
 )
 
@@ -125,6 +126,13 @@ class ChunkCarry:
         self.headless: list[str] = []
         """Places of chunks that were dropped because their message's first chunk was not seen."""
 
+    def copy(self) -> ChunkCarry:
+        """A carry that goes on from here by itself."""
+        other = ChunkCarry(self.limit)
+        other.open = {uuid: list(parts) for uuid, parts in self.open.items()}
+        other.headless = list(self.headless)
+        return other
+
     def add(self, uuid: bytes, chunk_id: int, chunk_count: int, payload: bytes, place: str) -> bytes | None:
         """Take one chunk; returns the whole payload with the last one (algorithms.md section 12)."""
         if chunk_id == 0:
@@ -149,6 +157,33 @@ class ChunkCarry:
         return b"".join(parts)
 
 
+# --- counting -------------------------------------------------------------------------------------
+
+
+def message_counts(entries: Sequence[RawEntry]) -> list[int]:
+    """How many messages each entry announces (1 for a plain message), from its metadata alone.
+
+    Raises `CorruptPayload` for an entry whose metadata is damaged.
+    """
+    if not entries:
+        return []
+    raw = np.frombuffer(b"".join([entry.entry for entry in entries]), np.uint8)
+    counts: list[int] = np.maximum(_heads(entries, raw)[:, _kernels().BATCH_COUNT], 1).tolist()
+    return counts
+
+
+def _heads(entries: Sequence[RawEntry], buffer: Bytes) -> Int64s:
+    """One row of ``columnar_kernels``' head fields an entry; ``buffer`` holds them end to end."""
+    kernels = _kernels()
+    bounds = np.zeros(len(entries) + 1, np.int64)
+    np.cumsum([len(entry.entry) for entry in entries], out=bounds[1:])
+    heads = np.empty((len(entries), kernels.HEAD_FIELDS), np.int64)
+    damaged = kernels.parse_heads(buffer, bounds, heads)
+    if damaged >= 0:
+        raise CorruptPayload(f"{_place(entries[damaged])}: the entry's headers or metadata are damaged")
+    return heads
+
+
 # --- decoding ------------------------------------------------------------------------------------
 
 
@@ -162,12 +197,7 @@ class _Decoder:
         self.chunks = chunks
         self.raw = b"".join([entry.entry for entry in entries])
         self.buffer: Bytes = np.frombuffer(self.raw, np.uint8)
-        self.bounds: Int64s = np.zeros(len(entries) + 1, np.int64)
-        np.cumsum([len(entry.entry) for entry in entries], out=self.bounds[1:])
-        self.heads: Int64s = np.empty((len(entries), self.kernels.HEAD_FIELDS), np.int64)
-        damaged = self.kernels.parse_heads(self.buffer, self.bounds, self.heads)
-        if damaged >= 0:
-            raise CorruptPayload(f"{_place(entries[damaged])}: the entry's headers or metadata are damaged")
+        self.heads = _heads(entries, self.buffer)
 
     def verify(self) -> None:
         """Check every CRC32C; an entry without one is taken as it is."""

@@ -1,0 +1,203 @@
+"""Columns of the source and the sink: names, Spark types, and their way from and to Arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from geminga.config import suggestion
+from geminga.errors import InvalidConfiguration, InvalidMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the source: its Spark type, its message column, and other types it can be read as."""
+
+    kind: DataType
+    message_column: str
+    also: tuple[DataType, ...] = ()
+
+
+_TEXT_MAP = MapType(StringType(), StringType(), True)
+
+COLUMNS: dict[str, Column] = {
+    "value": Column(BinaryType(), "value", (StringType(),)),
+    "__key": Column(BinaryType(), "key_bytes", (StringType(),)),
+    "__topic": Column(StringType(), "topic"),
+    "__messageId": Column(BinaryType(), "message_id"),
+    "__publishTime": Column(TimestampType(), "publish_time"),
+    "__eventTime": Column(TimestampType(), "event_time"),
+    "__messageProperties": Column(_TEXT_MAP, "properties"),
+    "__orderingKey": Column(BinaryType(), "ordering_key"),
+    "__sequenceId": Column(LongType(), "sequence_id"),
+    "__producerName": Column(StringType(), "producer_name"),
+    "__partition": Column(IntegerType(), "partition"),
+    "__ledgerId": Column(LongType(), "ledger_id"),
+    "__entryId": Column(LongType(), "entry_id"),
+    "__batchIndex": Column(IntegerType(), "batch_index"),
+}
+"""Every column that the source has. The first seven, those of the Scala connector, are the default."""
+
+DEFAULT_COLUMNS = tuple(COLUMNS)[:7]
+
+_ALWAYS_PRESENT = frozenset(COLUMNS) - {"value", "__key", "__eventTime", "__orderingKey"}
+
+
+def _known(name: str) -> str:
+    """The column's own spelling; Spark's names are case-insensitive by default."""
+    for known in COLUMNS:
+        if known.lower() == name.lower():
+            return known
+    allowed = ", ".join(COLUMNS)
+    raise InvalidConfiguration(f"no column {name!r}{suggestion(name, COLUMNS)}; the source has {allowed}")
+
+
+def source_schema(columns: Sequence[str] | None) -> StructType:
+    """The schema for the option ``columns``, or the default one."""
+    names = DEFAULT_COLUMNS if columns is None else tuple(_known(name) for name in columns)
+    if not names:
+        raise InvalidConfiguration("option columns names no column")
+    if len(set(names)) < len(names):
+        raise InvalidConfiguration(f"option columns names a column twice: {', '.join(names)}")
+    return StructType([StructField(name, COLUMNS[name].kind, True) for name in names])
+
+
+def message_columns(schema: StructType) -> list[str]:
+    """The message columns behind ``schema``; checks a schema that the user gave."""
+    found = []
+    for field in schema.fields:
+        column = COLUMNS[_known(field.name)]
+        allowed = (column.kind, *column.also)
+        if field.dataType not in allowed:
+            kinds = " or ".join(kind.simpleString() for kind in allowed)
+            raise InvalidConfiguration(
+                f"column {field.name!r} can be read as {kinds}, not as {field.dataType.simpleString()}"
+            )
+        found.append(column.message_column)
+    return found
+
+
+class ArrowShaper:
+    """Turns decoded messages into record batches of exactly the Arrow schema that Spark asks for."""
+
+    def __init__(self, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self.columns = message_columns(schema)
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """``messages`` has the columns `columns`, perhaps with more behind them."""
+        arrays = [_as_type(messages.column(number), field.type) for number, field in enumerate(self.schema)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
+    if pa.types.is_map(kind):
+        # Only the names and nullability inside the type differ: the buffers are taken as they are.
+        words = pa.StructArray.from_arrays(
+            [array.keys, array.items], fields=[kind.key_field, kind.item_field]
+        )
+        return pa.Array.from_buffers(
+            kind, len(array), array.buffers()[:2], array.null_count, children=[words]
+        )
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        if not pa.types.is_string(kind):
+            raise
+        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return pa.array(words, kind)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+_WRITTEN = {
+    "value": "value",
+    "__key": "key",
+    "key": "key",
+    "__orderingkey": "ordering_key",
+    "__eventtime": "event_time",
+    "__messageproperties": "properties",
+    "__topic": "topic",
+    "topic": "topic",
+}
+"""The message column of a column of the frame that is written, by its lower-case name."""
+
+_IGNORED = frozenset(
+    name.lower() for name in COLUMNS if name.lower() not in _WRITTEN
+)  # what the source gives and the broker makes anew
+
+_WRITTEN_KINDS = {
+    "value": (BinaryType(), StringType()),
+    "key": (BinaryType(), StringType()),
+    "ordering_key": (BinaryType(), StringType()),
+    "event_time": (TimestampType(), LongType()),
+    "properties": (MapType(StringType(), StringType(), True), MapType(StringType(), StringType(), False)),
+    "topic": (StringType(),),
+}
+
+
+def written_columns(schema: StructType, topic: str | None) -> dict[str, int]:
+    """The frame's column of each message column; raises `InvalidConfiguration` for a frame that can't be
+    written."""
+    found: dict[str, int] = {}
+    for number, field in enumerate(schema.fields):
+        lower = field.name.lower()
+        if lower in _IGNORED:
+            continue
+        name = _WRITTEN.get(lower)
+        if name is None:
+            raise InvalidConfiguration(
+                f"column {field.name!r} can't be written{suggestion(field.name, _WRITTEN)}: a message has the columns "
+                "value, __key, __orderingKey, __eventTime, __messageProperties and __topic; pack others "
+                "into the value, for example with to_json(struct('*')) AS value"
+            )
+        if name in found:
+            raise InvalidConfiguration(f"two columns of the frame give the message's {name}")
+        if field.dataType not in _WRITTEN_KINDS[name]:
+            kinds = " or ".join(kind.simpleString() for kind in _WRITTEN_KINDS[name])
+            raise InvalidConfiguration(
+                f"column {field.name!r} must be {kinds}, not {field.dataType.simpleString()}"
+            )
+        found[name] = number
+    if "value" not in found:
+        raise InvalidConfiguration("the frame has no column 'value' (binary or string)")
+    if topic is None and "topic" not in found:
+        raise InvalidConfiguration("neither the option topic nor a column __topic says where to write")
+    return found
+
+
+def to_messages(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.Table:
+    """The message table of a record batch of the frame; the column ``topic`` stays beside the others.
+
+    A key of bytes must be text: Pulsar's keys are. Raises `InvalidMessage` otherwise.
+    """
+    arrays = {name: batch.column(number) for name, number in columns.items()}
+    key = arrays.get("key")
+    if key is not None and not pa.types.is_string(key.type):
+        try:
+            arrays["key"] = key.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise InvalidMessage(
+                f"a key is not UTF-8 text ({error}): encode it, for example with base64()"
+            ) from None
+    return pa.table(arrays)
