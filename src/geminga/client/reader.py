@@ -159,7 +159,11 @@ class Reader:
 
     def has_message_available(self) -> bool:
         """Whether `read_next` would return without waiting for a new publication."""
-        return self._runtime.call(self._reader.has_message_available())
+        self._runtime.check()
+        # What waits here already needs neither the I/O thread nor the broker.
+        return bool(self._reader.consumer.queue.items) or self._runtime.call(
+            self._reader.has_message_available()
+        )
 
     def seek(self, messageid: MessageId | int) -> None:
         """See `AsyncReader.seek`."""
