@@ -293,7 +293,7 @@ def test_partitioned_topics(rest: Rest, namespace: str) -> None:
     rest.fails(409, "PUT", f"{path}/partitions", 2)
     rest.call("POST", f"{path}/partitions", 3)
     assert rest.get(f"{path}/partitions")["partitions"] == 3
-    assert rest.call("POST", f"{path}/partitions", 2, status=409)["reason"]
+    rest.fails(422, "POST", f"{path}/partitions", 2)
     rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", 0)
     rest.fails(406, "PUT", f"persistent/{namespace}/q/partitions", 10_000_000)
     rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", "many")
@@ -318,7 +318,8 @@ def test_non_persistent_topics(rest: Rest, namespace: str) -> None:
     rest.call("PUT", f"{path}/partitions", 2)
     assert rest.get(f"non-persistent/{namespace}/partitioned") == [f"non-persistent://{namespace}/p"]
     assert rest.get(f"persistent/{namespace}/partitioned") == []
-    rest.fails(405, "POST", f"non-persistent/{namespace}/p-partition-0/terminate")
+    rest.fails(405, "POST", f"{path}/terminate")
+    rest.fails(405, "PUT", f"{path}/subscription/s", LATEST)
     rest.call("DELETE", f"{path}/partitions")
 
 

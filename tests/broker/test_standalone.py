@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -27,19 +28,33 @@ sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 class Process:
     def __init__(self, **settings: object) -> None:
         values = {"port": 0, "web_port": 0, **settings}
+        self.err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, repr(values)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", PROGRAM, repr(values)], stdout=subprocess.PIPE, stderr=self.err, text=True
+        )
 
     def first_line(self) -> str:
         assert self.popen.stdout is not None
         return self.popen.stdout.readline()
 
+    def wait(self) -> tuple[int, str, str]:
+        """Exit code, the rest of stdout, all of stderr."""
+        assert self.popen.stdout is not None
+        code, out = self.popen.wait(timeout=30), self.popen.stdout.read()
+        self.err.seek(0)
+        return code, out, self.err.read()
+
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         self.popen.send_signal(number)
-        out, err = self.popen.communicate(timeout=30)
-        return self.popen.returncode, out, err
+        return self.wait()
+
+    def close(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+        self.err.close()
 
 
 @pytest.fixture
@@ -47,9 +62,7 @@ def started() -> Iterator[list[Process]]:
     processes: list[Process] = []
     yield processes
     for process in processes:
-        if process.popen.poll() is None:
-            process.popen.kill()
-        process.popen.communicate()
+        process.close()
 
 
 def addresses(line: str) -> tuple[str, str]:
@@ -102,8 +115,8 @@ def test_a_port_in_use(started: list[Process]) -> None:
         port = taken.getsockname()[1]
         process = Process(memory=True, port=port)
         started.append(process)
-        _, err = process.popen.communicate(timeout=30)
-        assert process.popen.returncode == EXIT_USAGE
+        code, _, err = process.wait()
+        assert code == EXIT_USAGE
         assert f"port {port} is in use" in err
         assert "Traceback" not in err
 
@@ -114,8 +127,8 @@ def test_a_store_that_another_process_holds(started: list[Process], tmp_path: Pa
     first.first_line()
     second = Process(data_dir=str(tmp_path / "s"), web_port=None)
     started.append(second)
-    _, err = second.popen.communicate(timeout=30)
-    assert second.popen.returncode == EXIT_STORE
+    code, _, err = second.wait()
+    assert code == EXIT_STORE
     assert str(tmp_path / "s") in err
     assert "Traceback" not in err
     assert first.end()[0] == 0
@@ -125,8 +138,8 @@ def test_a_folder_that_is_no_store(started: list[Process], tmp_path: Path) -> No
     (tmp_path / "notes.txt").write_text("mine")
     process = Process(data_dir=str(tmp_path), web_port=None)
     started.append(process)
-    _, err = process.popen.communicate(timeout=30)
-    assert process.popen.returncode == EXIT_STORE
+    code, _, err = process.wait()
+    assert code == EXIT_STORE
     assert "Traceback" not in err
     assert (tmp_path / "notes.txt").read_text() == "mine"
 

@@ -45,9 +45,8 @@ def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | No
     _raise_descriptor_limit()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
-    server = BrokerServer(settings)
     try:
-        loop.run_until_complete(server.start())
+        return loop.run_until_complete(_main(BrokerServer(settings), out, err))
     except StoreError as error:
         print(f"geminga: {error}", file=err, flush=True)
         return EXIT_STORE
@@ -57,18 +56,29 @@ def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | No
     except OSError as error:
         print(f"geminga: {error}", file=err, flush=True)
         return EXIT_FAILED
-    try:
-        _announce(server, out, err)
-        _quieten_collector()
-        return loop.run_until_complete(_serve(server, out, err))
     finally:
         with contextlib.suppress(Exception):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
-async def _serve(server: BrokerServer, out: TextIO, err: TextIO) -> int:
-    loop = asyncio.get_running_loop()
+async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
+    asked = _asked_to_stop(asyncio.get_running_loop(), err)
+    await server.start()
+    _announce(server, out, err)
+    _quieten_collector()
+    await asked.wait()
+    await server.stop()
+    if server.store_failure is not None:
+        print(f"geminga: the store had stopped: {server.store_failure}", file=err, flush=True)
+        return EXIT_STORE
+    kept = "" if server.settings.memory else ", everything receipted is kept"
+    print(f"geminga: stopped{kept}", file=out, flush=True)
+    return EXIT_OK
+
+
+def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process."""
     asked = asyncio.Event()
 
     def on_signal(name: str) -> None:
@@ -80,14 +90,7 @@ async def _serve(server: BrokerServer, out: TextIO, err: TextIO) -> int:
     for name in ("SIGINT", "SIGTERM"):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(signal.Signals[name], on_signal, name)
-    await asked.wait()
-    await server.stop()
-    if server.store_failure is not None:
-        print(f"geminga: the store had stopped: {server.store_failure}", file=err, flush=True)
-        return EXIT_STORE
-    kept = "" if server.settings.memory else ", everything receipted is kept"
-    print(f"geminga: stopped{kept}", file=out, flush=True)
-    return EXIT_OK
+    return asked
 
 
 def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
