@@ -56,6 +56,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:
         )
     if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):
         raise Refused(pb.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
+    metadata = pairs(body.metadata, "consumer")
     topic = broker.topics.find_or_create(name, may_create=body.force_topic_creation)
     _check_limits(topic, body)
     if body.HasField("schema") and body.schema.type != pb.Schema.AutoConsume:
@@ -71,7 +72,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:
         priority=body.priority_level,
         epoch=body.consumer_epoch if body.HasField("consumer_epoch") else -1,
         key_shared=body.keySharedMeta if body.HasField("keySharedMeta") else None,
-        metadata=pairs(body.metadata, "consumer"),
+        metadata=metadata,
         now_ms=broker.now_ms,
     )
     if body.start_message_rollback_duration_sec and isinstance(subscription, Subscription) and created:
@@ -127,8 +128,7 @@ def _subscription(
         if existing.durable != body.durable:
             kind = "durable" if existing.durable else "non-durable"
             raise Refused(pb.NotAllowedError, f"Subscription {existing.name} is {kind}")
-        if not existing.consumers and not existing.durable:
-            existing.cursor.reset(_start_offset(topic, body))
+        # A reader's subscription without consumers is there because of a seek, which has set its place.
         return existing, False
     if not body.durable:
         return topic.reader(body.subscription, _start_offset(topic, body)), True

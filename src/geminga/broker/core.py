@@ -47,7 +47,10 @@ class Output(Protocol):
     """Where a session's answers go: one connection, implemented by the shell."""
 
     def write(self, data: Buffer) -> None:
-        """Send, in order. Never blocks; the shell may collect what one call into the core wrote."""
+        """Send, in order. Never blocks; the shell may collect what one call into the core wrote.
+
+        Does nothing once the connection is closed.
+        """
 
     def close(self) -> None:
         """Send what was written and end the connection."""

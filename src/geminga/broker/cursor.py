@@ -289,12 +289,13 @@ class Cursor:
 class CursorWriter:
     """Writes one durable cursor and says when what it wrote is durable, in order."""
 
-    __slots__ = ("_cursor", "_key", "_pending", "_store", "_waiting")
+    __slots__ = ("_closed", "_cursor", "_key", "_pending", "_store", "_waiting")
 
     def __init__(self, cursor: Cursor, store: EntryStore, key: str) -> None:
         self._cursor = cursor
         self._store = store
         self._key = key
+        self._closed = False
         self._waiting: list[Done] = []
         self._pending: deque[list[Done]] = deque()
 
@@ -310,7 +311,7 @@ class CursorWriter:
     def flush(self) -> None:
         """Hand what changed to the store."""
         cursor = self._cursor
-        if not (cursor.changed and cursor.durable):
+        if not (cursor.changed and cursor.durable) or self._closed:
             return
         if cursor.wants_snapshot:
             self.write_snapshot(None)
@@ -327,7 +328,7 @@ class CursorWriter:
         waiting = self._take_waiting()
         if done is not None:
             waiting.append(done)
-        if not self._cursor.durable:
+        if not self._cursor.durable or self._closed:
             for each in waiting:
                 each(None)
             return
@@ -341,6 +342,16 @@ class CursorWriter:
         self._pending.remove(waiting)
         for done in waiting:
             done(error)
+
+    def delete(self, done: Done | None) -> None:
+        """Remove the cursor from the store; nothing is written from now on."""
+        self._closed = True
+        for waiting in self._take_waiting():
+            waiting(None)
+        if self._cursor.durable:
+            self._store.delete(self._key, done)
+        elif done is not None:
+            done(None)
 
     def _take_waiting(self) -> list[Done]:
         waiting, self._waiting = self._waiting, []

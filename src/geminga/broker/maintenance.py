@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from geminga.broker.managed_ledger import Segment
+from geminga.broker.nonpersistent import NonPersistentTopic
 
 if TYPE_CHECKING:
     from geminga.broker.topic import Topic
@@ -20,6 +21,9 @@ log = logging.getLogger("geminga.broker")
 HOLD = "producer_request_hold"
 EXCEPTION = "producer_exception"
 EVICTION = "consumer_backlog_eviction"
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+READER_LEFTOVER_SECONDS = 60
+"""A reader that was told to come back after a seek and does not is forgotten after this."""
 _MEGABYTE = 1024 * 1024
 
 
@@ -42,6 +46,32 @@ def expire(topic: Topic) -> None:
             subscription.messages_expired += expired
             subscription.last_expired_ms = topic.broker.now_ms
             log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
+
+
+def forget_unused_subscriptions(topic: Topic) -> None:
+    """Delete subscriptions that nobody has used for as long as the policies say, and leftover readers."""
+    now_ms = topic.broker.now_ms
+    minutes = topic.policies.subscription_expiration_minutes
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.consumers:
+            continue
+        unused_ms = now_ms - subscription.last_active_ms
+        if not subscription.durable:
+            if unused_ms >= READER_LEFTOVER_SECONDS * 1000:
+                topic.forget_subscription(subscription)
+        elif minutes and unused_ms >= minutes * 60_000:
+            log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
+            topic.delete_subscription(subscription, None)
+
+
+def is_inactive(topic: Topic | NonPersistentTopic, unused_seconds: float) -> bool:
+    """Whether the policies want a topic deleted that nobody has been connected to for so long."""
+    policies = topic.policies
+    if not policies.delete_inactive_topics or unused_seconds < policies.inactive_topic_seconds:
+        return False
+    if isinstance(topic, NonPersistentTopic) or policies.inactive_topic_mode == CAUGHT_UP:
+        return not any(each.backlog for each in topic.subscriptions.values())
+    return not topic.subscriptions
 
 
 def check_quota(topic: Topic) -> None:

@@ -23,6 +23,9 @@ from geminga.ledger.api import Buffer, Done, EntryStore
 _END_MARKER = (1 << 63) - 1
 """Takes a ledger id's place in the ledger list: its base is an offset that is not to be used again."""
 
+_CACHED_ENTRY_OVERHEAD = 320
+"""About what the cache itself needs for an entry, in bytes."""
+
 SegmentTest = Callable[["Segment", int], bool]
 
 
@@ -56,7 +59,7 @@ class EntryCache:
         self._order: deque[tuple[dict[int, tuple[bytes, int]], int, int]] = deque()
 
     def add(self, entries: dict[int, tuple[bytes, int]], offset: int, entry: bytes, messages: int) -> None:
-        size = len(entry)
+        size = len(entry) + _CACHED_ENTRY_OVERHEAD
         entries[offset] = (entry, messages)
         self._order.append((entries, offset, size))
         self._bytes += size

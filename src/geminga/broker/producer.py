@@ -85,8 +85,10 @@ class Producer:
     def access_mode_name(self) -> str:
         return pb.ProducerAccessMode.Name(self.access_mode)
 
-    def taken(self, messages: int, size: int) -> None:
+    def taken(self, messages: int, size: int, *, chunk: bool) -> None:
         """An entry was handed to the store."""
+        if chunk:
+            self.chunked = True
         self.pending += 1
         self.messages_in += messages
         self.bytes_in += size

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from geminga.broker import maintenance
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.nonpersistent import NonPersistentTopic
 from geminga.broker.policies import Policies
@@ -32,6 +33,8 @@ TopicChange = Callable[[TopicName, bool], None]
 
 TOPICS_LOADED_IDLE_SECONDS = 60.0
 """A topic that nobody is connected to leaves memory after this."""
+TOPICS_SWEPT_MAX = 50
+"""Topics that are not in memory and are looked after in one round of housekeeping."""
 
 
 class LoadedTopics:
@@ -43,6 +46,8 @@ class LoadedTopics:
         self._namespaces = namespaces
         self._loaded: dict[str, AnyTopic] = {}
         self._changes: list[TopicChange] = []
+        self._unswept: list[str] = []
+        self._unswept_namespaces: list[str] = []
         namespaces.watch(self._policies_changed)
 
     # --- what exists ---
@@ -219,17 +224,43 @@ class LoadedTopics:
     def unload_topic(self, topic: AnyTopic) -> None:
         """Disconnect everybody and leave memory; the next use loads the topic again."""
         topic.disconnect_all()
-        if topic.persistent:
+        if topic.persistent and topic.idle:
             topic.close()
             self._loaded.pop(topic.text, None)
 
     def housekeeping(self, now: float) -> None:
         """Expire, trim, look at quotas, and let go of topics that nobody has used for a while."""
-        for text, topic in list(self._loaded.items()):
+        for topic in self.loaded_topics():
             topic.housekeeping()
             if not topic.idle:
                 topic.last_used = now
-            elif now - topic.last_used >= TOPICS_LOADED_IDLE_SECONDS:
+                continue
+            unused = now - topic.last_used
+            if maintenance.is_inactive(topic, unused):
+                log.info("%r: deleted, it has been inactive for %d s", topic, unused)
+                self.delete_topic(topic.name, None)
+            elif unused >= TOPICS_LOADED_IDLE_SECONDS:
+                topic.close()
+                del self._loaded[topic.text]
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Housekeeping of topics that are not in memory, some at a time, namespace after namespace."""
+        if not self._unswept:
+            if not self._unswept_namespaces:
+                self._unswept_namespaces = self._namespaces.all_namespaces()
+            self._unswept = self.names(self._unswept_namespaces.pop(), persistent=True)
+        for _ in range(min(TOPICS_SWEPT_MAX, len(self._unswept))):
+            text = self._unswept.pop()
+            if text in self._loaded or not self._store.ledgers(text):
+                continue
+            try:
+                topic = self.find(TopicName.parse(text))
+            except (Refused, InvalidTopicName) as error:
+                log.error("topic %s cannot be looked after: %s", text, error)
+                continue
+            if topic is not None:
+                topic.housekeeping()
                 topic.close()
                 del self._loaded[text]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from geminga.broker import answers, consuming, lookup, producing, schema_commands
 from geminga.broker.refusal import Refused, Violation
 from geminga.broker.timers import Timer
-from geminga.errors import ProtocolError
+from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -114,6 +114,9 @@ class Session:
         except (ProtocolError, Violation) as error:
             log.warning("%s: connection closed: %s", self, error)
             self.close()
+        except StoreError as error:
+            log.error("%s: connection closed: the store failed: %s", self, error)
+            self.close()
         finally:
             broker.leave()
 
@@ -169,7 +172,7 @@ class Session:
             self.close()
 
     def _keepalive_due(self) -> None:
-        if self._ping_pending:
+        if self._ping_pending and not self._reading_paused:
             log.warning("%s: connection closed: the peer has been silent for too long", self)
             self.close()
             return

@@ -1,8 +1,9 @@
 """What a broker is told when it starts.
 
-The defaults are Apache Pulsar 4.0's, with three differences that suit one machine: the broker listens
+The defaults are Apache Pulsar 4.0's, with four differences that suit one machine: the broker listens
 on the loopback address only, acknowledged messages are kept for seven days so that they can be
-replayed, and topics that nobody uses are not deleted.
+replayed, topics that nobody uses are not deleted, and acknowledgements inside a batch are kept when a
+client sends them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class BrokerSettings:
     inactive_topic_seconds: int = 60
 
     # --- subscriptions ---
-    batch_index_ack: bool = False
+    batch_index_ack: bool = True
     """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
     unacked_messages_per_consumer_max: int = 50_000
     unacked_messages_per_subscription_max: int = 200_000

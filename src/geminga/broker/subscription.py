@@ -33,7 +33,7 @@ class Subscription:
     __slots__ = (
         "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "last_acked_ms", "last_active_ms",
         "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
-        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "topic", "type", "writer",
+        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic", "type", "writer",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
@@ -47,6 +47,7 @@ class Subscription:
         self.consumers: list[Consumer] = []
         self.replicated = replicated
         self.fenced = False
+        self.resetting = False
         self.last_active_ms = topic.broker.now_ms
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
@@ -117,7 +118,7 @@ class Subscription:
                 self.dispatcher.close()
                 self.dispatcher = None
         if not self.consumers:
-            if not self.durable:
+            if not self.durable and not self.resetting:
                 self.topic.forget_subscription(self)
         else:
             self.dispatch()
@@ -238,7 +239,9 @@ class Subscription:
         ``batch`` is ``(offset, still open bits)`` of a batch that is not to be redelivered whole.
         ``done`` runs when the new position is durable.
         """
+        self.resetting = True
         self.disconnect_all()
+        self.resetting = False
         self.cursor.reset(offset)
         if batch is not None:
             self.cursor.batches[batch[0]] = batch[1]

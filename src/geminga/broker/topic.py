@@ -15,7 +15,7 @@ from geminga.broker.dedup import Deduplication, Verdict
 from geminga.broker.dispatchers import message_count
 from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger
 from geminga.broker.refusal import Refused, storage_refusal
-from geminga.broker.subscription import Subscription, cursor_key, cursor_prefix
+from geminga.broker.subscription import Subscription, cursor_prefix
 from geminga.errors import CorruptPayload, StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -38,7 +38,7 @@ class Topic:
     __slots__ = (
         "_appended", "_pending", "access", "broker", "bytes_in", "bytes_out_gone", "consumers_connected",
         "dedup", "deleted", "last_used", "ledger", "limits", "messages_in", "messages_out_gone", "name",
-        "policies", "quota_exceeded", "record", "subscriptions", "text",
+        "policies", "quota_exceeded", "record", "restricted", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
@@ -100,6 +100,11 @@ class Topic:
     def policies_changed(self) -> None:
         """Take over what the namespace or the topic's own policies say now."""
         self.policies = policies = self.broker.namespaces.topic_policies(self.name)
+        self.restricted = bool(
+            policies.encryption_required
+            or policies.delayed_delivery_seconds_max
+            or 0 < policies.max_message_size < self.broker.settings.max_message_size
+        )
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
                 self.broker.store, self.text, self.ledger, self.broker.settings.deduplication_producers_max
@@ -121,14 +126,14 @@ class Topic:
         if self.record.get("terminated"):
             producer.error(highest or sequence_id, pb.TopicTerminatedError, "Topic was already terminated")
             return
-        if self.policies.encryption_required and not self._is_encrypted(producer, frame):
-            return
         checked = -1
+        size = len(entry)
+        if self.restricted and not self._is_allowed(producer, frame):
+            return
         if self.dedup is not None:
             checked = self._check_duplicate(producer, frame)
             if checked == -2:
                 return
-        size = len(entry)
         messages = frame.num_messages
         try:
             offset = self.ledger.append(
@@ -146,21 +151,40 @@ class Topic:
             return
         self.messages_in += messages
         self.bytes_in += size
-        producer.taken(messages, size)
+        producer.taken(messages, size, chunk=frame.is_chunk)
         self._pending.append((producer, sequence_id, highest, checked, offset, size))
 
-    def _is_encrypted(self, producer: Producer, frame: SendFrame) -> bool:
-        try:
-            encrypted = peek_entry(frame.entry).encrypted
-        except CorruptPayload:
-            encrypted = False
-        if not encrypted:
+    def _is_allowed(self, producer: Producer, frame: SendFrame) -> bool:
+        """What policies demand of an entry; one that does not comply is answered here."""
+        policies = self.policies
+        sequence_id = frame.highest_sequence_id or frame.sequence_id
+        limit = policies.max_message_size
+        if limit and len(frame.entry) > limit:
             producer.error(
-                frame.highest_sequence_id or frame.sequence_id,
-                pb.MetadataError,
-                "Messages must be encrypted: the namespace requires it",
+                sequence_id,
+                pb.NotAllowedError,
+                f"The message of {len(frame.entry)} bytes exceeds the topic's limit of {limit}",
             )
-        return encrypted
+            return False
+        try:
+            head = peek_entry(frame.entry)
+        except CorruptPayload as error:
+            producer.error(sequence_id, pb.MetadataError, str(error))
+            return False
+        if policies.encryption_required and not head.encrypted:
+            producer.error(
+                sequence_id, pb.MetadataError, "Messages must be encrypted: the namespace requires it"
+            )
+            return False
+        delay_ms = head.deliver_at_time - self.broker.now_ms
+        if 0 < policies.delayed_delivery_seconds_max * 1000 < delay_ms:
+            producer.error(
+                sequence_id,
+                pb.NotAllowedError,
+                f"Exceeds max allowed delivery delay of {policies.delayed_delivery_seconds_max:g} s",
+            )
+            return False
+        return True
 
     def _check_duplicate(self, producer: Producer, frame: SendFrame) -> int:
         """The sequence id to record when the entry is durable, -1 for none; -2: answered already."""
@@ -260,10 +284,7 @@ class Topic:
         subscription.fenced = True
         subscription.disconnect_all()
         self.forget_subscription(subscription)
-        if subscription.durable:
-            self.broker.store.delete(cursor_key(self.text, subscription.name), done)
-        elif done is not None:
-            done(None)
+        subscription.writer.delete(done)
 
     # --- positions ---
     @property
@@ -318,6 +339,7 @@ class Topic:
     def housekeeping(self) -> None:
         """Expire old messages, look at the backlog quota, delete what nobody needs any more."""
         try:
+            maintenance.forget_unused_subscriptions(self)
             maintenance.expire(self)
             maintenance.check_quota(self)
             self.trim()
@@ -355,12 +377,13 @@ class Topic:
         self.deleted = True
         self.disconnect_all()
         store = self.broker.store
-        for name, subscription in list(self.subscriptions.items()):
-            if subscription.durable:
-                store.delete(cursor_key(self.text, name))
+        for subscription in self.subscriptions.values():
+            subscription.fenced = True
+            subscription.writer.delete(None)
         self.subscriptions.clear()
         if self.dedup is not None:
             self.dedup.forget()
+            self.dedup = None
         self.ledger.delete_all()
         store.delete(topic_key(self.text), done)
 
