@@ -1,7 +1,8 @@
 """Raw entries from a fixed position: what Spark tasks and other readers of columns use.
 
 No message is decoded here, and no position is kept on the broker: the subscription is not durable and
-ends with the reader. Chunked messages come as one entry, with the id of their last chunk.
+ends with the reader. Every entry comes as it is stored: chunks one by one, encrypted and damaged ones too,
+so that a reader of a range can account for all of it.
 """
 
 from __future__ import annotations
@@ -184,6 +185,7 @@ async def _open(
         raise OperationNotSupported(f"{topic} has {len(parts)} partitions: open a reader for each of them")
     consumer = AsyncConsumer(core, topics, reader_subscription(names, random_hex), random_hex, settings)
     consumer.group.whole_entries = True
+    consumer.group.untouched_entries = True
     await consumer.open()
     core.register(consumer)
     return consumer

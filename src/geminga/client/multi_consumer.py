@@ -43,6 +43,8 @@ class HandleGroup:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
         """Handles queue entries as they are, for readers of columns."""
+        self.untouched_entries = False
+        """Not even chunks are put together, and nothing is left out."""
         self._core = core
         self._topics = topics
         self._settings = settings
@@ -93,6 +95,7 @@ class HandleGroup:
             queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
         )  # fmt: skip
         handle.consumer.opener.whole = self.whole_entries
+        handle.consumer.opener.untouched = self.untouched_entries
         return handle
 
     def receive_whole_entries(self) -> None:

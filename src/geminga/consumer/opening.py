@@ -6,6 +6,7 @@ cannot be read. What is to be acknowledged or reported stands in the `Opened` re
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from geminga.consumer.chunks import ChunkAssembler
@@ -49,10 +50,15 @@ class Opened:
 
 
 class EntryOpener:
-    """Opens the entries of one consumer. ``whole``: entries stay closed, for readers of columns."""
+    """Opens the entries of one consumer. ``whole``: entries stay closed, for readers of columns.
+
+    ``untouched`` besides: chunks, markers, encrypted and damaged entries are passed on as well, for readers
+    that account for every entry of a range.
+    """
 
     def __init__(self, settings: ConsumerSettings, origin: Origin) -> None:
         self.whole = False
+        self.untouched = False
         self.chunks = ChunkAssembler(
             pending_max=settings.max_pending_chunked_message,
             acknowledge_oldest=settings.auto_ack_oldest_chunked_message_on_queue_full,
@@ -80,6 +86,9 @@ class EntryOpener:
     def _pass_whole(self, frame: MessageFrame, opened: Opened) -> bool:
         """An entry that its reader will check and decode; False when it has to be opened here."""
         raw = frame.entry
+        if self.untouched:
+            self._pass_untouched(frame, opened)
+            return True
         try:
             head = peek_entry(raw)
         except CorruptPayload as error:
@@ -95,6 +104,18 @@ class EntryOpener:
             raw=raw, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
         return True
+
+    def _pass_untouched(self, frame: MessageFrame, opened: Opened) -> None:
+        batched, count = False, 1
+        with contextlib.suppress(CorruptPayload):
+            head = peek_entry(frame.entry)
+            if head.is_batch and 0 < head.num_messages <= BATCH_COUNT_MAX:
+                batched, count = True, head.num_messages
+        opened.permits = _charged(frame, count)
+        opened.entry = ReceivedEntry(
+            self._origin, frame.ledger_id, frame.entry_id, None, batched=batched,
+            raw=frame.entry, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
+        )  # fmt: skip
 
     def _open(self, frame: MessageFrame, opened: Opened, now: float, now_ms: int) -> None:
         raw = frame.entry
