@@ -1,0 +1,179 @@
+"""The client over broker restarts and lost connections: nothing is lost, nothing hangs."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+import geminga
+from geminga.broker.embedded import embedded
+from geminga.errors import ConnectError, Timeout
+
+
+@pytest.fixture
+def restartable(tmp_path):
+    """A broker that keeps its port and its folder over restarts."""
+
+    class Restartable:
+        def __init__(self):
+            self.broker = None
+            self.port = 0
+            self.start()
+
+        def start(self):
+            self.broker = embedded(tmp_path / "store", port=self.port, web_port=None)
+            self.port = int(self.broker.service_url.rpartition(":")[2])
+
+        def stop(self):
+            broker, self.broker = self.broker, None
+            if broker is not None:
+                broker.close()
+
+        def restart(self):
+            self.stop()
+            self.start()
+
+        @property
+        def url(self):
+            return f"pulsar://127.0.0.1:{self.port}"
+
+    running = Restartable()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(restartable):
+    with geminga.Client(restartable.url, operation_timeout_seconds=10, max_backoff_interval_ms=200) as client:
+        yield client
+
+
+def drop_connections(client):
+    """Cut every connection of the client, as a network would."""
+
+    async def cut():
+        for connection in client.core.pool.connections:
+            connection.abort(ConnectError("cut by the test"))
+
+    client.runtime.call(cut())
+
+
+def receive_until(consumer, expected, seconds=20):
+    """Everything received and acknowledged until each of ``expected`` was seen."""
+    seen = []
+    deadline = time.monotonic() + seconds
+    while not expected <= set(seen):
+        assert time.monotonic() < deadline, f"missing {sorted(expected - set(seen))[:5]}"
+        with contextlib.suppress(Timeout):
+            message = consumer.receive(500)
+            consumer.acknowledge(message)
+            seen.append(message.data())
+    return seen
+
+
+def test_producer_and_consumer_survive_a_restart(restartable, client):
+    consumer = client.subscribe("t", "s")
+    producer = client.create_producer("t")
+    producer.send(b"before")
+    assert consumer.receive(5000).data() == b"before"
+    restartable.restart()
+    producer.send(b"after")  # waits for the reconnection
+    receive_until(consumer, {b"after"})
+
+
+def test_what_is_sent_during_an_outage_arrives(restartable, client):
+    consumer = client.subscribe("t", "s")
+    producer = client.create_producer("t", block_if_queue_full=True)
+    restartable.stop()
+    outcomes = []
+    for i in range(50):
+        producer.send_async(b"%d" % i, lambda result, message_id: outcomes.append(result))
+    assert not producer.is_connected() or outcomes == []
+    restartable.start()
+    producer.flush()
+    assert outcomes == [geminga.Result.Ok] * 50
+    receive_until(consumer, {b"%d" % i for i in range(50)})
+
+
+def test_no_receipted_message_is_lost_while_connections_are_cut(restartable, client):
+    consumer = client.subscribe("t", "s", consumer_type=geminga.ConsumerType.Shared)
+    producer = client.create_producer("t", block_if_queue_full=True, max_pending_messages=200)
+    receipted = set()
+    stop = threading.Event()
+
+    def produce():
+        number = 0
+        while not stop.is_set():
+            payload = b"%d" % number
+            number += 1
+            producer.send_async(
+                payload, lambda result, _, payload=payload: result or receipted.add(payload)
+            )
+            if number % 50 == 0:
+                time.sleep(0.002)
+        producer.flush()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    for _ in range(5):
+        time.sleep(0.15)
+        drop_connections(client)
+    time.sleep(0.2)
+    stop.set()
+    thread.join(20)
+    assert len(receipted) > 100
+    receive_until(consumer, set(receipted))
+
+
+def test_send_times_out_during_a_long_outage(restartable, client):
+    producer = client.create_producer("t", send_timeout_millis=300)
+    restartable.stop()
+    started = time.monotonic()
+    with pytest.raises(Timeout):
+        producer.send(b"x")
+    assert time.monotonic() - started < 5
+    restartable.start()
+    deadline = time.monotonic() + 10
+    while True:  # the producer lives on
+        try:
+            producer.send(b"y")
+            break
+        except Timeout:
+            assert time.monotonic() < deadline
+
+
+def test_closing_during_an_outage_does_not_hang(restartable, client):
+    producer = client.create_producer("t")
+    consumer = client.subscribe("t", "s")
+    restartable.stop()
+    started = time.monotonic()
+    consumer.close()
+    producer.close()
+    client.close()
+    assert time.monotonic() - started < 8
+
+
+def test_acknowledgements_survive_a_restart(restartable, client):
+    consumer = client.subscribe("t", "s", consumer_type=geminga.ConsumerType.Shared, ack_receipt_enabled=True)
+    producer = client.create_producer("t", batching_enabled=False)
+    for i in range(20):
+        producer.send(b"%d" % i)
+    messages = [consumer.receive(5000) for _ in range(20)]
+    for message in messages[::2]:
+        consumer.acknowledge(message)
+    restartable.restart()
+    rest = receive_until(consumer, {b"%d" % i for i in range(1, 20, 2)})
+    assert set(rest) == {b"%d" % i for i in range(1, 20, 2)}
+
+
+def test_a_reader_goes_on_where_it_was(restartable, client):
+    producer = client.create_producer("t")
+    for i in range(10):
+        producer.send(b"%d" % i)
+    reader = client.create_reader("t", geminga.MessageId.earliest)
+    assert [reader.read_next(5000).data() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+    restartable.restart()
+    time.sleep(0.1)
+    got = [reader.read_next(10_000).data() for _ in range(6)]
+    assert got == [b"%d" % i for i in range(4, 10)]
