@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -492,7 +492,7 @@ class Producer:
         self._runtime.check()
         return self._producer.columnar.submit_table(table)
 
-    def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
+    def publish_encoded(self, batches: Iterable[ReadyBatch]) -> TableResult:
         """Publish ready-made batches and return when all have their receipts.
 
         See `ColumnarProducer.submit_encoded`.
