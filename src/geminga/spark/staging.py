@@ -1,0 +1,188 @@
+"""The folder where the exactly-once sink keeps what a micro-batch is about to publish.
+
+::
+
+    sink.json          the sink's name: what its producers are called
+    staged/<id>.arrow  the encoded batches of one task attempt
+    epochs/<n>.json    which of them belong to micro-batch n: written once, before anything is published
+    epochs/<n>.done    micro-batch n is published
+
+The folder may lie on any file system that Arrow reaches by URI (local, ``s3://``, ``hdfs://``, ...), as
+long as the driver and all executors see the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from geminga.errors import CorruptPayload, InvalidConfiguration, StoreDamaged
+from geminga.wire.checksum import crc32c
+
+STAGED_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("count", pa.int32(), nullable=False),
+        pa.field("uncompressed_size", pa.int64(), nullable=False),
+        pa.field("compression", pa.int32(), nullable=False),
+        pa.field("partition_key", pa.string()),
+        pa.field("ordering_key", pa.binary()),
+        pa.field("checksum", pa.uint32(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+"""A staged batch: what `geminga.client.columnar_producer.ReadyBatch` needs but the sequence ids.
+``checksum``: CRC32C of the body."""
+
+
+class Staging:
+    """The staging folder of one sink. Every write is complete under its name, or not there."""
+
+    def __init__(self, location: str) -> None:
+        try:
+            self.files, self.root = fs.FileSystem.from_uri(_uri(location))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InvalidConfiguration(f"the staging location {location!r} can't be used: {error}") from None
+        self.is_local = isinstance(self.files, fs.LocalFileSystem)
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self.root.rstrip("/"), *parts))
+
+    # --- small files --------------------------------------------------------------------------
+
+    def _write(self, path: str, content: bytes) -> None:
+        """Write and rename: a crash leaves the old state or the new one."""
+        self.files.create_dir(path.rpartition("/")[0], recursive=True)
+        unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
+        with self.files.open_output_stream(unfinished) as stream:
+            stream.write(content)
+        self._sync(unfinished)
+        self.files.move(unfinished, path)
+        self._sync(path.rpartition("/")[0])
+
+    def _sync(self, path: str) -> None:
+        if self.is_local:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            with self.files.open_input_stream(path) as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+    def _json(self, *parts: str) -> dict[str, Any] | None:
+        content = self._read(self._path(*parts))
+        if content is None:
+            return None
+        try:
+            value: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise StoreDamaged(f"{self._path(*parts)} of the exactly-once sink is damaged: {error}") from None
+        return value
+
+    # --- the sink and its micro-batches -----------------------------------------------------------
+
+    def sink_name(self, wanted: str | None) -> str:
+        """The name of this sink, decided once. Raises `InvalidConfiguration` when another was decided."""
+        known = self._json("sink.json")
+        if known is None:
+            name = wanted or f"geminga-sink-{uuid.uuid4().hex}"
+            self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
+            return name
+        if wanted is not None and known["name"] != wanted:
+            raise InvalidConfiguration(
+                f"option sinkName={wanted!r}: this checkpoint's sink is {known['name']!r}, and must keep its name"
+            )
+        return str(known["name"])
+
+    def epoch(self, number: int) -> list[str] | None:
+        """The staged files of a micro-batch; None when none was decided yet."""
+        known = self._json("epochs", f"{number}.json")
+        return None if known is None else [str(name) for name in known["files"]]
+
+    def decide(self, number: int, names: Sequence[str]) -> None:
+        """Fix what micro-batch ``number`` publishes; from now on every attempt publishes this."""
+        self._write(self._path("epochs", f"{number}.json"), json.dumps({"files": list(names)}).encode())
+
+    def is_done(self, number: int) -> bool:
+        return self._read(self._path("epochs", f"{number}.done")) is not None
+
+    def finish(self, number: int) -> None:
+        """Micro-batch ``number`` is published: forget its files, and those of attempts that never counted."""
+        self._write(self._path("epochs", f"{number}.done"), b"")
+        for info in self._list("staged"):
+            self.discard([info.base_name])
+        for info in self._list("epochs"):
+            name = info.base_name.partition(".")[0]
+            if name.isdigit() and int(name) < number - 1:
+                self._delete(info.path)
+
+    def _list(self, folder: str) -> list[Any]:
+        found: list[Any] = self.files.get_file_info(
+            fs.FileSelector(self._path(folder), allow_not_found=True, recursive=False)
+        )
+        return found
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.files.delete_file(path)
+
+    # --- staged batches -----------------------------------------------------------------------------
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> str:
+        """Write the batches of one task attempt; returns the file's name."""
+        name = f"{uuid.uuid4().hex}.arrow"
+        path = self._path("staged", name)
+        self.files.create_dir(self._path("staged"), recursive=True)
+        with self.files.open_output_stream(path) as stream:
+            with pa.ipc.new_stream(stream, STAGED_SCHEMA) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+        self._sync(path)
+        return name
+
+    def staged(self, name: str) -> Iterator[dict[str, Any]]:
+        """The batches of a staged file, checked. Raises `StoreDamaged` naming the file."""
+        path = self._path("staged", name)
+        try:
+            with self.files.open_input_stream(path) as stream, pa.ipc.open_stream(stream) as reader:
+                for batch in reader:
+                    yield from _checked(batch)
+        except FileNotFoundError:
+            raise StoreDamaged(
+                f"{path} is gone: the micro-batch that it belongs to can't be published. Was it deleted, or does "
+                "the driver not see the folder that the executors write to (option stagingLocation)?"
+            ) from None
+        except (pa.ArrowInvalid, OSError, CorruptPayload) as error:
+            raise StoreDamaged(f"{path} of the exactly-once sink is damaged: {error}") from error
+
+    def discard(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._delete(self._path("staged", name))
+
+
+def _uri(location: str) -> str:
+    return location if "://" in location or location.startswith("file:") else os.path.abspath(location)
+
+
+def _checked(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    bodies = batch.column("body")
+    for number, row in enumerate(batch.drop_columns(["body"]).to_pylist()):
+        body = bodies[number].as_buffer()
+        if crc32c(body) != row["checksum"]:
+            raise CorruptPayload(f"batch {number} fails its checksum")
+        yield {**row, "body": memoryview(body)}

@@ -1,0 +1,356 @@
+"""The data source inside a real Spark session, against the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from geminga.broker.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from geminga import Client
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker: EmbeddedBroker) -> Client:
+    return broker.client()
+
+
+class Topics:
+    """Makes topics of its own for a test."""
+
+    def __init__(self, broker: EmbeddedBroker, client: Client, name: str) -> None:
+        self.broker = broker
+        self.client = client
+        self.name = f"persistent://public/default/{name}"
+
+    def partitioned(self, count: int) -> str:
+        admin(self.broker.admin_url, "PUT", self.name.replace("://", "/") + "/partitions", count)
+        return self.name
+
+    def publish(self, values: list[bytes], keys: list[str] | None = None, topic: str | None = None) -> None:
+        columns: dict[str, Any] = {"value": pa.array(values, pa.binary())}
+        if keys is not None:
+            columns["key"] = keys
+        with self.client.create_producer(topic or self.name, batching_max_messages=10) as producer:
+            producer.send_table(pa.table(columns))
+
+    def subscriptions(self) -> list[str]:
+        found: list[str] = admin(
+            self.broker.admin_url, "GET", self.name.replace("://", "/") + "/subscriptions"
+        )
+        return found
+
+
+@pytest.fixture
+def topics(broker: EmbeddedBroker, client: Client, request: pytest.FixtureRequest) -> Topics:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return Topics(broker, client, name)
+
+
+def reader(spark: SparkSession, topics: Topics, /, **options: Any) -> DataFrameReader:
+    found = spark.read.format("pulsar").option("service.url", topics.broker.service_url)
+    for name, value in options.items():
+        found = found.option(name, str(value))
+    return found
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % i for i in range(first, first + count)]
+
+
+def values(frame: DataFrame) -> list[bytes]:
+    return [bytes(row.value) for row in frame.select("value").collect()]
+
+
+# --- batch ---------------------------------------------------------------------------------------
+
+
+def test_batch_read_of_all_columns(spark: SparkSession, topics: Topics) -> None:
+    with topics.client.create_producer(topics.name) as producer:
+        producer.send(b"v", properties={"a": "b"}, partition_key="k", event_timestamp=1_600_000_000_123)
+        producer.send(b"w")
+    frame = reader(spark, topics).load(topics.name)
+    assert frame.columns == [
+        "value", "__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties",
+    ]  # fmt: skip
+    first, second = frame.collect()
+    assert (bytes(first.value), bytes(first["__key"])) == (b"v", b"k")
+    assert first["__messageProperties"] == {"a": "b"}
+    assert first["__topic"] == topics.name
+    assert first["__eventTime"].microsecond == 123_000
+    assert abs(first["__publishTime"].timestamp() - time.time()) < 600
+    assert second["__key"] is None
+    assert second["__eventTime"] is None
+    assert second["__messageProperties"] == {}
+    assert topics.subscriptions() == []
+
+
+def test_partitions_splits_and_columns(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.partitioned(3)
+    topics.publish(numbers(600), keys=[f"k{i % 50}" for i in range(600)])
+    frame = reader(spark, topics, columns="value,__key,__partition,__entryId", maxEntriesPerSplit=5).load(topic)
+    rows = frame.collect()
+    assert sorted(bytes(row.value) for row in rows) == numbers(600)
+    assert {row["__partition"] for row in rows} == {0, 1, 2}
+    assert frame.rdd.getNumPartitions() > 6
+    for partition in range(3):
+        mine = [bytes(row.value) for row in rows if row["__partition"] == partition]
+        assert mine == sorted(mine)
+
+
+def test_a_schema_chooses_columns_and_text(spark: SparkSession, topics: Topics) -> None:
+    topics.publish(numbers(30), keys=["k"] * 30)
+    frame = reader(spark, topics).schema("__key string, value string").load(topics.name)
+    assert frame.filter("value = '000007'").collect() == [("k", "000007")]
+
+
+def test_offsets_of_a_batch_query(spark: SparkSession, topics: Topics) -> None:
+    topics.publish(numbers(50))
+    rows = reader(spark, topics, columns="value,__ledgerId,__entryId").load(topics.name).collect()
+    ledger = rows[0]["__ledgerId"]
+    assert [row["__entryId"] for row in rows] == [i // 10 for i in range(50)]
+    start = json.dumps({topics.name: {"-1": f"{ledger}:1:4"}})
+    end = json.dumps({topics.name: f"{ledger}:3:2"})
+    part = reader(spark, topics, startingOffsets=start, endingOffsets=end).load(topics.name)
+    assert values(part) == numbers(19, 14)
+    whole = reader(spark, topics, startingOffsets=json.dumps({topics.name: f"{ledger}:2"})).load(topics.name)
+    assert values(whole) == numbers(30, 20)
+
+
+def test_an_empty_topic_and_an_empty_range(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.partitioned(2)
+    assert values(reader(spark, topics).load(topic)) == []
+    topics.publish(numbers(3), topic=f"{topic}-partition-1")
+    assert values(reader(spark, topics).load(topic)) == numbers(3)
+    assert values(reader(spark, topics).load(f"{topic}-partition-0")) == []
+
+
+def test_topic_lists_patterns_and_starting_time(spark: SparkSession, topics: Topics) -> None:
+    topics.publish([b"a"], topic=f"{topics.name}-one")
+    time.sleep(0.02)
+    middle = int(time.time() * 1000)
+    topics.publish([b"b"], topic=f"{topics.name}-two")
+    topics.publish([b"c"], topic=f"{topics.name}-one")
+    both = f"{topics.name}-one, {topics.name}-two"
+    assert sorted(values(reader(spark, topics, topics=both).load())) == [b"a", b"b", b"c"]
+    assert sorted(values(reader(spark, topics, topicsPattern=f"{topics.name}-.*").load())) == [b"a", b"b", b"c"]
+    later = reader(spark, topics, topics=both, startingTime=middle)
+    assert sorted(values(later.load())) == [b"b", b"c"]
+
+
+def test_batch_write_and_read_back(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.partitioned(4)
+    frame = spark.range(5000).selectExpr(
+        "cast(id as string) as value",
+        "case when id % 3 = 0 then null else concat('k', id % 100) end as __key",
+        "timestamp_millis(1600000000000 + id) as __eventTime",
+        "map('n', cast(id as string)) as __messageProperties",
+    )
+    (
+        frame.write.format("pulsar").option("service.url", topics.broker.service_url).option("topic", topic)
+        .option("compression", "lz4").mode("append").save()
+    )  # fmt: skip
+    back = reader(spark, topics).load(topic).selectExpr(
+        "cast(value as string) value", "cast(__key as string) __key", "__eventTime", "__messageProperties"
+    )  # fmt: skip
+    assert back.exceptAll(frame.select(back.columns)).count() == 0
+    assert back.count() == 5000
+
+
+def test_rows_name_their_topics(spark: SparkSession, topics: Topics) -> None:
+    frame = spark.range(30).selectExpr(f"concat('{topics.name}-', id % 3) as __topic", "cast(id as string) as value")
+    frame.write.format("pulsar").option("service.url", topics.broker.service_url).mode("append").save()
+    for number in range(3):
+        got = values(reader(spark, topics).load(f"{topics.name}-{number}"))
+        assert sorted(int(value) for value in got) == list(range(number, 30, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOfsets": "latest"}, r"unknown option 'startingofsets'.*did you mean 'startingOffsets'\?"),
+        ({"endingOffsets": "soon"}, "option endingOffsets='soon' is not allowed"),
+        ({"columns": "value,__kee"}, r"no column '__kee' \(did you mean '__key'\?\)"),
+        ({"compression": "LZ4"}, "option 'compression' is for writing only"),
+        ({"startingOffsets": "latest"}, "gives a batch query nothing to read"),
+    ],
+    ids=["misspelt", "bad value", "column", "write option", "latest"],
+)
+def test_bad_options_are_refused(
+    spark: SparkSession, topics: Topics, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        reader(spark, topics, **options).load(topics.name).collect()
+
+
+def test_an_unknown_topic_is_named(spark: SparkSession, topics: Topics) -> None:
+    with pytest.raises(Exception, match=f"topic {topics.name} does not exist"):
+        reader(spark, topics).load(topics.name).collect()
+    frame = spark.range(1).selectExpr("id as value")
+    writer = frame.write.format("pulsar").option("service.url", topics.broker.service_url)
+    with pytest.raises(Exception, match="column 'value' must be binary or string"):
+        writer.option("topic", topics.name).mode("append").save()
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class Sink:
+    """A streaming query into memory that can be stopped and started again from its checkpoint."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, folder: Path) -> None:
+        self.spark = spark
+        self.topics = topics
+        self.folder = folder
+        self.batches: list[list[bytes]] = []
+
+    def start(self, **options: Any) -> StreamingQuery:
+        source = self.spark.readStream.format("pulsar").option("service.url", self.topics.broker.service_url)
+        options = {"startingOffsets": "earliest", "topic": self.topics.name, "columns": "value", **options}
+        trigger = options.pop("trigger", {"availableNow": True})
+        for name, value in options.items():
+            if value is not None:
+                source = source.option(name, str(value))
+        return (
+            source.load().writeStream.foreachBatch(self._keep).trigger(**trigger)
+            .option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        )  # fmt: skip
+
+    def _keep(self, frame: DataFrame, number: int) -> None:
+        self.batches.append(values(frame))
+
+    def run(self, **options: Any) -> list[bytes]:
+        """Everything there is now, then stop."""
+        known = len(self.batches)
+        query = self.start(**options)
+        assert query.awaitTermination(90)
+        return [value for batch in self.batches[known:] for value in batch]
+
+
+@pytest.fixture
+def sink(spark: SparkSession, topics: Topics, tmp_path: Path) -> Sink:
+    return Sink(spark, topics, tmp_path)
+
+
+def test_a_stream_goes_on_from_its_checkpoint(topics: Topics, sink: Sink) -> None:
+    topics.publish(numbers(100))
+    assert sink.run() == numbers(100)
+    assert sink.run() == []
+    topics.publish(numbers(50, 100))
+    assert sink.run() == numbers(50, 100)
+    assert topics.subscriptions() == []
+
+
+@pytest.mark.parametrize(
+    "limit", [{"maxRowsPerTrigger": 35}, {"maxEntriesPerTrigger": 3}, {"maxBytesPerTrigger": "700"}], ids=str
+)
+def test_admission_control_and_available_now(topics: Topics, sink: Sink, limit: dict[str, Any]) -> None:
+    topics.publish(numbers(120))
+    assert sink.run(**limit) == numbers(120)
+    sizes = [len(batch) for batch in sink.batches if batch]
+    assert len(sizes) >= 3
+    assert max(sizes) <= 30
+
+
+def test_new_partitions_and_a_running_stream(topics: Topics, sink: Sink) -> None:
+    topic = topics.partitioned(1)
+    topics.publish(numbers(10))
+    query = sink.start(trigger={"processingTime": "100 milliseconds"})
+    try:
+        _wait_for(lambda: sum(map(len, sink.batches)) == 10, query)
+        admin(topics.broker.admin_url, "POST", topic.replace("://", "/") + "/partitions", 3)
+        topics.publish(numbers(10, 10), topic=f"{topic}-partition-2")
+        _wait_for(lambda: sum(map(len, sink.batches)) == 20, query)
+    finally:
+        query.stop()
+    assert sorted(value for batch in sink.batches for value in batch) == numbers(20)
+    topics.publish(numbers(5, 20), topic=f"{topic}-partition-1")
+    assert sink.run() == numbers(5, 20)
+
+
+def _wait_for(condition: Any, query: StreamingQuery) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        error = query.exception()
+        if error is not None:
+            raise error
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_latest_sees_only_what_comes_later(topics: Topics, sink: Sink) -> None:
+    topics.publish(numbers(10))
+    assert sink.run(startingOffsets="latest") == []
+    topics.publish(numbers(10, 10))
+    assert sink.run(startingOffsets="latest") == numbers(10, 10)
+
+
+def test_a_deleted_partition_fails_the_stream(topics: Topics, sink: Sink) -> None:
+    topics.publish(numbers(20))
+    other = f"{topics.name}-other"
+    topics.publish(numbers(5, 20), topic=other)
+    pattern = f"{topics.name}.*"
+    assert sorted(sink.run(topicsPattern=pattern, topic=None)) == numbers(25)
+
+
+# --- streaming sinks -----------------------------------------------------------------------------
+
+
+def stream_into(
+    spark: SparkSession, topics: Topics, source: str, target: str, folder: Path, **options: Any
+) -> None:
+    frame = (
+        spark.readStream.format("pulsar").option("service.url", topics.broker.service_url)
+        .option("topic", source).option("startingOffsets", "earliest").option("maxRowsPerTrigger", 100)
+        .load().selectExpr("value", "__key")
+    )  # fmt: skip
+    writer = (
+        frame.writeStream.format("pulsar").option("service.url", topics.broker.service_url)
+        .option("topic", target).option("checkpointLocation", str(folder)).trigger(availableNow=True)
+    )  # fmt: skip
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    query = writer.start()
+    assert query.awaitTermination(120)
+
+
+def test_a_stream_into_a_topic(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])
+    stream_into(spark, topics, topics.name, f"{topics.name}-out", tmp_path / "c")
+    assert sorted(values(reader(spark, topics).load(f"{topics.name}-out"))) == numbers(250)
+
+
+def test_exactly_once_into_a_topic(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    admin(topics.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
+    try:
+        topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])
+        out = f"{topics.name}-out"
+        stream_into(spark, topics, topics.name, out, tmp_path / "c", exactlyOnce="true")
+        topics.publish(numbers(50, 250))
+        # As if Spark had died before it noted the last micro-batch as committed: it is run again.
+        last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+        stream_into(spark, topics, topics.name, out, tmp_path / "c", exactlyOnce="true")
+        assert sorted(values(reader(spark, topics).load(out))) == numbers(300)
+    finally:
+        admin(topics.broker.admin_url, "POST", "namespaces/public/default/deduplication", False)
