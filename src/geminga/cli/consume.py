@@ -87,6 +87,8 @@ def command(
                 subscription,
                 consumer_type=geminga.ConsumerType[kind],
                 initial_position=geminga.InitialPosition[position.capitalize()],
+                # Stopping inside a batch must not bring the messages before back the next time.
+                batch_index_ack_enabled=True,
             )
             receive = source.receive
         while count is None or printed < count:

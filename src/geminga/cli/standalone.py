@@ -36,7 +36,6 @@ from geminga.broker.settings import SYNC_MODES, BrokerSettings
 @click.option(
     "--deduplication", is_flag=True, help="Drop repeated sequence ids where no policy says otherwise."
 )
-@click.option("--batch-index-ack", is_flag=True, help="Keep acknowledgements of single messages of a batch.")
 @click.option(
     "--retention-minutes", type=int, help="How long acknowledged messages stay; -1 for ever, 0 not at all."
 )
@@ -51,7 +50,6 @@ def command(
     auto_create_topics: bool,
     max_message_size: int,
     deduplication: bool,
-    batch_index_ack: bool,
     retention_minutes: int | None,
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
@@ -73,7 +71,6 @@ def command(
         auto_create_topics=auto_create_topics,
         max_message_size=max_message_size,
         deduplication=deduplication,
-        batch_index_ack=batch_index_ack,
         **({} if retention_minutes is None else {"retention_minutes": retention_minutes}),
     )
     raise click.exceptions.Exit(run(settings))

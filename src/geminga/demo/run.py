@@ -25,6 +25,12 @@ TOPIC = "persistent://public/default/flights"
 PARTITIONS = 4
 ROWS_PER_BATCH = 40_000
 MARKER = ".geminga-demo"
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+}
 
 
 class ProofFailed(PulsarException):
@@ -182,10 +188,10 @@ def _create_topic(admin_url: str) -> None:
 
 def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Console) -> tuple[Any, ...]:
     """Both queries: half the way, a break, on from the checkpoint, the closing event, the sums."""
-    from geminga.spark import session
+    from geminga.spark.session import session
 
     console.step("Starting Spark")
-    spark = session("geminga-demo", master="local[2]")
+    spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
     # A query that is broken off on purpose would fill the screen; real failures come as exceptions.
     spark.sparkContext.setLogLevel("OFF")
     lake = pipeline.Lake(folder=folder)
