@@ -39,11 +39,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ConsumerDeadLetterPolicy",
         "ConsumerKeySharedPolicy",
         "ConsumerType",
+        "HashingScheme",
         "InitialPosition",
         "KeySharedMode",
         "LoggerLevel",
         "PartitionsRoutingMode",
         "ProducerAccessMode",
+        "RedeliveryBackoff",
         "RegexSubscriptionMode",
         "Result",
     ),
@@ -147,11 +149,13 @@ if TYPE_CHECKING:
     from geminga.client.enums import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
     from geminga.client.enums import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
     from geminga.client.enums import ConsumerType as ConsumerType
+    from geminga.client.enums import HashingScheme as HashingScheme
     from geminga.client.enums import InitialPosition as InitialPosition
     from geminga.client.enums import KeySharedMode as KeySharedMode
     from geminga.client.enums import LoggerLevel as LoggerLevel
     from geminga.client.enums import PartitionsRoutingMode as PartitionsRoutingMode
     from geminga.client.enums import ProducerAccessMode as ProducerAccessMode
+    from geminga.client.enums import RedeliveryBackoff as RedeliveryBackoff
     from geminga.client.enums import RegexSubscriptionMode as RegexSubscriptionMode
     from geminga.client.enums import Result as Result
     from geminga.client.logs import ConsoleLogger as ConsoleLogger

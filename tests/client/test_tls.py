@@ -34,13 +34,14 @@ def certificate(tmp_path_factory):
     return str(certificate), str(key)
 
 
-def connect(scripted, certificate, host="localhost", **tls):
+def connect(scripted, certificate, host="localhost", prepare=lambda context: None, **tls):
     """Connect once; returns the scripted broker, and the error if there was one."""
 
     async def main():
         broker = scripted()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*certificate)
+        prepare(context)
         await broker.start(context)
         core = ClientCore(
             ClientSettings(
@@ -107,6 +108,21 @@ def test_the_host_name_check_can_be_switched_off(scripted, certificate):
 def test_verification_can_be_switched_off(scripted, certificate):
     _, error = connect(scripted, certificate, "127.0.0.1", allow_insecure_connection=True)
     assert error is None
+
+
+@needs_openssl
+def test_a_client_certificate_is_shown(scripted, certificate):
+    def wanting(context):
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificate[0])
+
+    trust = {"trust_certificates_path": certificate[0]}
+    identity = {"certificate_path": certificate[0], "private_key_path": certificate[1]}
+    _, error = connect(scripted, certificate, prepare=wanting, **trust, **identity)
+    assert error is None
+    broker, error = connect(scripted, certificate, prepare=wanting, **trust)
+    assert isinstance(error, ConnectError)
+    assert credentials_sent(broker) == []
 
 
 def test_a_plain_port_is_told(scripted):

@@ -361,6 +361,22 @@ def test_a_useless_assigned_broker_is_only_a_lost_hint():
     assert ready().receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
 
 
+def test_tls_is_never_left_for_an_assigned_broker():
+    close = command(
+        pb.BaseCommand.CLOSE_PRODUCER,
+        "close_producer",
+        producer_id=3,
+        request_id=UNSOLICITED,
+        assignedBrokerServiceUrl="pulsar://a:6650",
+        assignedBrokerServiceUrlTls="pulsar://b:6650",
+    )
+    assert ready(tls=True).receive(encode_command(close), NOW) == [HandleClosed(True, 3, None)]
+    close.close_producer.assignedBrokerServiceUrlTls = "pulsar+ssl://b:6651"
+    assert ready(tls=True).receive(encode_command(close), NOW) == [
+        HandleClosed(True, 3, Address("b", 6651, True))
+    ]
+
+
 def test_topic_migration_and_watch_updates():
     moved = command(
         pb.BaseCommand.TOPIC_MIGRATED,

@@ -61,6 +61,12 @@ def test_twenty_redirects_are_followed_and_no_more():
         lookup.answered(answer(REDIRECT))
 
 
+def test_tls_is_never_left():
+    for kind in (CONNECT, REDIRECT):
+        with pytest.raises(LookupError, match="leads from TLS to a plain address"):
+            TopicLookup(TOPIC, tls=True).answered(answer(kind, tls_url="pulsar://evil:6650"))
+
+
 @pytest.mark.parametrize(
     ("tls", "urls"), [(False, {"url": ""}), (True, {"tls_url": ""}), (False, {"url": "nonsense"})]
 )

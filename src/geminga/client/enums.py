@@ -12,6 +12,7 @@ from geminga.consumer.settings import (
     ConsumerType,
     InitialPosition,
     KeySharedMode,
+    RedeliveryBackoff,
     RegexSubscriptionMode,
 )
 from geminga.producer.result import Result
@@ -47,6 +48,7 @@ __all__ = [
     "LoggerLevel",
     "PartitionsRoutingMode",
     "ProducerAccessMode",
+    "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",
 ]

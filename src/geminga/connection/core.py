@@ -381,9 +381,10 @@ class ClientConnection:
         if not url:
             return None
         try:
-            return parse_broker_url(url)
+            address = parse_broker_url(url)
         except InvalidUrl:
             return None  # only a hint: the lookup finds the broker
+        return None if self._tls and not address.tls else address
 
     # --- shared ----------------------------------------------------------------------------------
 
