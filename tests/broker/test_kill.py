@@ -97,7 +97,7 @@ class Acknowledger:
         subscribe.subType = pb.CommandSubscribe.Shared
         subscribe.consumer_id, subscribe.request_id = 1, 1
         subscribe.initialPosition = pb.CommandSubscribe.Earliest
-        self.socket.sendall(encode_command(command) + encode_flow(1, 1_000_000))
+        self.socket.sendall(encode_command(command))
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -111,6 +111,8 @@ class Acknowledger:
     def _answer(self, frame: Any) -> bytes:
         if frame.type == pb.BaseCommand.PING:
             return encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+        if frame.type == pb.BaseCommand.SUCCESS:
+            return encode_flow(1, 1_000_000)
         if frame.type == pb.BaseCommand.ACK_RESPONSE:
             response = frame.command.ackResponse
             if not response.HasField("error"):
@@ -135,7 +137,7 @@ class Acknowledger:
 
 
 def connect(url: str) -> Any:
-    logger = pulsar.FileLogger(pulsar.LoggerLevel.Fatal, os.devnull)
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
     return pulsar.Client(url, operation_timeout_seconds=10, logger=logger)
 
 

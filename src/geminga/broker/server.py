@@ -384,8 +384,8 @@ class BrokerServer:
             await self._drain_connections()
         finally:
             self._note_store_failure()
-            self.store.close()
             self.stopped.set()
+            self.store.close()
 
     async def _drain_connections(self) -> None:
         deadline = time.monotonic() + self.settings.shutdown_seconds
@@ -475,6 +475,8 @@ class BrokerServer:
 
     def _poll(self) -> None:
         self._poll_scheduled = False
+        if self.stopped.is_set():
+            return
         with self.entry():
             self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
         if self.store_failure is None and self.store.failure is not None:

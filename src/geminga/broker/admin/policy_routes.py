@@ -39,6 +39,8 @@ class Route:
     method: str = "POST"
     by_cluster: bool = False
     status: int = 204
+    unset: Any = None
+    """What GET answers when nothing is set; None is an empty body."""
 
 
 _COMMON: Final = (
@@ -72,7 +74,7 @@ NAMESPACE_ROUTES: Final = (
     Route("isAllowAutoUpdateSchema", "is_allow_auto_update_schema"),
     Route("maxConsumersPerTopic", "max_consumers_per_topic"),
     Route("maxProducersPerTopic", "max_producers_per_topic"),
-    Route("maxTopicsPerNamespace", "max_topics_per_namespace"),
+    Route("maxTopicsPerNamespace", "max_topics_per_namespace", unset=0),
     Route("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
     Route("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
     Route("messageTTL", "message_ttl_in_seconds"),
@@ -126,7 +128,7 @@ class _PolicyResource(Resource):
             found = self.read(request, route.field)
             if route.by_cluster and found is not None:
                 found = found.get(self.server.settings.cluster)
-            return answer_or_empty(found)
+            return answer_or_empty(route.unset if found is None else found)
 
         return get
 
