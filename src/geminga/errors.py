@@ -75,6 +75,8 @@ def result_of(error: BaseException | None) -> Result:
     """The result of an exception: that of its class or of the nearest base class with one."""
     if error is None:
         return Result.Ok
+    if not isinstance(error, PulsarException):
+        return Result.UnknownError  # Python's own LookupError is not ours
     for cls in type(error).__mro__:
         member = Result.__members__.get(cls.__name__)
         if member is not None:
