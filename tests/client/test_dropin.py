@@ -716,3 +716,35 @@ def test_asyncio(pulsar, pulsar_broker, topic):
         await client.close()
 
     asyncio.run(main())
+
+
+def test_avro(pulsar, client, topic):
+    pytest.importorskip("fastavro")
+    schema = pulsar.schema
+
+    class V1(schema.Record):
+        x = schema.Integer()
+
+    class V2(schema.Record):
+        x = schema.Integer()
+        y = schema.String(default="none", required_default=True)
+
+    first = client.create_producer(topic, schema=schema.AvroSchema(V1))
+    consumer = client.subscribe(
+        topic, "s", schema=schema.AvroSchema(V1), initial_position=pulsar.InitialPosition.Earliest
+    )
+    first.send(V1(x=1))
+    assert consumer.receive(5000).value().x == 1
+    second = client.create_producer(topic, schema=schema.AvroSchema(V2))
+    second.send(V2(x=2, y="two"))
+    assert consumer.receive(5000).value().x == 2
+
+
+def test_protobuf_native(pulsar, client, topic):
+    from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+    schema = pulsar.schema.ProtobufNativeSchema(pb.MessageIdData)
+    producer = client.create_producer(topic, schema=schema)
+    consumer = client.subscribe(topic, "s", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
+    producer.send(pb.MessageIdData(ledgerId=5, entryId=6))
+    assert consumer.receive(5000).value() == pb.MessageIdData(ledgerId=5, entryId=6)

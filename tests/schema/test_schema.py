@@ -1,7 +1,6 @@
 import pytest
 
 from geminga import schema
-from geminga.errors import OperationNotSupported
 
 
 def test_bytes():
@@ -48,8 +47,3 @@ def test_ones_own_schema():
     assert Upper().decode(Upper().encode("a")) == "a"
 
 
-def test_missing_kinds_say_so():
-    with pytest.raises(OperationNotSupported, match="JsonSchema"):
-        schema.AvroSchema(None)
-    with pytest.raises(OperationNotSupported, match="BytesSchema"):
-        schema.ProtobufNativeSchema(None)

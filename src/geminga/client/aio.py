@@ -35,6 +35,7 @@ from geminga.consumer.settings import (
 )
 from geminga.errors import AlreadyClosed, ForkedProcessError, UsageError
 from geminga.ids import MessageId
+from geminga.producer.settings import SchemaInfo
 from geminga.schema import Schema
 
 if TYPE_CHECKING:
@@ -313,6 +314,11 @@ class Client:
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
         return await self.core.partition_topics(arguments.checked_topic(topic))
+
+    async def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
+        """A version of the topic's schema, the newest by default; None when there is none."""
+        wanted = arguments.schema_version_bytes(version)
+        return arguments.schema_info(await self.core.schema(arguments.checked_topic(topic), wanted))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to."""

@@ -37,8 +37,9 @@ from geminga.consumer.settings import (
 )
 from geminga.errors import OperationNotSupported
 from geminga.ids import MessageId, TopicName
-from geminga.producer.settings import ProducerSettings
+from geminga.producer.settings import ProducerSettings, SchemaInfo
 from geminga.schema import BytesSchema, Schema
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 def not_supported(argument: str, value: object, instead: str = "") -> OperationNotSupported:
@@ -122,6 +123,22 @@ def checked_schema(schema: object) -> Schema:
         return BytesSchema()
     checked: Schema = check_type("schema", schema, Schema)
     return checked
+
+
+def schema_info(schema: pb.Schema | None) -> SchemaInfo | None:
+    """A schema from the wire as the public API shows it."""
+    if schema is None:
+        return None
+    pairs: Any = schema.properties
+    properties = tuple((pair.key, pair.value) for pair in pairs)
+    return SchemaInfo(type=schema.type, name=schema.name, data=schema.schema_data, properties=properties)
+
+
+def schema_version_bytes(version: int | bytes | None) -> bytes | None:
+    """A schema version as messages carry it: 8 bytes, big-endian."""
+    if version is None or isinstance(version, bytes):
+        return version
+    return check_int("version", version, 0, (1 << 63) - 1).to_bytes(8, "big")
 
 
 def producer_settings(

@@ -18,7 +18,14 @@ from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.backoff import Backoff
 from geminga.connection.lookup import BrokerPlace, TopicLookup
 from geminga.connection.partitions import partition_count, partition_names
-from geminga.errors import AlreadyClosed, ConnectError, PulsarException, ServiceUnitNotReady, Timeout
+from geminga.errors import (
+    AlreadyClosed,
+    ConnectError,
+    PulsarException,
+    ServiceUnitNotReady,
+    Timeout,
+    TopicNotFound,
+)
 from geminga.ids import TopicName
 from geminga.producer.backlog import ByteBudget
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -229,6 +236,19 @@ class ClientCore:
             return answer.getTopicsOfNamespaceResponse
 
         return await self._ask_service(f"listing the topics of {namespace!r}", ask, timeout)
+
+    async def schema(
+        self, topic: str, version: bytes | None = None, timeout: float | None = None
+    ) -> pb.Schema | None:
+        """A version of the topic's schema (None: the newest); None when the topic has no such schema."""
+        name = str(TopicName.parse(topic))
+        try:
+            answer = await self.request_on_topic(
+                name, lambda request_id: commands.get_schema(name, request_id, version), timeout=timeout
+            )
+        except TopicNotFound:
+            return None
+        return answer.getSchemaResponse.schema
 
     async def request_on_topic(
         self,

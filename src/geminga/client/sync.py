@@ -41,6 +41,7 @@ from geminga.consumer.settings import (
 )
 from geminga.errors import PulsarException
 from geminga.ids import MessageId
+from geminga.producer.settings import SchemaInfo
 from geminga.schema import BytesSchema, Schema
 
 if TYPE_CHECKING:
@@ -379,6 +380,15 @@ class Client:
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
         return self._call(self._core.partition_topics(arguments.checked_topic(topic)))
+
+    def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
+        """A version of the topic's schema, the newest by default; None when there is none."""
+        wanted = arguments.schema_version_bytes(version)
+        return arguments.schema_info(self._call(self._core.schema(arguments.checked_topic(topic), wanted)))
+
+    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
+        """For schemas that decode: the version that `Message.schema_version` named."""
+        return self.get_schema_info(topic, version.encode("latin-1"))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to."""

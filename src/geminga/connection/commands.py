@@ -72,6 +72,17 @@ def partitioned_metadata(topic: str, request_id: int, *, auto_creation: bool = T
     return command
 
 
+def get_schema(topic: str, request_id: int, version: bytes | None = None) -> pb.BaseCommand:
+    """The topic's schema: a version of it (8 bytes, as messages carry it), or the newest."""
+    command = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
+    body = command.getSchema
+    body.topic = topic
+    body.request_id = request_id
+    if version is not None:
+        body.schema_version = version
+    return command
+
+
 def topics_of_namespace(
     namespace: str, request_id: int, mode: int, pattern: str | None = None, topics_hash: str | None = None
 ) -> pb.BaseCommand:

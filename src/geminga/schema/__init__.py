@@ -1,9 +1,11 @@
 """Schemas: how values become payloads, and what the topic is told about them.
 
-The names are those of ``pulsar.schema``: `BytesSchema`, `StringSchema`, `JsonSchema` over `Record`
-classes, and the field types of records.
+The names are those of ``pulsar.schema``: `BytesSchema`, `StringSchema`, `JsonSchema` and `AvroSchema` over
+`Record` classes, `ProtobufNativeSchema`, and the field types of records. The schemas of numbers and booleans
+are additions; Java's schemas of the same names read what they write.
 """
 
+from geminga.schema.avro import AvroSchema
 from geminga.schema.definition import (
     Array,
     Boolean,
@@ -19,11 +21,19 @@ from geminga.schema.definition import (
     Record,
     String,
 )
+from geminga.schema.primitives import (
+    BooleanSchema,
+    DoubleSchema,
+    FloatSchema,
+    Int8Schema,
+    Int16Schema,
+    Int32Schema,
+    Int64Schema,
+)
+from geminga.schema.protobuf import ProtobufNativeSchema
 from geminga.schema.schema import (
-    AvroSchema,
     BytesSchema,
     JsonSchema,
-    ProtobufNativeSchema,
     Schema,
     SchemaInfo,
     SchemaType,
@@ -34,12 +44,19 @@ __all__ = [
     "Array",
     "AvroSchema",
     "Boolean",
+    "BooleanSchema",
     "Bytes",
     "BytesSchema",
     "CustomEnum",
     "Double",
+    "DoubleSchema",
     "Field",
     "Float",
+    "FloatSchema",
+    "Int8Schema",
+    "Int16Schema",
+    "Int32Schema",
+    "Int64Schema",
     "Integer",
     "JsonSchema",
     "Long",

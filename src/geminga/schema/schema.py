@@ -6,14 +6,13 @@ import json
 from enum import Enum, IntEnum
 from typing import Any
 
-from geminga.errors import OperationNotSupported
 from geminga.producer.settings import SchemaInfo as SchemaInfo
 from geminga.schema.definition import Record
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 class SchemaType(IntEnum):
-    """Kinds of schema with ``pulsar-client``'s numbers; see `wire_type` for the wire's."""
+    """Kinds of schema, with the wire's numbers; those below 1 are never sent (framing.md section 11)."""
 
     AUTO_PUBLISH = -4
     AUTO_CONSUME = -3
@@ -23,6 +22,7 @@ class SchemaType(IntEnum):
     JSON = 2
     PROTOBUF = 3
     AVRO = 4
+    BOOLEAN = 5
     INT8 = 6
     INT16 = 7
     INT32 = 8
@@ -31,23 +31,6 @@ class SchemaType(IntEnum):
     DOUBLE = 11
     KEY_VALUE = 15
     PROTOBUF_NATIVE = 20
-
-
-_WIRE_TYPES = {
-    SchemaType.STRING: 1,
-    SchemaType.JSON: 2,
-    SchemaType.PROTOBUF: 3,
-    SchemaType.AVRO: 4,
-    SchemaType.INT8: 6,
-    SchemaType.INT16: 7,
-    SchemaType.INT32: 8,
-    SchemaType.INT64: 9,
-    SchemaType.FLOAT: 10,
-    SchemaType.DOUBLE: 11,
-    SchemaType.KEY_VALUE: 15,
-    SchemaType.PROTOBUF_NATIVE: 20,
-}
-"""The wire's ``Schema.Type`` of each kind; kinds that are missing send no schema at all."""
 
 
 class Schema:
@@ -63,6 +46,7 @@ class Schema:
         self._record_cls = record_cls
         self._schema_type = SchemaType(schema_type)
         self._schema_name = schema_name
+        self._client: Any = None
         self._schema_data = json.dumps(schema_definition, indent=True).encode()
 
     def encode(self, obj: Any) -> bytes:
@@ -79,10 +63,9 @@ class Schema:
 
     def schema_info(self) -> SchemaInfo | None:
         """What the topic is told; None when the topic stays without a schema (bytes)."""
-        wire = _WIRE_TYPES.get(self._schema_type)
-        if wire is None:
+        if self._schema_type <= SchemaType.NONE:
             return None
-        return SchemaInfo(type=wire, name=self._schema_name, data=self._schema_data)
+        return SchemaInfo(type=int(self._schema_type), name=self._schema_name, data=self._schema_data)
 
     def wire_schema(self) -> pb.Schema | None:
         """`schema_info` as SUBSCRIBE carries it."""
@@ -163,17 +146,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return _record_values(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-class AvroSchema(Schema):
-    """Avro records. Not available yet: use `JsonSchema`, or encode yourself with `BytesSchema`."""
-
-    def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
-        raise OperationNotSupported("AvroSchema is not supported yet; use JsonSchema or BytesSchema")
-
-
-class ProtobufNativeSchema(Schema):
-    """Protobuf messages. Not available yet: encode yourself with `BytesSchema`."""
-
-    def __init__(self, record_cls: Any) -> None:
-        raise OperationNotSupported("ProtobufNativeSchema is not supported yet; use BytesSchema")

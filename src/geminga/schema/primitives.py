@@ -1,0 +1,80 @@
+"""Numbers, big-endian as Java writes them, and booleans: schemas that ``pulsar-client`` lacks."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from geminga.errors import CorruptPayload
+from geminga.schema.schema import Schema, SchemaType
+
+
+class _Number(Schema):
+    """A fixed-size number."""
+
+    def __init__(self, kind: SchemaType, layout: str, python_type: Any) -> None:
+        super().__init__(python_type, kind, None, kind.name)
+        self._layout = struct.Struct(layout)
+
+    def encode(self, obj: Any) -> bytes:
+        """Raises `TypeError` for another type and for a number that does not fit."""
+        self._validate_object_type(obj)
+        if isinstance(obj, bool):
+            raise TypeError(f"{self} takes a number, not a bool")
+        try:
+            return self._layout.pack(obj)
+        except (struct.error, OverflowError) as error:
+            raise TypeError(f"{obj!r} does not fit into {self}: {error}") from error
+
+    def decode(self, data: bytes) -> Any:
+        """Raises `CorruptPayload` for a payload of another length."""
+        if len(data) != self._layout.size:
+            raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
+        return self._layout.unpack(data)[0]
+
+
+class Int8Schema(_Number):
+    def __init__(self) -> None:
+        super().__init__(SchemaType.INT8, ">b", int)
+
+
+class Int16Schema(_Number):
+    def __init__(self) -> None:
+        super().__init__(SchemaType.INT16, ">h", int)
+
+
+class Int32Schema(_Number):
+    def __init__(self) -> None:
+        super().__init__(SchemaType.INT32, ">i", int)
+
+
+class Int64Schema(_Number):
+    def __init__(self) -> None:
+        super().__init__(SchemaType.INT64, ">q", int)
+
+
+class FloatSchema(_Number):
+    def __init__(self) -> None:
+        super().__init__(SchemaType.FLOAT, ">f", (float, int))
+
+
+class DoubleSchema(_Number):
+    def __init__(self) -> None:
+        super().__init__(SchemaType.DOUBLE, ">d", (float, int))
+
+
+class BooleanSchema(Schema):
+    """One byte, 0 or 1."""
+
+    def __init__(self) -> None:
+        super().__init__(bool, SchemaType.BOOLEAN, None, "BOOLEAN")
+
+    def encode(self, obj: Any) -> bytes:
+        self._validate_object_type(obj)
+        return b"\x01" if obj else b"\x00"
+
+    def decode(self, data: bytes) -> Any:
+        """Raises `CorruptPayload` for a payload of another length."""
+        if len(data) != 1:
+            raise CorruptPayload(f"BooleanSchema takes 1 byte, not {len(data)}")
+        return data != b"\x00"

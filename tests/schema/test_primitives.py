@@ -1,0 +1,38 @@
+import pytest
+
+from geminga import schema
+from geminga.errors import CorruptPayload
+
+CASES = [
+    (schema.Int8Schema, -5, b"\xfb"),
+    (schema.Int16Schema, 258, b"\x01\x02"),
+    (schema.Int32Schema, -2, b"\xff\xff\xff\xfe"),
+    (schema.Int64Schema, 1, bytes(7) + b"\x01"),
+    (schema.FloatSchema, 1.5, b"\x3f\xc0\x00\x00"),
+    (schema.DoubleSchema, 1, b"\x3f\xf0" + bytes(6)),
+    (schema.BooleanSchema, True, b"\x01"),
+    (schema.BooleanSchema, False, b"\x00"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "data"), CASES)
+def test_values(kind, value, data):
+    codec = kind()
+    assert codec.encode(value) == data
+    assert codec.decode(data) == value
+    assert codec.schema_info().data == b"null"
+    with pytest.raises(TypeError):
+        codec.encode("text")
+    with pytest.raises(CorruptPayload):
+        codec.decode(data + b"\x00")
+
+
+@pytest.mark.parametrize(("kind", "value"), [(schema.Int8Schema, 128), (schema.Int32Schema, True), (schema.FloatSchema, 1e300)])
+def test_what_does_not_fit(kind, value):
+    with pytest.raises(TypeError):
+        kind().encode(value)
+
+
+def test_wire_types():
+    types = [kind().schema_info().type for kind, _, _ in CASES[:-1]]
+    assert types == [6, 7, 8, 9, 10, 11, 5]
