@@ -1,0 +1,109 @@
+import threading
+
+import pytest
+
+from geminga.errors import InvalidConfiguration, MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
+from geminga.producer.backlog import UNLIMITED, Backlog, ByteBudget, Permits, partition_share
+
+
+def test_permits_are_taken_whole_or_not_at_all():
+    permits = Permits(10)
+    assert permits.take(7)
+    assert not permits.take(4)
+    assert permits.used == 7
+    assert permits.take(3)
+    assert permits.free == 0
+    permits.give(10)
+    assert permits.free == 10
+
+
+def test_more_cannot_come_back_than_was_taken():
+    with pytest.raises(RuntimeError, match="only 0 are taken"):
+        Permits(1).give(1)
+    budget = ByteBudget(10)
+    with pytest.raises(RuntimeError, match="only 0 are taken"):
+        budget.give(1)
+
+
+def test_a_lowered_limit_leaves_nothing_free():
+    permits = Permits(10)
+    permits.take(8)
+    permits.limit = 5
+    assert permits.free == 0
+    assert not permits.take(1)
+
+
+def test_zero_is_without_limit():
+    assert Permits(0).limit == UNLIMITED
+    budget = ByteBudget(0)
+    assert budget.take(1 << 60)
+    budget.give(1 << 60)
+    assert not budget.limited
+
+
+def test_a_negative_limit_is_refused():
+    with pytest.raises(InvalidConfiguration, match="memory_limit"):
+        ByteBudget(-1)
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "memory"),
+    [(1, 9, 99), (9, 1, 99), (9, 9, 1)],
+)
+def test_a_message_takes_from_all_three_or_from_none(own, shared, memory):
+    backlog = Backlog(Permits(own), Permits(shared), ByteBudget(memory))
+    assert not backlog.take(2, 10)
+    assert (backlog.own.used, backlog.shared.used, backlog.memory.used) == (0, 0, 0)
+
+
+def test_refusals_carry_the_numbers():
+    backlog = Backlog(Permits(3), Permits(9), ByteBudget(99))
+    backlog.take(3, 1)
+    error = backlog.refusal(1, 5, "topic")
+    assert isinstance(error, ProducerQueueIsFull)
+    assert "3 messages are pending of max_pending_messages=3" in str(error)
+    backlog = Backlog(Permits(9), Permits(3), ByteBudget(99))
+    backlog.take(3, 1)
+    error = backlog.refusal(1, 5, "topic")
+    assert isinstance(error, ProducerQueueIsFull)
+    assert "max_pending_messages_across_partitions=3" in str(error)
+    backlog = Backlog(Permits(9), Permits(9), ByteBudget(99))
+    backlog.take(3, 90)
+    error = backlog.refusal(1, 10, "topic")
+    assert isinstance(error, MemoryBufferIsFull)
+    assert "90 bytes are pending of the client's memory_limit=99 and 10 more" in str(error)
+
+
+def test_what_can_never_fit_is_too_big_and_not_worth_waiting_for():
+    backlog = Backlog(Permits(3), Permits(9), ByteBudget(99))
+    backlog.check_possible(3, 99, "topic")
+    with pytest.raises(MessageTooBig, match="4 chunks"):
+        backlog.check_possible(4, 1, "topic")
+    with pytest.raises(MessageTooBig, match="memory_limit=99"):
+        backlog.check_possible(1, 100, "topic")
+
+
+def test_returned_bytes_wake_everybody_who_listens_once():
+    budget = ByteBudget(10, threading.Lock())
+    budget.take(10)
+    woken = []
+    budget.notify_once(lambda: woken.append(1))
+    budget.notify_once(lambda: woken.append(2))
+    budget.give(4)
+    budget.give(6)
+    assert woken == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("max_pending", "max_across", "partitions", "share"),
+    [
+        (1000, 50_000, 1, 1000),
+        (1000, 50_000, 100, 500),
+        (1000, 10, 100, 1),
+        (0, 50_000, 10, 5000),
+        (1000, 0, 10, 1000),
+        (0, 0, 10, 0),
+    ],
+)
+def test_each_partition_has_its_fair_share(max_pending, max_across, partitions, share):
+    assert partition_share(max_pending, max_across, partitions) == share

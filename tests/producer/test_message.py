@@ -1,0 +1,108 @@
+from datetime import timedelta
+
+import pytest
+
+from geminga.errors import InvalidMessage
+from geminga.producer.message import OutgoingMessage, RoutedMessage, build_message, payload_of
+
+
+def test_all_fields_arrive():
+    message = build_message(
+        b"v", {"a": "b"}, "key", "order", 7, ["c1", "c2"], False, 1_700_000_000_000, 1_800_000_000_000
+    )
+    assert message.payload == b"v"
+    assert message.properties == (("a", "b"),)
+    assert message.partition_key == "key"
+    assert message.ordering_key == b"order"
+    assert message.sequence_id == 7
+    assert message.replicate_to == ("c1", "c2")
+    assert message.event_time == 1_700_000_000_000
+    assert message.deliver_at_time == 1_800_000_000_000
+    assert not message.null_value
+
+
+def test_empty_means_absent_as_in_pulsar_client():
+    message = build_message(b"", {}, "", "", None, [], False, None)
+    assert message.partition_key is None
+    assert message.ordering_key is None
+    assert message.replicate_to == ()
+    assert message.sequence_id == -1
+
+
+def test_none_is_a_null_value():
+    message = build_message(None)
+    assert message.null_value
+    assert message.payload == b""
+
+
+def test_deliver_after_counts_from_now():
+    assert build_message(b"", deliver_after=timedelta(seconds=2), now_ms=1000).deliver_at_time == 3000
+
+
+def test_disabled_replication_names_the_local_cluster():
+    assert build_message(b"", disable_replication=True).replicate_to == ("__local__",)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("properties", ["a"]),
+        ("properties", {"a": 1}),
+        ("properties", {1: "a"}),
+        ("partition_key", b"bytes"),
+        ("ordering_key", 5),
+        ("sequence_id", -1),
+        ("sequence_id", 1 << 63),
+        ("sequence_id", True),
+        ("replication_clusters", "c1"),
+        ("replication_clusters", [1]),
+        ("disable_replication", 1),
+        ("event_timestamp", -5),
+        ("event_timestamp", 1.5),
+        ("deliver_at", -1),
+        ("deliver_after", 5),
+        ("deliver_after", timedelta(seconds=-1)),
+    ],
+)
+def test_a_refusal_names_field_value_and_range(field, value):
+    with pytest.raises(InvalidMessage) as caught:
+        build_message(b"", **{field: value})
+    assert str(caught.value).startswith(field)
+    assert "allowed" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [bytearray(b"x"), memoryview(b"x"), b"x"])
+def test_bytes_like_content_is_copied_to_bytes(content):
+    assert payload_of(content) == b"x"
+    assert type(payload_of(content)) is bytes
+
+
+@pytest.mark.parametrize("content", ["text", 5, [1]])
+def test_other_content_is_refused(content):
+    with pytest.raises(TypeError, match="encode the value first"):
+        build_message(content)
+
+
+def test_a_replaced_message_keeps_the_rest():
+    message = OutgoingMessage(b"a", partition_key="k", sequence_id=4)
+    changed = message.replace(payload=b"b")
+    assert (changed.payload, changed.partition_key, changed.sequence_id) == (b"b", "k", 4)
+
+
+def test_a_batch_shares_schema_version_and_transaction():
+    plain, versioned = OutgoingMessage(b""), OutgoingMessage(b"", schema_version=b"1")
+    assert plain.shares_metadata_with(None)
+    assert not versioned.shares_metadata_with(None)
+    assert not versioned.shares_metadata_with(plain)
+    assert versioned.shares_metadata_with(OutgoingMessage(b"", schema_version=b"1"))
+    assert not plain.shares_metadata_with(OutgoingMessage(b"", transaction=(1, 2)))
+
+
+def test_a_router_sees_pulsar_clients_methods():
+    view = RoutedMessage(build_message(b"v", {"a": "b"}, "k", "o", event_timestamp=5))
+    assert view.data() == b"v"
+    assert view.properties() == {"a": "b"}
+    assert view.partition_key() == "k"
+    assert view.ordering_key() == "o"
+    assert view.event_timestamp() == 5
+    assert not view.has_null_value()

@@ -1,0 +1,94 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.producer.settings import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProducerSettings,
+    SchemaInfo,
+)
+
+
+def test_defaults_are_those_of_pulsar_client_but_for_batching():
+    settings = ProducerSettings()
+    assert settings.send_timeout_seconds == 30
+    assert settings.max_pending_messages == 1000
+    assert settings.max_pending_messages_across_partitions == 50_000
+    assert settings.block_if_queue_full is False
+    assert settings.batching_enabled is True
+    assert settings.batching_max_messages == 1000
+    assert settings.batching_max_allowed_size_in_bytes == 131_072
+    assert settings.batching_max_publish_delay_seconds == 0.01
+    assert settings.compression_type is CompressionType.NONE
+    assert settings.hashing_scheme is HashingScheme.BoostHash
+    assert settings.message_routing_mode is PartitionsRoutingMode.RoundRobinDistribution
+    assert settings.access_mode is ProducerAccessMode.Shared
+    assert settings.batching_type is BatchingType.Default
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("producer_name", ""),
+        ("producer_name", 5),
+        ("properties", {"a": 1}),
+        ("properties", ["a"]),
+        ("initial_sequence_id", -2),
+        ("initial_sequence_id", 1 << 63),
+        ("initial_sequence_id", "1"),
+        ("access_mode", 0.5),
+        ("send_timeout_seconds", -1),
+        ("send_timeout_seconds", float("nan")),
+        ("max_pending_messages", -1),
+        ("max_pending_messages", True),
+        ("max_pending_messages_across_partitions", -5),
+        ("block_if_queue_full", 1),
+        ("compression_type", 9),
+        ("batching_enabled", "yes"),
+        ("batching_max_messages", 0),
+        ("batching_max_messages", 1_000_001),
+        ("batching_max_allowed_size_in_bytes", 0),
+        ("batching_max_publish_delay_seconds", -0.1),
+        ("batching_partition_switch_frequency", 0),
+        ("chunk_max_message_size", 10),
+        ("message_routing_mode", 7),
+        ("hashing_scheme", "md5"),
+        ("lazy_start_partitioned_producers", None),
+        ("partitions_refresh_seconds", -1),
+        ("blocked_after_seconds", float("inf")),
+        ("schema", "Bytes"),
+    ],
+)
+def test_a_refusal_names_field_and_value(field: str, value: Any):
+    with pytest.raises(InvalidConfiguration) as caught:
+        ProducerSettings(**{field: value})
+    assert field in str(caught.value)
+    assert "allowed" in str(caught.value)
+
+
+def test_batching_and_chunking_exclude_each_other():
+    with pytest.raises(InvalidConfiguration, match="chunking_enabled"):
+        ProducerSettings(chunking_enabled=True)
+    assert ProducerSettings(chunking_enabled=True, batching_enabled=False).chunking_enabled
+
+
+def test_a_custom_router_needs_its_mode_and_the_mode_its_router():
+    with pytest.raises(InvalidConfiguration, match="message_router"):
+        ProducerSettings(message_routing_mode=PartitionsRoutingMode.CustomPartition)
+    with pytest.raises(InvalidConfiguration, match="message_routing_mode"):
+        ProducerSettings(message_router=lambda message, count: 0)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ProducerSettings().batching_enabled = False  # type: ignore[misc]
+
+
+def test_a_schema_is_taken_as_it_is():
+    assert ProducerSettings(schema=SchemaInfo(type=2, name="n")).schema.type == 2
