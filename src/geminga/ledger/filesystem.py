@@ -232,5 +232,5 @@ class RealFileSystem:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA synchronous=FULL")  # a commit that returned stays
         return connection

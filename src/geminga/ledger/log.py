@@ -65,6 +65,8 @@ class Group:
     crcs: array[int]
     positions: list[int]
     payload_bytes: int
+    sealed: tuple[int, int] | None
+    """(number, size) of the file that was closed before this group, if one was."""
 
 
 class LogFiles:
@@ -136,7 +138,6 @@ class LogWriter:
         self.synced_through = position
         self.live_files = live_files
         self.next_ledger_id = next_ledger_id
-        self.file_sizes: dict[int, int] = {}
         self._mark = filesystem.open(f"{folder}/{MARK_FILE}", create=True)
         self._file: File | None = None
         if self.offset:
@@ -156,7 +157,9 @@ class LogWriter:
         )
         payload_bytes = sum(sizes)
         needed = GROUP_HEADER_BYTES + len(records) * 25 + payload_bytes
+        sealed = None
         if self._file is None or (self.offset + needed > self._file_bytes_max and self._has_records):
+            sealed = (self.number, self.offset) if self._file is not None else None
             self._roll()
         assert self._file is not None
         self._allocate(needed)
@@ -198,6 +201,7 @@ class LogWriter:
             directory.crcs,
             directory.positions(position + len(head)),
             payload_bytes,
+            sealed,
         )
 
     def sync(self) -> None:
@@ -232,7 +236,6 @@ class LogWriter:
             if self._allocated > self.offset:
                 self._file.truncate(self.offset)
             self._file.sync()
-            self.file_sizes[self.number] = self.offset
             self._file.close()
             self._file = None
         synced_through = self.position
@@ -264,7 +267,6 @@ class LogWriter:
         self.sequence += 1
         self.offset = written
         self.synced_through = self.position
-        self.file_sizes[self.number] = self.offset
         self._allocated = self.offset
         self._has_records = False
         self.note_mark()

@@ -62,7 +62,7 @@ class EntryReader:
         return places
 
     def _read_places(self, ledger: LedgerState, places: list[Place]) -> list[bytes]:
-        """The entries before the first damaged one, in few reads; raises `EntriesDamaged` if there are none."""
+        """The entries before the first damaged one, in few reads; `EntriesDamaged` if there are none."""
         entries: list[bytes] = []
         start = 0
         while start < len(places):

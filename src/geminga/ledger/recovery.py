@@ -67,6 +67,10 @@ _KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE))
 _COPY_BYTES = 1024 * 1024
 
 
+class CatalogOutdatedError(Exception):
+    """The catalog is older than the log can make up for: everything must be read from the log."""
+
+
 @dataclass(slots=True)
 class Recovered:
     """Where the log goes on, and what was found."""
@@ -118,8 +122,21 @@ class Recovery:
             if not self._replay_file(number, found[number], synced, after):
                 self._discard(numbers[index + 1 :])
                 break
-        self._finish([number for number in present if number not in self._discarded], synced)
+        present = [number for number in present if number not in self._discarded]
+        if start:
+            self._check_catalog_is_recent(start, present)
+        self._finish(present, synced)
         return result
+
+    def _check_catalog_is_recent(self, start: int, present: list[int]) -> None:
+        """Refuse a catalog from before files were dropped that it would need (restored from a backup, say)."""
+        holder, listed = self._listed(present)
+        for number in range(start, max(present, default=0)):
+            dropped = number in self._state.dropped_files or (number < holder and number not in listed)
+            if dropped and number not in present:
+                raise CatalogOutdatedError(
+                    f"the catalog is from before {file_name(number)} was rewritten and deleted"
+                )
 
     def verify(self, position: int) -> None:
         """Read and check the log before ``position``, which `run` leaves out; report what is damaged."""

@@ -28,6 +28,7 @@ from geminga.ledger.format import (
     CREATE,
     DELETE_KEY,
     DELETE_LEDGER,
+    DROP_FILE,
     ENTRY,
     MERGE,
     OFFSET_BITS,
@@ -36,7 +37,7 @@ from geminga.ledger.format import (
 from geminga.ledger.journal import Failed, Journal
 from geminga.ledger.log import Group, LogFiles, LogWriter
 from geminga.ledger.reading import EntryReader
-from geminga.ledger.recovery import Recovery
+from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import Rewriter
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.state import StoreState
@@ -115,19 +116,11 @@ class FileStore:
     def _start(self, store_id: bytes) -> None:
         settings = self.settings
         self._catalog = self._open_catalog(store_id)
-        self._state = StoreState(self._catalog, settings.index_cache_bytes)
-        position = sequence = 0
-        sizes: dict[int, int] = {}
-        if self._catalog.meta("position") is not None:
-            self._state.load()
-            position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
-            sizes = self._catalog.files()
-        recovery = Recovery(self._filesystem, self.folder, store_id, self._files, self._state)
-        if settings.verify_on_open:
-            recovery.verify(position)
-        recovered = recovery.run(position, sequence)
-        sizes.update(recovered.file_sizes)
-        self._sizes = {number: size for number, size in sizes.items() if number in self._state.files}
+        try:
+            recovered = self._recover(store_id)
+        except CatalogOutdatedError as error:
+            self._catalog = self._replace_catalog(store_id, str(error))
+            recovered = self._recover(store_id)
         self._writer = LogWriter(
             self._filesystem,
             self.folder,
@@ -179,6 +172,23 @@ class FileStore:
         if recovered.replayed_groups > 1 or self._state.damage:
             self._begin_checkpoint()
 
+    def _recover(self, store_id: bytes) -> Recovered:
+        """Take over what the catalog and the log behind it say."""
+        state = self._state = StoreState(self._catalog, self.settings.index_cache_bytes)
+        position = sequence = 0
+        sizes: dict[int, int] = {}
+        if self._catalog.meta("position") is not None:
+            state.load()
+            position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
+            sizes = self._catalog.files()
+        recovery = Recovery(self._filesystem, self.folder, store_id, self._files, state)
+        if self.settings.verify_on_open:
+            recovery.verify(position)
+        recovered = recovery.run(position, sequence)
+        sizes.update(recovered.file_sizes)
+        self._sizes = {number: size for number, size in sizes.items() if number in state.files}
+        return recovered
+
     def _connect(self) -> sqlite3.Connection:
         connection = self._filesystem.connect(f"{self.folder}/{CATALOG_FILE}")
         self._connections.append(connection)
@@ -190,17 +200,19 @@ class FileStore:
             catalog = Catalog(self._connect())
             if catalog.is_usable(store_id):
                 return catalog
-            fresh = catalog.is_empty()
-        except sqlite3.DatabaseError:
-            fresh = False
-        if not fresh:
-            logger.warning(
-                "the catalog of the store in %s is lost or damaged: rebuilding it from the log", self.folder
-            )
-            while self._connections:
-                self._connections.pop().close()
-            discard_catalog(self._filesystem, self.folder)
-            catalog = Catalog(self._connect())
+            if catalog.is_empty():
+                catalog.create(store_id)
+                return catalog
+        except sqlite3.DatabaseError as error:
+            return self._replace_catalog(store_id, str(error))
+        return self._replace_catalog(store_id, "it is damaged, or of another store")
+
+    def _replace_catalog(self, store_id: bytes, why: str) -> Catalog:
+        logger.warning("the catalog of the store in %s is rebuilt from the log: %s", self.folder, why)
+        while self._connections:
+            self._connections.pop().close()
+        discard_catalog(self._filesystem, self.folder)
+        catalog = Catalog(self._connect())
         catalog.create(store_id)
         return catalog
 
@@ -363,6 +375,13 @@ class FileStore:
             self._cached_bytes += self._cached[-1][1]
             if self._cached_bytes > self.settings.cache_bytes:
                 self._trim_cache()
+        if group.sealed is not None:
+            self._sizes[group.sealed[0]] = group.sealed[1]
+        if DROP_FILE in group.kinds:
+            for kind, number in zip(group.kinds, group.firsts, strict=True):
+                if kind == DROP_FILE:
+                    self._sizes.pop(number, None)
+                    self._state.files.discard(number)
         if group.kinds[-1] == CHECKPOINT:
             self._checkpoint_reached(group)
         return _run(group.dones, None)
@@ -411,7 +430,6 @@ class FileStore:
 
     def _checkpoint_reached(self, group: Group) -> None:
         """All before the mark is on disk: give the worker what the catalog must learn."""
-        self._sizes.update(self._writer.file_sizes)
         self._sizes[group.position >> OFFSET_BITS] = group.end & ((1 << OFFSET_BITS) - 1)
         self._log_bytes_unsaved = 0
         snapshot = self._state.freeze_places(group.end, group.sequence, dict(self._sizes))
@@ -443,15 +461,19 @@ class FileStore:
 
     # --- life ---
     def stats(self) -> StoreStats:
-        sizes = {**self._sizes, **self._writer.file_sizes, self._writer.number: self._writer.offset}
         return StoreStats(
             appended_entries=self._appended_entries,
             appended_bytes=self._appended_bytes,
             syncs=self._journal.syncs,
             sync_seconds_total=self._journal.sync_seconds_total,
-            disk_bytes=sum(size for number, size in sizes.items() if number in self._writer.live_files),
+            disk_bytes=self._disk_bytes(),
             pending_writes=len(self._pending),
         )
+
+    def _disk_bytes(self) -> int:
+        """Bytes of the log's files, as far as they are written."""
+        number = self._writer.number
+        return sum(size for n, size in self._sizes.items() if n != number) + self._writer.offset
 
     def checkpoint(self) -> None:
         """Make a checkpoint now and wait for it; what a clean close does, for tests and tools."""

@@ -1,0 +1,343 @@
+"""A disk in memory that behaves as badly as disks may: the store's file-system port, simulated.
+
+`SimulatedDisk` keeps, for each file, what is durable, what programs see, and the changes between the two.
+`FaultyFileSystem` is one life of a machine on that disk: every operation that changes something is
+numbered, and the plan says at which number the power goes, an error is returned or a write is cut short.
+`SimulatedDisk.crash` gives the disk that the next life finds: of what was not synced, whatever a `Fate`
+lets survive, in any order and torn anywhere.
+
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk, crash_at=17)
+    try:
+        ...
+    except PowerLoss:
+        disk = disk.crash(Fate.random(random.Random(1)))
+"""
+
+from __future__ import annotations
+
+import errno
+import os.path
+import random as random_module
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from geminga.ledger.filesystem import Buffer
+
+SECTOR_BYTES = 512
+
+
+class PowerLoss(BaseException):
+    """The simulated machine lost its power. No ``except Exception`` may go on after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of unsynced changes at a crash.
+
+    ``data``: "none", "all" or "some" (each sector of each write by chance, so that later writes may survive
+    earlier ones) of the unsynced bytes. ``names``: "none", "all" or "some" of the unsynced creations,
+    renames and deletions. ``databases``: "last", "first" or "some" of the database commits since the start.
+    """
+
+    data: str = "none"
+    names: str = "none"
+    databases: str = "last"
+    random: random_module.Random = field(default_factory=lambda: random_module.Random(0))
+
+    @classmethod
+    def by_chance(cls, random: random_module.Random) -> Fate:
+        choices = ("none", "all", "some")
+        return cls(
+            random.choice(choices), random.choice(choices), random.choice(("last", "first", "some")), random
+        )
+
+
+@dataclass(slots=True)
+class _Inode:
+    durable: bytearray = field(default_factory=bytearray)
+    visible: bytearray = field(default_factory=bytearray)
+    unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: truncated to the offset
+
+
+def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
+    size = offset if data is None else offset + len(data)
+    if len(content) < size:
+        content.extend(bytes(size - len(content)))
+    if data is None:
+        del content[offset:]
+    else:
+        content[offset : offset + len(data)] = data
+
+
+class SimulatedDisk:
+    """Files by path, with their durable and their visible content."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Inode] = {}
+        self.durable_names: dict[str, _Inode] = {}
+        self.name_changes: list[tuple[str, _Inode | None]] = []
+        self.folders: set[str] = set()
+        self.databases: dict[str, list[bytes]] = {}
+        self.locks: dict[str, str] = {}
+
+    def crash(self, fate: Fate) -> SimulatedDisk:
+        """The disk after a power loss."""
+        after = SimulatedDisk()
+        after.folders = set(self.folders)
+        names = dict(self.durable_names)
+        for path, inode in self.name_changes:
+            if fate.names == "none" or (fate.names == "some" and fate.random.random() < 0.5):
+                continue
+            if inode is None:
+                names.pop(path, None)
+            else:
+                names[path] = inode
+        survivors = {id(inode): self._survive(inode, fate) for inode in names.values()}
+        for path, inode in names.items():
+            content = survivors[id(inode)]
+            after.names[path] = _Inode(bytearray(content), bytearray(content))
+        after.durable_names = dict(after.names)
+        for path, images in self.databases.items():
+            index = {"last": len(images) - 1, "first": 0}.get(fate.databases, -1)
+            after.databases[path] = [images[fate.random.randrange(len(images)) if index < 0 else index]]
+        return after
+
+    @staticmethod
+    def _survive(inode: _Inode, fate: Fate) -> bytes:
+        content = bytearray(inode.durable)
+        for offset, data in inode.unsynced:
+            if fate.data == "none":
+                break
+            if fate.data == "all":
+                _apply(content, offset, data)
+            elif data is None:
+                if fate.random.random() < 0.5:
+                    _apply(content, offset, None)
+            else:
+                _survive_by_sector(content, offset, data, fate.random)
+        return bytes(content)
+
+    def kill(self) -> SimulatedDisk:
+        """The same disk after the death of the process alone: nothing is lost, nothing more is durable."""
+        self.locks.clear()
+        return self
+
+    # --- what tests do to a disk at rest ---
+    def content(self, path: str) -> bytearray:
+        """The bytes of a file, to look at and to damage."""
+        inode = self.names[path]
+        inode.durable = inode.visible
+        return inode.visible
+
+    def remove(self, path: str) -> None:
+        del self.names[path]
+        self.durable_names.pop(path, None)
+
+    def copy(self) -> SimulatedDisk:
+        """The same disk again, as after a clean stop."""
+        return self.crash(Fate("all", "all", "last"))
+
+
+def _survive_by_sector(content: bytearray, offset: int, data: bytes, random: random_module.Random) -> None:
+    """Write each sector's part by chance; what is left out of an extended file reads as zeros."""
+    if random.random() < 0.3:
+        return
+    start = 0
+    while start < len(data):
+        stop = min(len(data), start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES)
+        if random.random() < 0.6:
+            piece = data[start:stop]
+            if random.random() < 0.1:
+                piece = piece[: random.randrange(len(piece) + 1)]
+            _apply(content, offset + start, piece)
+        start = stop
+
+
+@dataclass(slots=True)
+class Plan:
+    """What goes wrong, by the number of the operation (the first is 1)."""
+
+    crash_at: int = 0
+    torn_bytes: int | None = None  # of the write at which the power goes, how many bytes got through
+    errors: dict[int, int] = field(default_factory=dict)  # number: errno
+    short_writes: dict[int, int] = field(default_factory=dict)  # number: bytes taken
+
+
+class FaultyFileSystem:
+    """One life on a `SimulatedDisk`; see the module's docstring.
+
+    ``operations`` counts what was done; ``history`` names it, for choosing where to put faults.
+    """
+
+    def __init__(self, disk: SimulatedDisk, plan: Plan | None = None, *, process: str = "1") -> None:
+        self.disk = disk
+        self.plan = plan or Plan()
+        self.operations = 0
+        self.history: list[tuple[str, str]] = []
+        self.is_dead = False
+        self._process = process
+
+    def step(self, what: str, path: str) -> int:
+        """Count an operation; raise what the plan has for it."""
+        if self.is_dead:
+            raise PowerLoss
+        self.operations += 1
+        self.history.append((what, path))
+        number = self.operations
+        if number == self.plan.crash_at and not (what == "write" and self.plan.torn_bytes is not None):
+            self.die()
+        code = self.plan.errors.get(number)
+        if code is not None:
+            if code == errno.EINTR:
+                raise InterruptedError(code, "interrupted")
+            raise OSError(code, os.strerror(code), path)
+        return number
+
+    def die(self) -> None:
+        self.is_dead = True
+        raise PowerLoss
+
+    # --- folders and names ---
+    def make_folder(self, path: str) -> None:
+        self.disk.folders.add(path)
+
+    def list_folder(self, path: str) -> list[str]:
+        if path not in self.disk.folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+        names = {*self.disk.names, *self.disk.databases}
+        return sorted(os.path.basename(name) for name in names if os.path.dirname(name) == path)
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        inode = self.disk.names.get(path)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.step("create", path)
+            inode = self.disk.names[path] = _Inode()
+            self.disk.name_changes.append((path, inode))
+        return FaultyFile(self, inode, path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.step("rename", new)
+        inode = self.disk.names.pop(old)
+        self.disk.names[new] = inode
+        self.disk.name_changes += [(new, inode), (old, None)]
+
+    def unlink(self, path: str) -> None:
+        if path in self.disk.databases:
+            del self.disk.databases[path]
+            return
+        if path not in self.disk.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self.step("unlink", path)
+        del self.disk.names[path]
+        self.disk.name_changes.append((path, None))
+
+    def sync_folder(self, path: str) -> None:
+        self.step("sync folder", path)
+        self.disk.durable_names = dict(self.disk.names)
+        self.disk.name_changes = []
+
+    def lock(self, path: str) -> tuple[SimulatedLock | None, str]:
+        holder = self.disk.locks.get(path)
+        if holder is not None:
+            return None, holder
+        self.open(path, create=True)
+        self.disk.locks[path] = self._process
+        return SimulatedLock(self.disk, path), ""
+
+    def connect(self, path: str) -> sqlite3.Connection:
+        def committing(commit: Callable[[], Any], connection: sqlite3.Connection) -> Any:
+            self.step("commit", path)
+            result = commit()
+            images.append(connection.serialize())
+            return result
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                execute = super().execute
+                if statement == "COMMIT":
+                    cursor: sqlite3.Cursor = committing(lambda: execute(statement), self)
+                    return cursor
+                return execute(statement, *parameters)
+
+        images = self.disk.databases.setdefault(path, [])
+        connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
+        if not images:
+            images.append(b"")
+        if images[-1]:
+            connection.deserialize(images[-1])
+        return connection
+
+
+class SimulatedLock:
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        self._disk.locks.pop(self._path, None)
+
+
+class FaultyFile:
+    """A file of one life; see `geminga.ledger.filesystem.File`."""
+
+    def __init__(self, filesystem: FaultyFileSystem, inode: _Inode, path: str) -> None:
+        self._filesystem = filesystem
+        self._inode = inode
+        self._path = path
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        filesystem = self._filesystem
+        number = filesystem.step("write", self._path)
+        data = b"".join(buffers)
+        taken = filesystem.plan.short_writes.get(number)
+        if taken is not None:
+            data = data[:taken]
+        torn = filesystem.plan.torn_bytes
+        if number == filesystem.plan.crash_at and torn is not None:
+            # What got through is on the disk: the fate decides about the writes before it only.
+            _apply(self._inode.durable, offset, data[:torn])
+            self._inode.unsynced.append((offset, data[:torn]))
+            filesystem.die()
+        _apply(self._inode.visible, offset, data)
+        self._inode.unsynced.append((offset, data))
+        return len(data)
+
+    def read(self, size: int, offset: int) -> bytes:
+        if self._filesystem.is_dead:
+            raise PowerLoss
+        return bytes(self._inode.visible[offset : offset + size])
+
+    def sync(self) -> None:
+        inode = self._inode
+        try:
+            self._filesystem.step("sync", self._path)
+        except OSError:
+            # As Linux does: the pages count as clean from now on, though they never reached the disk.
+            inode.unsynced = []
+            raise
+        for offset, data in inode.unsynced:
+            _apply(inode.durable, offset, data)
+        inode.unsynced = []
+
+    def allocate(self, offset: int, size: int) -> None:
+        self._filesystem.step("allocate", self._path)
+        if len(self._inode.visible) < offset + size:
+            grown = bytes(offset + size - len(self._inode.visible))
+            self._inode.unsynced.append((len(self._inode.visible), grown))
+            self._inode.visible.extend(grown)
+
+    def truncate(self, size: int) -> None:
+        self._filesystem.step("truncate", self._path)
+        _apply(self._inode.visible, size, None)
+        self._inode.unsynced.append((size, None))
+
+    def size(self) -> int:
+        return len(self._inode.visible)
+
+    def close(self) -> None:
+        pass

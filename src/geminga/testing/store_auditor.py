@@ -1,0 +1,184 @@
+"""An auditor for stores: what was done to a store, and whether what it shows can be true.
+
+The auditor shares no code with the stores. It keeps the list of writes and, for each, whether it was
+receipted. As writes have one order, what a store shows after a restart must be what some beginning of that
+list amounts to, and that beginning must include every receipted write (I1, I3). Wrong bytes (I5) and ids
+given twice (I2) show as a state that no beginning amounts to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from geminga.errors import StoreError
+from geminga.ledger.api import EntryStore
+
+Operation = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a store holds: entries by ledger, ledgers by owner, and (base, deltas) by key."""
+
+    owners: dict[int, str] = field(default_factory=dict)
+    entries: dict[int, list[bytes]] = field(default_factory=dict)
+    keys: dict[str, tuple[bytes, tuple[bytes, ...]]] = field(default_factory=dict)
+
+    def apply(self, operation: Operation) -> None:
+        kind, *rest = operation
+        if kind == "create":
+            ledger_id, owner = rest
+            assert ledger_id not in self.owners, f"ledger id {ledger_id} was given twice"
+            self.owners[ledger_id] = owner
+            self.entries[ledger_id] = []
+        elif kind == "append":
+            ledger_id, entry_id, data = rest
+            if ledger_id in self.entries:
+                assert entry_id == len(self.entries[ledger_id]), f"entry id {entry_id} out of turn"
+                self.entries[ledger_id].append(data)
+        elif kind == "delete_ledger":
+            self.owners.pop(rest[0], None)
+            self.entries.pop(rest[0], None)
+        elif kind == "put":
+            self.keys[rest[0]] = (rest[1], ())
+        elif kind == "merge":
+            base, deltas = self.keys.get(rest[0], (b"", ()))
+            self.keys[rest[0]] = (base, (*deltas, rest[1]))
+        elif kind == "delete":
+            self.keys.pop(rest[0], None)
+
+
+def observe(store: EntryStore, owners: set[str], *, entries_max: int = 7, bytes_max: int = 4096) -> Contents:
+    """All that the store shows, read through its API; damaged entries raise."""
+    found = Contents()
+    for owner in sorted(owners):
+        for info in store.ledgers(owner):
+            assert info.ledger_id not in found.owners, "a ledger has two owners"
+            found.owners[info.ledger_id] = info.owner
+            entries: list[bytes] = []
+            while True:
+                part = store.read(info.ledger_id, len(entries), entries_max=entries_max, bytes_max=bytes_max)
+                if not part:
+                    break
+                entries += part
+            assert info.entries == len(entries), f"{info} but {len(entries)} entries can be read"
+            assert info.size_bytes == sum(map(len, entries)), f"{info} has a wrong size"
+            found.entries[info.ledger_id] = entries
+    for key, value in store.scan(""):
+        assert key not in found.keys, f"key {key!r} is scanned twice"
+        assert store.get(key) == value
+        found.keys[key] = (value.base, tuple(value.deltas))
+    assert list(found.keys) == sorted(found.keys), "keys are not scanned in order"
+    return found
+
+
+class StoreAuditor:
+    """Does writes to a store and remembers them. One auditor lives through many lives of a store."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.receipted = 0
+        self.failed: list[StoreError] = []
+        self._owners: set[str] = set()
+        self._base = Contents()
+
+    # --- writes ---
+    def create_ledger(self, store: EntryStore, owner: str) -> int:
+        self._owners.add(owner)
+        ledger_id = store.create_ledger(owner)
+        self.operations.append(("create", ledger_id, owner))
+        return ledger_id
+
+    def append(self, store: EntryStore, ledger_id: int, data: bytes) -> int:
+        number = len(self.operations)
+        entry_id = store.append(ledger_id, data, self._receipt(number))
+        self.operations.append(("append", ledger_id, entry_id, data))
+        return entry_id
+
+    def delete_ledgers(self, store: EntryStore, ledger_ids: list[int]) -> None:
+        number = len(self.operations) + len(ledger_ids) - 1
+        store.delete_ledgers(ledger_ids, self._receipt(number))
+        self.operations += [("delete_ledger", ledger_id) for ledger_id in ledger_ids]
+
+    def put(self, store: EntryStore, key: str, value: bytes) -> None:
+        store.put(key, value, self._receipt(len(self.operations)))
+        self.operations.append(("put", key, value))
+
+    def merge(self, store: EntryStore, key: str, delta: bytes) -> None:
+        store.merge(key, delta, self._receipt(len(self.operations)))
+        self.operations.append(("merge", key, delta))
+
+    def delete(self, store: EntryStore, key: str) -> None:
+        store.delete(key, self._receipt(len(self.operations)))
+        self.operations.append(("delete", key))
+
+    def _receipt(self, number: int) -> Callable[[StoreError | None], None]:
+        def done(error: StoreError | None) -> None:
+            if error is not None:
+                self.failed.append(error)
+                return
+            assert not self.failed, "a receipt after a failure"
+            assert number >= self.receipted, "receipts out of order"
+            self.receipted = number + 1
+
+        return done
+
+    # --- the audit ---
+    def expected(self) -> Iterator[tuple[int, Contents]]:
+        """What each allowed beginning of the writes amounts to, the longest first."""
+        states = []
+        contents = Contents(
+            dict(self._base.owners),
+            {k: list(v) for k, v in self._base.entries.items()},
+            dict(self._base.keys),
+        )
+        for number, operation in enumerate([*self.operations, ("end",)]):
+            if number >= self.receipted:
+                states.append(
+                    (
+                        number,
+                        Contents(
+                            dict(contents.owners),
+                            {k: list(v) for k, v in contents.entries.items()},
+                            dict(contents.keys),
+                        ),
+                    )
+                )
+            contents.apply(operation)
+        return reversed(states)
+
+    def check_running(self, store: EntryStore) -> None:
+        """A store in use shows all writes, receipted or not."""
+        found = observe(store, self._owners)
+        _, expected = next(iter(self.expected()))
+        assert found == expected, _difference(found, expected)
+
+    def check_restarted(self, store: EntryStore) -> None:
+        """A reopened store shows a beginning of the writes with all receipted ones; the rest never was."""
+        found = observe(store, self._owners)
+        longest: Contents | None = None
+        for _, expected in self.expected():
+            longest = longest or expected
+            if found == expected:
+                self._base = found
+                self.operations = []
+                self.receipted = 0
+                self.failed = []
+                return
+        assert longest is not None
+        raise AssertionError(
+            f"the store shows no allowed state ({len(self.operations)} writes, {self.receipted} receipted): "
+            + _difference(found, longest)
+        )
+
+
+def _difference(found: Contents, expected: Contents) -> str:
+    lines = []
+    for name in ("owners", "entries", "keys"):
+        left, right = getattr(found, name), getattr(expected, name)
+        for key in sorted({*left, *right}, key=str):
+            if left.get(key) != right.get(key):
+                lines.append(f"{name}[{key!r}]: found {left.get(key)!r}, expected {right.get(key)!r}")
+    return "; ".join(lines)[:2000]

@@ -1,0 +1,24 @@
+"""Fixtures of the store's tests: small settings, so that a few writes reach every step of a store's life."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.ledger.settings import StoreSettings
+
+
+@pytest.fixture
+def small_settings() -> StoreSettings:
+    """Files of 4 KiB, a checkpoint every 12 records, rewriting as soon as anything is garbage."""
+    return StoreSettings(
+        log_file_bytes=4096,
+        group_bytes_max=4096,
+        preallocate_bytes=1024,
+        cache_bytes=600,
+        index_cache_bytes=1000,
+        checkpoint_records=12,
+        checkpoint_log_bytes=4096,
+        rewrite_live_fraction=0.6,
+        garbage_bytes_min=1,
+        deletion_delay_seconds=0.0,
+    )
