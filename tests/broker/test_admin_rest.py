@@ -494,6 +494,20 @@ def test_bad_input_is_answered_with_a_reason(
     assert (found, list(json.loads(raw))) == (status, ["reason"])
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_pages_from_elsewhere_give_no_commands(rest: Rest, headers: dict[str, str]) -> None:
+    request = urllib.request.Request(rest.base + "/admin/v2/tenants", headers=headers)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=20)
+    with caught.value:
+        assert caught.value.code == 403
+    own = urllib.request.Request(rest.base + "/admin/v2/tenants", headers={"Origin": rest.base})
+    with urllib.request.urlopen(own, timeout=20) as answer:
+        assert answer.status == 200
+
+
 def test_names_with_special_characters(rest: Rest, namespace: str) -> None:
     local = "flug daten:ü=1"
     path = f"persistent/{namespace}/{urllib.parse.quote(local, safe='')}"

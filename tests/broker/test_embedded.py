@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -70,6 +71,24 @@ def test_it_can_be_dropped_and_collected() -> None:
     broker.close()
     del broker
     gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_leaves_it_alone(tmp_path: Path) -> None:
+    program = f"""
+import os, socket
+from geminga.broker.embedded import embedded
+broker = embedded({str(tmp_path / "s")!r}, web_port=None)
+child = os.fork()
+if child == 0:
+    broker.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+socket.create_connection(("127.0.0.1", broker.settings.port), 5).close()
+broker.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import weakref
 from pathlib import Path
@@ -36,6 +37,7 @@ class EmbeddedBroker:
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, name="geminga-broker", daemon=True)
         self._thread.start()
         if not self._started.wait(START_SECONDS_MAX):  # pragma: no cover - a disk that hangs
@@ -90,6 +92,8 @@ class EmbeddedBroker:
             if self._closed:
                 return
             self._closed = True
+        if os.getpid() != self._process_id:
+            return  # a forked child has neither the thread nor a right to the store
         for client in list(self._clients):
             with contextlib.suppress(Exception):
                 client.close()

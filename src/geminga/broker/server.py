@@ -98,8 +98,8 @@ class Connection(asyncio.Protocol):
     """One peer. It is the `Output` that the core's session writes to."""
 
     __slots__ = (
-        "_chunks", "_core_paused", "_peer_paused", "_pending_bytes", "_reading", "_server", "_session",
-        "_transport",
+        "_chunks", "_core_paused", "_flush_bytes", "_peer_paused", "_pending_bytes", "_reading", "_server",
+        "_session", "_transport",
     )  # fmt: skip
 
     def __init__(self, server: BrokerServer) -> None:
@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._peer_paused = False
         self._core_paused = False
         self._reading = True
+        self._flush_bytes = server.flush_bytes
 
     # --- from the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -182,7 +183,7 @@ class Connection(asyncio.Protocol):
             self._server.mark_dirty(self)
         chunks.append(data)
         self._pending_bytes += len(data)
-        if self._pending_bytes >= self._server.flush_bytes:
+        if self._pending_bytes >= self._flush_bytes:
             self.flush()
 
     def close(self) -> None:

@@ -198,6 +198,7 @@ def _refusal(status: int, reason: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal has a status and ``{"reason": ...}``."""
     try:
+        _refuse_foreign_pages(request)
         return await handler(request)
     except AdminError as error:
         return _refusal(error.status, error.reason)
@@ -216,6 +217,17 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")
+
+
+def _refuse_foreign_pages(request: web.Request) -> None:
+    """A web page from elsewhere, open in the administrator's browser, must not give commands (403).
+
+    Browsers name the page a request comes from; tools and clients do not send these headers.
+    """
+    origin = request.headers.get("Origin")
+    foreign = origin is not None and origin.partition("://")[2] != request.host
+    if foreign or request.headers.get("Sec-Fetch-Site") == "cross-site":
+        raise AdminError(403, f"requests from pages of {origin or 'another site'} are refused")
 
 
 def _http_reason(request: web.Request, error: web.HTTPException) -> str:

@@ -183,10 +183,8 @@ class Subscriptions(TopicResource):
 
     async def analyze(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)
-        found = self.topics.stats(topic)["subscriptions"][name]
-        cursor = self.topics.internal_stats(topic)["cursors"][name]
-        entries = max(0, int(cursor.get("numberOfEntriesSinceFirstNotAckedMessage", 1)) - 1)
-        messages = found["msgBacklog"]
+        # The backlog is counted in entries; how many messages they hold is not looked up.
+        entries = messages = self.topics.stats(topic)["subscriptions"][name]["msgBacklog"]
         counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
         for kind in ("Rejected", "Accepted", "Rescheduled"):
             accepted = kind == "Accepted"
