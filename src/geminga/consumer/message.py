@@ -47,7 +47,7 @@ class EntryAcks:
 
     def settle_through(self, index: int) -> bool:
         """Mark the messages up to and including ``index``; True when none remains."""
-        last = min(index + 1, len(self.flags))
+        last = max(0, min(index + 1, len(self.flags)))
         self.remaining -= self.flags.count(1, 0, last)
         self.flags[:last] = bytes(last)
         return self.remaining == 0

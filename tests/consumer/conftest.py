@@ -1,0 +1,153 @@
+"""What the consumer's tests share: entries, MESSAGE frames, and a core that is subscribed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geminga.consumer.core import ConsumerCore
+from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.settings import ConsumerSettings
+from geminga.wire.batch import encode_single_metadata
+from geminga.wire.compression import compress
+from geminga.wire.frames import FrameDecoder, MessageFrame, encode_message
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+NOW_MS = 1_700_000_000_000
+
+
+def metadata_of(**fields: Any) -> pb.MessageMetadata:
+    values = {"producer_name": "p", "sequence_id": 0, "publish_time": NOW_MS, **fields}
+    return pb.MessageMetadata(**values)
+
+
+def batch_body(payloads: Sequence[bytes], **fields: Any) -> bytes:
+    parts = []
+    for number, payload in enumerate(payloads):
+        single = encode_single_metadata(len(payload), number, **fields)
+        parts += [len(single).to_bytes(4, "big"), single, payload]
+    return b"".join(parts)
+
+
+def single_entry(payload: bytes, **fields: Any) -> bytes:
+    return build_entry(metadata_of(**fields).SerializeToString(), payload)
+
+
+def batch_entry(payloads: Sequence[bytes], compression: int = 0, **fields: Any) -> bytes:
+    body = batch_body(payloads)
+    metadata = metadata_of(num_messages_in_batch=len(payloads), **fields)
+    if compression:
+        metadata.compression = compression  # type: ignore[assignment]
+        metadata.uncompressed_size = len(body)
+        body = compress(compression, body)
+    return build_entry(metadata.SerializeToString(), body)
+
+
+def message_frame(
+    entry: bytes,
+    entry_id: int = 0,
+    *,
+    ledger_id: int = 7,
+    consumer_id: int = 1,
+    redelivery_count: int = 0,
+    ack_set: Sequence[int] = (),
+    consumer_epoch: int = -1,
+) -> MessageFrame:
+    head = encode_message(
+        consumer_id, ledger_id, entry_id, -1, len(entry),
+        redelivery_count=redelivery_count, ack_set=ack_set, consumer_epoch=consumer_epoch,
+    )  # fmt: skip
+    (frame,) = FrameDecoder().feed(head + entry)
+    assert frame.message is not None
+    return frame.message
+
+
+def sent(core: ConsumerCore) -> list[pb.BaseCommand]:
+    """The commands that the core has to send, decoded by the wire's own reader."""
+    decoder = FrameDecoder()
+    return [frame.command for data in core.take_output() for frame in decoder.feed(data)]
+
+
+def recorded_messages() -> list[tuple[str, MessageFrame, dict[str, Any]]]:
+    """Case, frame and the recording's own decoding of every MESSAGE that was captured."""
+    found = []
+    with open(VECTORS / "frames.jsonl", encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if record["decoded"].get("command", {}).get("type") == "MESSAGE":
+                (frame,) = FrameDecoder().feed(bytes.fromhex(record["hex"]))
+                found.append((record["case"], frame.message, record["decoded"]))
+    return found
+
+
+class Subscribed:
+    """A core with its queue, subscribed unless told otherwise; ``now`` is moved by hand."""
+
+    def __init__(self, settings: ConsumerSettings, *, attach: bool = True) -> None:
+        self.queue = ReceiveQueue()
+        self.core = ConsumerCore(
+            settings, topic="persistent://public/default/t", subscription="s", consumer_id=1,
+            consumer_name="c", queue=self.queue,
+        )  # fmt: skip
+        self.now = 100.0
+        self._request_id = 0
+        if attach:
+            self.attach()
+
+    def new_request_id(self) -> int:
+        self._request_id += 1
+        return self._request_id
+
+    def attach(self) -> list[pb.BaseCommand]:
+        subscribe = self.core.subscribe(self.new_request_id())
+        self.core.new_request_id = self.new_request_id
+        self.core.subscribed(self.now)
+        return [subscribe, *sent(self.core)]
+
+    def receive(self, entry: bytes, entry_id: int = 0, **fields: Any) -> None:
+        self.core.receive(message_frame(entry, entry_id, **fields), self.now, NOW_MS)
+
+    def take(self) -> list[Any]:
+        """All queued messages, as an application takes them."""
+        messages = []
+        while self.queue.items:
+            message = self.queue.items.popleft()
+            if message._release is not None:
+                self.core.released(message._release)
+            messages.append(message)
+        return messages
+
+    def advance(self, seconds: float) -> list[pb.BaseCommand]:
+        """Let time pass, tick, and return what is sent."""
+        self.now += seconds
+        self.core.tick(self.now)
+        return sent(self.core)
+
+
+@pytest.fixture(scope="session")
+def make() -> SimpleNamespace:
+    """The functions of this module, for tests that build entries."""
+    return SimpleNamespace(
+        metadata=metadata_of, body=batch_body, single=single_entry, batch=batch_entry, frame=message_frame,
+        sent=sent, now_ms=NOW_MS,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def recorded() -> list[tuple[str, MessageFrame, dict[str, Any]]]:
+    return recorded_messages()
+
+
+@pytest.fixture
+def subscribed() -> Callable[..., Subscribed]:
+    def make(*, attach: bool = True, **settings: Any) -> Subscribed:
+        return Subscribed(ConsumerSettings(**settings), attach=attach)
+
+    return make

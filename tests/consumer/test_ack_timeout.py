@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from geminga.consumer.ack_timeout import AckTimeout
+
+
+def test_off_tracks_nothing() -> None:
+    timeout = AckTimeout(0.0, 1.0)
+    timeout.taken((1, 1), 0.0)
+    assert not timeout.enabled
+    assert timeout.next_deadline() is None
+
+
+def test_expires_between_one_timeout_and_one_tick_more() -> None:
+    timeout = AckTimeout(10.0, 1.0)
+    timeout.taken((1, 1), 0.25)
+    deadline = timeout.next_deadline()
+    assert deadline is not None
+    assert 10.25 <= deadline <= 11.25
+    assert timeout.take_expired(10.0) == []
+    assert timeout.take_expired(deadline) == [(1, 1)]
+    assert len(timeout) == 0
+
+
+def test_settled_entries_do_not_expire() -> None:
+    timeout = AckTimeout(10.0, 1.0)
+    for number in range(5):
+        timeout.taken((1, number), float(number))
+    timeout.settled((1, 0))
+    timeout.settled_through((1, 2))
+    assert timeout.take_expired(100.0) == [(1, 3), (1, 4)]
+
+
+def test_another_message_of_the_entry_starts_its_time_anew() -> None:
+    timeout = AckTimeout(10.0, 1.0)
+    timeout.taken((1, 1), 0.0)
+    timeout.taken((1, 2), 1.0)
+    timeout.taken((1, 1), 5.0)
+    assert timeout.take_expired(12.0) == [(1, 2)]
+    assert timeout.take_expired(15.0) == [(1, 1)]
+
+
+def test_clear() -> None:
+    timeout = AckTimeout(10.0, 1.0)
+    timeout.taken((1, 1), 0.0)
+    timeout.clear()
+    assert timeout.take_expired(100.0) == []

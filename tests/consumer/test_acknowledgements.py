@@ -1,0 +1,297 @@
+"""Acknowledgements: grouped, completed by batches, cumulative, receipted; against a model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geminga.consumer.acknowledgements import AckTracker
+from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.ids import MessageId
+from geminga.wire.frames import FrameDecoder
+
+ORIGIN = Origin("t", -1)
+
+
+def entry_of(tracker: AckTracker, entry_id: int, count: int = 1, ledger_id: int = 1) -> ReceivedEntry:
+    entry = ReceivedEntry(ORIGIN, ledger_id, entry_id, None, count=count, batched=count > 1)
+    if count > 1:
+        entry.acks = tracker.batch_of((ledger_id, entry_id), count)
+    return entry
+
+
+def messages(entry: ReceivedEntry) -> list[Message]:
+    return [Message(entry, index) for index in (range(entry.count) if entry.count > 1 else (-1,))]
+
+
+def decoded(frames: Iterable[bytes]) -> list[Any]:
+    decoder = FrameDecoder()
+    return [frame.command.ack for data in frames for frame in decoder.feed(data)]
+
+
+def flushed(
+    tracker: AckTracker, new_request_id: Any = None
+) -> list[tuple[str, list[tuple[int, int, list[int]]]]]:
+    frames, _ = tracker.flush(new_request_id)
+    return [
+        (
+            "cumulative" if ack.ack_type else "individual",
+            [(m.ledgerId, m.entryId if m.entryId < 1 << 63 else -1, list(m.ack_set)) for m in ack.message_id],
+        )
+        for ack in decoded(frames)
+    ]
+
+
+def test_single_messages_are_grouped_until_the_deadline() -> None:
+    tracker = AckTracker(1, grouping_seconds=0.1)
+    for number in range(3):
+        tracker.acknowledge_messages(messages(entry_of(tracker, number)), now=1.0 + number * 0.01)
+    assert tracker.next_deadline() == 1.1
+    assert not tracker.due(1.09)
+    assert tracker.due(1.1)
+    assert flushed(tracker) == [("individual", [(1, 0, []), (1, 1, []), (1, 2, [])])]
+    assert tracker.next_deadline() is None
+    assert flushed(tracker) == []
+
+
+def test_a_full_group_is_due_at_once() -> None:
+    tracker = AckTracker(1, grouping_max=10)
+    tracker.acknowledge_entries([entry_of(tracker, number) for number in range(10)], now=0.0)
+    assert tracker.due(0.0)
+
+
+def test_a_batch_is_acknowledged_with_its_last_message() -> None:
+    tracker = AckTracker(1)
+    batch = messages(entry_of(tracker, 5, 3))
+    assert tracker.acknowledge_messages([batch[2], batch[0]], 0.0) == []
+    assert tracker.next_deadline() is None
+    assert tracker.acknowledge_messages([batch[0]], 0.0) == [], "once is enough"
+    assert tracker.acknowledge_messages([batch[1]], 0.0) == [(1, 5)]
+    assert flushed(tracker) == [("individual", [(1, 5, [])])]
+
+
+def test_batch_index_acknowledgement_tells_what_remains() -> None:
+    tracker = AckTracker(1, batch_index=True)
+    batch = messages(entry_of(tracker, 5, 5))
+    tracker.acknowledge_messages([batch[1]], 0.0)
+    assert flushed(tracker) == [("individual", [(1, 5, [29])])]
+    tracker.acknowledge_messages([batch[3]], 0.0)
+    assert flushed(tracker) == [("individual", [(1, 5, [21])])]
+    tracker.acknowledge_messages([batch[0], batch[2], batch[4]], 0.0)
+    assert flushed(tracker) == [("individual", [(1, 5, [])])]
+
+
+def test_by_id() -> None:
+    tracker = AckTracker(1)
+    assert tracker.acknowledge_id(MessageId(-1, 1, 3), 0.0) == [(1, 3)]
+    entry_of(tracker, 4, 2)
+    assert tracker.acknowledge_id(MessageId(-1, 1, 4, 0), 0.0) == []
+    assert tracker.acknowledge_id(MessageId(-1, 1, 4, 1), 0.0) == [(1, 4)]
+    # An unknown batch: by its size, or the whole entry.
+    assert tracker.acknowledge_id(MessageId(-1, 1, 5, 0, batch_size=2), 0.0) == []
+    assert tracker.acknowledge_id(MessageId(-1, 1, 5, 1, batch_size=2), 0.0) == [(1, 5)]
+    assert tracker.acknowledge_id(MessageId(-1, 1, 6, 3), 0.0) == [(1, 6)]
+    assert flushed(tracker) == [("individual", [(1, n, []) for n in (3, 4, 5, 6)])]
+
+
+def test_chunked_messages_are_acknowledged_by_all_their_chunks() -> None:
+    tracker = AckTracker(1)
+    tracker.chunked((1, 9), [(1, 5), (1, 7), (1, 9)])
+    assert tracker.entries_of((1, 9)) == [(1, 5), (1, 7), (1, 9)]
+    tracker.acknowledge_id(MessageId(-1, 1, 9), 0.0)
+    assert flushed(tracker) == [("individual", [(1, 5, []), (1, 7, []), (1, 9, [])])]
+    entry = ReceivedEntry(ORIGIN, 1, 12, None, chunk_ids=[(1, 11), (1, 12)])
+    tracker.acknowledge_messages([Message(entry, -1)], 0.0)
+    assert flushed(tracker) == [("individual", [(1, 11, []), (1, 12, [])])]
+
+
+def test_cumulative() -> None:
+    tracker = AckTracker(1)
+    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
+    tracker.acknowledge_through((1, 5), -1, None, 0.0)
+    tracker.acknowledge_through((1, 4), -1, None, 0.0)
+    tracker.acknowledge_entries([entry_of(tracker, 8)], 0.0)
+    assert flushed(tracker) == [("individual", [(1, 8, [])]), ("cumulative", [(1, 5, [])])]
+    assert flushed(tracker) == []
+
+
+@pytest.mark.parametrize("batch_index", [False, True])
+def test_cumulative_inside_a_batch(batch_index: bool) -> None:
+    tracker = AckTracker(1, batch_index=batch_index)
+    entry = entry_of(tracker, 0, 4)
+    tracker.acknowledge_through((1, 0), 1, entry.acks, 0.0)
+    expected = (1, 0, [0b1100]) if batch_index else (1, -1, [])
+    assert flushed(tracker) == [("cumulative", [expected])]
+    tracker.acknowledge_through((1, 0), 3, entry.acks, 0.0)
+    assert flushed(tracker) == [("cumulative", [(1, 0, [])])]
+
+
+def test_seventy_messages_as_recorded() -> None:
+    tracker = AckTracker(1, batch_index=True)
+    entry = entry_of(tracker, 0, 70)
+    tracker.acknowledge_through((1, 0), 65, entry.acks, 0.0)
+    assert flushed(tracker) == [("cumulative", [(1, 0, [0, 60])])]
+
+
+def test_cumulative_by_id() -> None:
+    tracker = AckTracker(1)
+    assert tracker.acknowledge_id_through(MessageId(-1, 1, 5), 0.0) == (1, 5)
+    assert tracker.acknowledge_id_through(MessageId(-1, 1, 8, 1, batch_size=2), 0.0) == (1, 8)
+    assert tracker.acknowledge_id_through(MessageId(-1, 1, 9, 0, batch_size=2), 0.0) == (1, 8)
+    assert tracker.acknowledge_id_through(MessageId(-1, 1, 12, 3), 0.0) == (1, 11), "of unknown size"
+    assert flushed(tracker) == [("cumulative", [(1, 11, [])])]
+
+
+def test_duplicates_of_what_was_not_sent_yet() -> None:
+    tracker = AckTracker(1)
+    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
+    assert tracker.is_duplicate((1, 2))
+    assert not tracker.is_duplicate((1, 3))
+    flushed(tracker)
+    assert not tracker.is_duplicate((1, 2)), "the broker knows better"
+
+
+def test_an_entry_below_the_cumulative_position_means_that_it_was_lost() -> None:
+    tracker = AckTracker(1)
+    tracker.acknowledge_through((1, 5), -1, None, 0.0)
+    flushed(tracker)
+    assert tracker.is_duplicate((1, 5))
+    assert flushed(tracker) == [("cumulative", [(1, 5, [])])]
+    assert not tracker.is_duplicate((1, 6))
+
+
+def test_receipts_settle_all_tokens_of_a_flush() -> None:
+    ids = itertools.count(1)
+    tracker = AckTracker(1, receipts=True)
+    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
+    tracker.acknowledge_through((1, 1), -1, None, 0.0)
+    tracker.add_token("token", 3.0)
+    assert tracker.next_deadline() == 3.0
+    frames, settled = tracker.flush(lambda: next(ids))
+    assert (len(frames), settled, tracker.unanswered_count) == (2, [], 2)
+    assert [ack.request_id for ack in decoded(frames)] == [1, 2]
+    assert tracker.answered(2) == []
+    assert tracker.answered(1) == ["token"]
+    assert tracker.answered(1) == []
+
+
+def test_tokens_with_nothing_to_send_are_settled() -> None:
+    tracker = AckTracker(1, receipts=True)
+    tracker.add_token("token", 0.0)
+    assert tracker.flush(lambda: 1) == ([], ["token"])
+
+
+def test_what_was_not_receipted_is_sent_again_after_a_reconnect() -> None:
+    ids = itertools.count(1)
+    tracker = AckTracker(1, receipts=True)
+    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
+    tracker.acknowledge_through((1, 1), -1, None, 0.0)
+    tracker.add_token("token", 0.0)
+    tracker.flush(lambda: next(ids))
+    assert tracker.is_duplicate((1, 2))
+    tracker.disconnected(5.0)
+    assert tracker.is_duplicate((1, 2))
+    assert tracker.next_deadline() is not None
+    again, _ = tracker.flush(lambda: next(ids))
+    assert [(ack.ack_type, ack.message_id[0].entryId) for ack in decoded(again)] == [(0, 2), (1, 1)]
+    assert tracker.answered(3) == []
+    assert tracker.answered(4) == ["token"]
+
+
+def test_forget_returns_all_tokens() -> None:
+    ids = itertools.count(1)
+    tracker = AckTracker(1, receipts=True)
+    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
+    tracker.add_token("a", 0.0)
+    tracker.flush(lambda: next(ids))
+    tracker.acknowledge_entries([entry_of(tracker, 3)], 0.0)
+    tracker.add_token("b", 0.0)
+    assert tracker.forget() == ["a", "b"]
+    assert not tracker.is_duplicate((1, 3))
+    assert tracker.flush(lambda: 1) == ([], [])
+
+
+def test_many_ids_leave_in_several_commands() -> None:
+    tracker = AckTracker(1)
+    tracker.acknowledge_keys(((1, n) for n in range(25_000)), 0.0)
+    frames, _ = tracker.flush(None)
+    assert [len(ack.message_id) for ack in decoded(frames)] == [10_000, 10_000, 5_000]
+    assert max(map(len, frames)) < 1 << 20
+
+
+# --- against a model ------------------------------------------------------------------------------
+
+SIZES = [1, 3, 1, 5, 2]
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("message"), st.integers(0, 4), st.integers(0, 4)),
+        st.tuples(st.just("id"), st.integers(0, 4), st.integers(0, 4)),
+        st.tuples(st.just("through"), st.integers(0, 4), st.integers(0, 4)),
+        st.tuples(st.just("flush"), st.just(0), st.just(0)),
+        st.tuples(st.just("reconnect"), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300)
+@given(st.booleans(), st.booleans(), steps)
+def test_the_broker_learns_exactly_what_was_acknowledged(
+    batch_index: bool, receipts: bool, script: list[tuple[str, int, int]]
+) -> None:
+    """A broker that applies the commands never has more than what was acknowledged, and in the end all."""
+    ids = itertools.count(1)
+    tracker = AckTracker(1, batch_index=batch_index, receipts=receipts)
+    entries = [entry_of(tracker, number, count) for number, count in enumerate(SIZES)]
+    acked = [[False] * count for count in SIZES]
+    stored = [[False] * count for count in SIZES]
+
+    def apply() -> None:
+        frames, _ = tracker.flush(lambda: next(ids))
+        for ack in decoded(frames):
+            for place in ack.message_id:
+                entry_id = place.entryId if place.entryId < 1 << 63 else -1
+                words = list(place.ack_set)
+                if ack.ack_type:
+                    for before in range(min(entry_id, len(SIZES))):
+                        stored[before] = [True] * SIZES[before]
+                if entry_id < 0:
+                    continue
+                for index in range(SIZES[entry_id]):
+                    if not (words and words[0] >> index & 1):
+                        stored[entry_id][index] = True
+            if receipts:
+                tracker.answered(ack.request_id)
+        for number in range(len(SIZES)):
+            assert all(known or not told for told, known in zip(stored[number], acked[number], strict=True))
+
+    for action, number, position in script:
+        index = position % SIZES[number]
+        message = messages(entries[number])[index]
+        if action == "message":
+            tracker.acknowledge_messages([message], 0.0)
+            acked[number][index] = True
+        elif action == "id":
+            size = SIZES[number]
+            place = MessageId(-1, 1, number, index if size > 1 else -1, batch_size=size if size > 1 else 0)
+            tracker.acknowledge_id(place, 0.0)
+            acked[number][index] = True
+        elif action == "through":
+            tracker.acknowledge_through((1, number), message._index, entries[number].acks, 0.0)
+            for before in range(number):
+                acked[before] = [True] * SIZES[before]
+            acked[number][: index + 1] = [True] * (index + 1)
+        elif action == "flush":
+            apply()
+        else:
+            tracker.disconnected(0.0)
+    apply()
+    for number in range(len(SIZES)):
+        if all(acked[number]) or batch_index:
+            assert stored[number] == acked[number]

@@ -1,0 +1,167 @@
+"""Chunk assembly: gaps, repetitions, interleaving, expiry, limits (algorithms.md section 12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.consumer.chunks import ChunkAssembler, ChunkVerdict
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+NOW_MS = 1_700_000_000_000
+
+
+def assembler(**options: Any) -> ChunkAssembler:
+    defaults = {"pending_max": 10, "acknowledge_oldest": False, "expiry_seconds": 60.0, "bytes_max": 1 << 20}
+    return ChunkAssembler(**{**defaults, **options})
+
+
+def chunk(
+    uuid: str, index: int, count: int = 3, total: int = 6, publish_time: int = NOW_MS
+) -> pb.MessageMetadata:
+    return pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=publish_time, uuid=uuid, chunk_id=index,
+        num_chunks_from_msg=count, total_chunk_msg_size=total,
+    )  # fmt: skip
+
+
+def add(
+    chunks: ChunkAssembler, metadata: pb.MessageMetadata, entry_id: int, now: float = 0.0
+) -> ChunkVerdict:
+    return chunks.add(metadata, b"ab", (1, entry_id), now, NOW_MS)
+
+
+def test_in_order() -> None:
+    chunks = assembler()
+    assert add(chunks, chunk("a", 0), 0).payload is None
+    assert add(chunks, chunk("a", 1), 1).payload is None
+    verdict = add(chunks, chunk("a", 2), 2)
+    assert verdict.payload == b"ababab"
+    assert verdict.chunk_ids == [(1, 0), (1, 1), (1, 2)]
+    assert verdict.acknowledge == []
+    assert len(chunks) == 0
+
+
+def test_interleaved_producers() -> None:
+    chunks = assembler()
+    for index in range(2):
+        add(chunks, chunk("a", index), 2 * index)
+        add(chunks, chunk("b", index), 2 * index + 1)
+    assert add(chunks, chunk("b", 2), 4).chunk_ids == [(1, 1), (1, 3), (1, 4)]
+    assert add(chunks, chunk("a", 2), 5).chunk_ids == [(1, 0), (1, 2), (1, 5)]
+
+
+def test_a_gap_drops_the_message_and_leaves_it_to_redelivery() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 0)
+    verdict = add(chunks, chunk("a", 2), 2)
+    assert verdict.payload is None
+    assert verdict.acknowledge == []
+    assert len(chunks) == 0
+
+
+def test_a_gap_in_an_expired_message_is_acknowledged_away() -> None:
+    chunks = assembler()
+    old = NOW_MS - 61_000
+    add(chunks, chunk("a", 0, publish_time=old), 0)
+    assert add(chunks, chunk("a", 2, publish_time=old), 2).acknowledge == [(1, 0), (1, 2)]
+
+
+def test_without_its_first_chunk() -> None:
+    chunks = assembler()
+    assert add(chunks, chunk("a", 1), 1).acknowledge == []
+    assert add(chunks, chunk("a", 1, publish_time=NOW_MS - 61_000), 1).acknowledge == [(1, 1)]
+
+
+def test_the_same_entry_again_is_ignored() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 0)
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 1), 1).acknowledge == []
+    assert add(chunks, chunk("a", 2), 2).payload == b"ababab"
+
+
+def test_a_repeated_chunk_in_another_entry_is_acknowledged() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 0)
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 1), 5).acknowledge == [(1, 5)]
+    assert add(chunks, chunk("a", 2), 6).chunk_ids == [(1, 0), (1, 1), (1, 6)]
+
+
+def test_the_producer_starts_over() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 0)
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 0), 7).acknowledge == [(1, 0), (1, 1)]
+    add(chunks, chunk("a", 1), 8)
+    assert add(chunks, chunk("a", 2), 9).chunk_ids == [(1, 7), (1, 8), (1, 9)]
+
+
+def test_the_broker_starts_over() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 0)
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 0), 0).acknowledge == []
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 2), 2).payload == b"ababab"
+
+
+@pytest.mark.parametrize("acknowledge", [False, True])
+def test_the_oldest_makes_room(acknowledge: bool) -> None:
+    chunks = assembler(pending_max=2, acknowledge_oldest=acknowledge)
+    add(chunks, chunk("a", 0), 0)
+    add(chunks, chunk("b", 0), 1)
+    assert add(chunks, chunk("c", 0), 2).acknowledge == ([(1, 0)] if acknowledge else [])
+    assert len(chunks) == 2
+    assert add(chunks, chunk("a", 1), 3).payload is None
+
+
+def test_never_finished_messages_expire() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 0, now=10.0)
+    add(chunks, chunk("b", 0), 1, now=20.0)
+    assert chunks.next_deadline() == 70.0
+    assert chunks.expire(69.9) == []
+    assert chunks.expire(70.0) == [(1, 0)]
+    assert chunks.next_deadline() == 80.0
+    assert chunks.size_bytes == 2
+
+
+def test_no_expiry() -> None:
+    chunks = assembler(expiry_seconds=0.0)
+    add(chunks, chunk("a", 0), 0)
+    assert chunks.next_deadline() is None
+
+
+def test_larger_than_announced_or_accepted() -> None:
+    for options, total in (({}, 3), ({"bytes_max": 3}, 6)):
+        chunks = assembler(**options)
+        add(chunks, chunk("a", 0, total=total), 0)
+        add(chunks, chunk("a", 1, total=total), 1)
+        assert len(chunks) == 0
+        assert add(chunks, chunk("a", 2, total=total), 2).payload is None
+
+
+def test_smaller_than_announced() -> None:
+    chunks = assembler()
+    for index in range(3):
+        verdict = add(chunks, chunk("a", index, total=7), index)
+    assert verdict.payload is None
+    assert len(chunks) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3), st.integers(0, 30)), max_size=60))
+def test_only_complete_messages_come_out(arrivals: list[tuple[str, int, int]]) -> None:
+    chunks = assembler(pending_max=3)
+    for uuid, index, entry_id in arrivals:
+        metadata = chunk(uuid, index, count=4, total=8)
+        verdict = chunks.add(metadata, f"{uuid}{index}".encode(), (1, entry_id), 0.0, NOW_MS)
+        if verdict.payload is not None:
+            assert verdict.payload.decode() == "".join(f"{uuid}{i}" for i in range(4))
+            assert len(verdict.chunk_ids) == 4
+        assert len(chunks) <= 3
+        assert not set(verdict.acknowledge) & set(verdict.chunk_ids)

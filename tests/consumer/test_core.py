@@ -1,0 +1,604 @@
+"""The consumer core in virtual time: what it says for what it hears, is asked, and for passing time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geminga.consumer.core import AcksSettled, ActiveChanged, DeadLettered, EndOfTopic, EntryRefused
+from geminga.consumer.message import Message
+from geminga.consumer.settings import (
+    ConsumerDeadLetterPolicy,
+    ConsumerType,
+    RedeliveryBackoff,
+)
+from geminga.consumer.state import State
+from geminga.errors import AlreadyClosed, BrokerMetadataError, ConsumerNotInitialized, CryptoError
+from geminga.ids import MessageId
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Make = Callable[..., Any]
+B = pb.BaseCommand
+
+
+def kinds(commands: list[pb.BaseCommand]) -> list[str]:
+    return [B.Type.Name(command.type) for command in commands]
+
+
+def data(messages: list[Message]) -> list[bytes]:
+    return [message.data() for message in messages]
+
+
+# --- the connection -------------------------------------------------------------------------------
+
+
+def test_subscribe_then_permits(subscribed: Make) -> None:
+    consumer = subscribed(attach=False, receiver_queue_size=7)
+    assert consumer.core.state is State.IDLE
+    subscribe, flow = consumer.attach()
+    assert subscribe.subscribe.subscription == "s"
+    assert subscribe.subscribe.consumer_epoch == 0
+    assert flow.flow.messagePermits == 7
+    assert consumer.core.state is State.READY
+
+
+def test_shared_consumers_have_no_epoch(subscribed: Make) -> None:
+    subscribe, _ = subscribed(attach=False, consumer_type=ConsumerType.Shared).attach()
+    assert not subscribe.subscribe.HasField("consumer_epoch")
+
+
+def test_refusal_and_another_attempt(subscribed: Make) -> None:
+    consumer = subscribed(attach=False)
+    consumer.core.subscribe(1)
+    consumer.core.refused()
+    assert consumer.core.state is State.IDLE
+    consumer.attach()
+    assert consumer.core.state is State.READY
+
+
+def test_messages_reach_the_queue_and_permits_return(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=4)
+    for number in range(4):
+        consumer.receive(make.single(b"%d" % number), number)
+    assert make.sent(consumer.core) == []
+    assert data(consumer.take()) == [b"0", b"1", b"2", b"3"]
+    assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2, 2]
+
+
+def test_reconnect_clears_the_queue_and_grants_anew(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=4)
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
+    first = consumer.queue.items.popleft()
+    consumer.core.acknowledge_messages([first], consumer.now)
+    consumer.core.disconnected(consumer.now)
+    assert len(consumer.queue) == 0
+    subscribe, flow = consumer.attach()
+    assert not subscribe.subscribe.HasField("start_message_id")
+    assert flow.flow.messagePermits == 4
+    # The broker knows nothing of a part of a batch; what was acknowledged here does not come twice.
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 0, redelivery_count=1)
+    rest = consumer.take()
+    assert data(rest) == [b"b", b"c"]
+    make.sent(consumer.core)
+    consumer.core.acknowledge_messages(rest, consumer.now)
+    assert [c.ack.message_id[0].entryId for c in consumer.advance(0.1)] == [0]
+
+
+def test_unsent_acks_precede_the_permits_after_a_reconnect(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    consumer.receive(make.single(b"a"), 3)
+    consumer.core.acknowledge_messages(consumer.take(), consumer.now)
+    consumer.core.disconnected(consumer.now)
+    assert consumer.advance(5.0) == []
+    subscribe, ack, flow = consumer.attach()
+    assert kinds([subscribe, ack, flow]) == ["SUBSCRIBE", "ACK", "FLOW"]
+    assert ack.ack.message_id[0].entryId == 3
+
+
+def test_nothing_is_delivered_while_not_subscribed(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(attach=False)
+    consumer.receive(make.single(b"late"))
+    assert len(consumer.queue) == 0
+    consumer.attach()
+    consumer.core.begin_close()
+    consumer.receive(make.single(b"late"))
+    assert len(consumer.queue) == 0
+
+
+# --- readers: the position over reconnects ---------------------------------------------------------
+
+
+def reader(subscribed: Make, **fields: Any) -> Any:
+    return subscribed(durable=False, start_message_id=MessageId.earliest, **fields)
+
+
+def start_of(consumer: Any) -> tuple[int, int]:
+    start = consumer.attach()[0].subscribe.start_message_id
+    return (start.ledgerId, start.entryId)
+
+
+def test_a_reader_goes_on_with_its_first_unread_message(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = reader(subscribed)
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
+    consumer.receive(make.single(b"d"), 5)
+    assert consumer.queue.items.popleft().data() == b"a"
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == (7, 4)
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
+    consumer.receive(make.single(b"d"), 5)
+    assert data(consumer.take()) == [b"b", b"c", b"d"]
+
+
+def test_a_reader_that_has_read_all_goes_on_behind_it(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = reader(subscribed)
+    consumer.receive(make.batch([b"a", b"b"]), 4)
+    consumer.take()
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == (7, 4)
+    consumer.receive(make.batch([b"a", b"b"]), 4)
+    consumer.receive(make.single(b"c"), 5)
+    assert data(consumer.take()) == [b"c"]
+    consumer.core.disconnected(consumer.now)
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == (7, 5), "a second loss does not forget the place"
+
+
+def test_a_reader_that_got_nothing_keeps_its_start(subscribed: Make) -> None:
+    consumer = reader(subscribed)
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
+
+
+@pytest.mark.parametrize(("inclusive", "expected"), [(False, [b"c", b"x"]), (True, [b"b", b"c", b"x"])])
+def test_a_start_inside_a_batch(
+    subscribed: Make, make: SimpleNamespace, inclusive: bool, expected: list[bytes]
+) -> None:
+    consumer = subscribed(
+        durable=False, start_message_id=MessageId(-1, 7, 4, 1), start_message_id_inclusive=inclusive
+    )
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
+    consumer.receive(make.single(b"x"), 5)
+    assert data(consumer.take()) == expected
+
+
+def test_dropped_messages_before_the_start_give_their_permits_back(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(
+        durable=False, start_message_id=MessageId(-1, 7, 4), receiver_queue_size=2
+    )  # exclusive: the entry itself is dropped
+    consumer.receive(make.batch([b"a", b"b"]), 4)
+    assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
+
+
+# --- what the broker sends --------------------------------------------------------------------------
+
+
+def test_acknowledged_positions_are_skipped_and_not_refilled(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=2, batch_index_ack_enabled=True)
+    consumer.receive(make.batch([b"0", b"1", b"2", b"3", b"4"]), 0, ack_set=[0b10101])
+    messages = consumer.take()
+    assert data(messages) == [b"0", b"2", b"4"]
+    assert sum(c.flow.messagePermits for c in make.sent(consumer.core)) == 3
+    consumer.core.acknowledge_messages(messages[:2], consumer.now)
+    (ack,) = consumer.advance(1.0)
+    assert list(ack.ack.message_id[0].ack_set) == [0b10000]
+
+
+def test_corrupt_entries_are_acknowledged_with_the_reason(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=1)
+    broken = bytearray(make.single(b"abc"))
+    broken[-1] ^= 0xFF
+    consumer.receive(bytes(broken), 8)
+    ack, flow = make.sent(consumer.core)
+    assert ack.ack.validation_error == pb.CommandAck.ChecksumMismatch
+    assert ack.ack.message_id[0].entryId == 8
+    assert flow.flow.messagePermits == 1
+    (event,) = consumer.core.take_events()
+    assert isinstance(event, EntryRefused)
+    assert event.acknowledged
+    assert len(consumer.queue) == 0
+
+
+def test_undecryptable_entries_stay_with_the_broker(subscribed: Make, make: SimpleNamespace) -> None:
+    from geminga.wire.metadata import build_entry
+
+    consumer = subscribed(receiver_queue_size=1)
+    metadata = make.metadata()
+    metadata.encryption_keys.add(key="k", value=b"v")
+    consumer.receive(build_entry(metadata.SerializeToString(), b"?"), 8)
+    assert kinds(make.sent(consumer.core)) == ["FLOW"]
+    (event,) = consumer.core.take_events()
+    assert isinstance(event, EntryRefused)
+    assert not event.acknowledged
+    assert isinstance(event.error, CryptoError)
+
+
+def test_a_batch_compacted_out_completely_is_acknowledged(subscribed: Make, make: SimpleNamespace) -> None:
+    from geminga.wire.metadata import build_entry
+
+    consumer = subscribed()
+    body = make.body([b"", b""], compacted_out=True)
+    metadata = make.metadata(num_messages_in_batch=2).SerializeToString()
+    consumer.receive(build_entry(metadata, body), 3)
+    body = make.body([b"a"]) + make.body([b""], compacted_out=True)
+    consumer.receive(build_entry(metadata, body), 4)
+    messages = consumer.take()
+    assert data(messages) == [b"a"]
+    consumer.core.acknowledge_messages(messages, consumer.now)
+    (ack,) = consumer.advance(0.2)
+    assert [m.entryId for m in ack.ack.message_id] == [3, 4]
+
+
+def test_chunked_messages(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=2)
+    fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
+    for index in range(3):
+        consumer.receive(make.single(b"ab", chunk_id=index, **fields), 10 + index)
+    assert sum(c.flow.messagePermits for c in make.sent(consumer.core)) == 2, "inner chunks return theirs"
+    (message,) = consumer.take()
+    assert message.data() == b"ababab"
+    assert message.message_id().first_chunk == MessageId(-1, 7, 10)
+    consumer.core.acknowledge_messages([message], consumer.now)
+    make.sent(consumer.core)
+    (ack,) = consumer.advance(0.2)
+    assert [m.entryId for m in ack.ack.message_id] == [10, 11, 12]
+
+
+def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
+    consumer.receive(make.single(b"ab", chunk_id=0, **fields), 10)
+    assert consumer.core.next_deadline() == consumer.now + 60
+    assert consumer.advance(59.0) == []
+    consumer.advance(1.0)
+    (ack,) = consumer.advance(0.2)
+    assert [m.entryId for m in ack.ack.message_id] == [10]
+
+
+def test_other_commands(subscribed: Make) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Failover)
+    for active in (False, True):
+        command = B(type=B.ACTIVE_CONSUMER_CHANGE)
+        command.active_consumer_change.consumer_id = 1
+        command.active_consumer_change.is_active = active
+        consumer.core.command(command)
+        assert consumer.core.is_active is active
+    end = B(type=B.REACHED_END_OF_TOPIC)
+    end.reachedEndOfTopic.consumer_id = 1
+    consumer.core.command(end)
+    assert consumer.core.reached_end
+    assert consumer.core.take_events() == [ActiveChanged(False), ActiveChanged(True), EndOfTopic()]
+
+
+# --- acknowledgements in time -----------------------------------------------------------------------
+
+
+def test_grouping_time(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(ack_grouping_time_ms=100)
+    for number in range(3):
+        consumer.receive(make.single(b"x"), number)
+    consumer.core.acknowledge_messages(consumer.take(), consumer.now)
+    assert consumer.core.next_deadline() == pytest.approx(100.1)
+    assert consumer.advance(0.05) == []
+    (ack,) = consumer.advance(0.06)
+    assert [m.entryId for m in ack.ack.message_id] == [0, 1, 2]
+    assert consumer.core.next_deadline() is None
+
+
+def test_receipts(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(ack_receipt_enabled=True)
+    for answer_error in (False, True):
+        consumer.receive(make.single(b"x"), 0)
+        consumer.core.acknowledge_messages(consumer.take(), consumer.now)
+        consumer.core.await_receipt("token", consumer.now)
+        (ack,) = consumer.advance(0.0)
+        assert ack.ack.HasField("request_id")
+        answer = B(type=B.ACK_RESPONSE)
+        answer.ackResponse.consumer_id = 1
+        answer.ackResponse.request_id = ack.ack.request_id
+        if answer_error:
+            answer.ackResponse.error = pb.MetadataError
+            answer.ackResponse.message = "no"
+        consumer.core.command(answer)
+        (event,) = consumer.core.take_events()
+        assert isinstance(event, AcksSettled)
+        assert event.tokens == ["token"]
+        assert isinstance(event.error, BrokerMetadataError) is answer_error
+
+
+# --- redelivery ---------------------------------------------------------------------------------------
+
+
+def test_negative_acks_after_their_delay(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
+    consumer.receive(make.batch([b"a", b"b"]), 5)
+    first, second = consumer.take()
+    consumer.core.negative_acknowledge(first, consumer.now)
+    consumer.core.negative_acknowledge_id(second.message_id(), consumer.now)
+    assert consumer.advance(1.9) == []
+    (redeliver,) = consumer.advance(0.3)
+    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [5]
+    assert consumer.advance(60.0) == []
+
+
+def test_an_acknowledgement_cancels_the_negative_one(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
+    consumer.receive(make.single(b"a"), 5)
+    (message,) = consumer.take()
+    consumer.core.negative_acknowledge(message, consumer.now)
+    consumer.core.acknowledge_messages([message], consumer.now)
+    assert kinds(consumer.advance(5.0)) == ["ACK"]
+
+
+def test_negative_acks_with_backoff(subscribed: Make, make: SimpleNamespace) -> None:
+    backoff = RedeliveryBackoff(first_seconds=1, max_seconds=100, multiplier=10)
+    consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_backoff=backoff)
+    consumer.receive(make.single(b"a"), 5, redelivery_count=1)
+    consumer.core.negative_acknowledge(consumer.take()[0], consumer.now)
+    assert consumer.advance(9.9) == []
+    assert kinds(consumer.advance(0.2)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES"]
+
+
+def test_all_chunks_are_redelivered(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=0)
+    for index in range(2):
+        fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
+        consumer.receive(make.single(b"ab", **fields), 3 + index)
+    consumer.core.negative_acknowledge(consumer.take()[0], consumer.now)
+    (redeliver,) = consumer.advance(0.0)
+    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
+
+
+def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(negative_ack_redelivery_delay_ms=1000, receiver_queue_size=4)
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=0)
+    consumer.core.negative_acknowledge(consumer.queue.items.popleft(), consumer.now)
+    redeliver, flow = consumer.advance(2.0)
+    body = redeliver.redeliverUnacknowledgedMessages
+    assert (list(body.message_ids), body.consumer_epoch) == ([], 1)
+    assert len(consumer.queue) == 0
+    assert flow.flow.messagePermits == 3, "unread messages give their permits back"
+    consumer.receive(make.single(b"late"), 3, consumer_epoch=0)
+    assert len(consumer.queue) == 0
+    consumer.receive(make.single(b"0"), 0, consumer_epoch=1)
+    assert data(consumer.take()) == [b"0"]
+    consumer.core.disconnected(consumer.now)
+    assert consumer.attach()[0].subscribe.consumer_epoch == 1
+
+
+def test_redeliver_all_shared(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared)
+    consumer.receive(make.single(b"a"), 0)
+    consumer.core.redeliver_unacknowledged()
+    redeliver = make.sent(consumer.core)[0].redeliverUnacknowledgedMessages
+    assert not redeliver.HasField("consumer_epoch")
+    consumer.core.disconnected(consumer.now)
+    consumer.core.redeliver_unacknowledged()
+    assert make.sent(consumer.core) == [], "a new connection redelivers anyway"
+
+
+def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    for number in range(2):
+        consumer.receive(make.batch([b"a", b"b"]), number)
+    messages = consumer.take()
+    consumer.core.taken(messages, consumer.now)
+    consumer.core.acknowledge_messages(messages[:2], consumer.now)
+    assert kinds(consumer.advance(9.0)) == ["ACK"]
+    (redeliver,) = consumer.advance(2.0)
+    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
+    consumer.core.acknowledge_messages(messages[2:], consumer.now)
+    consumer.core.taken(messages[2:], consumer.now)
+    assert len(consumer.core.ack_timeout) == 0, "taken is noted after the acknowledgement"
+
+
+def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000, receiver_queue_size=5000
+    )
+    for number in range(2500):
+        consumer.receive(make.single(b"x"), number)
+    for message in consumer.take():
+        consumer.core.negative_acknowledge(message, consumer.now)
+    commands = [c for c in consumer.advance(2.0) if c.type == B.REDELIVER_UNACKNOWLEDGED_MESSAGES]
+    assert [len(c.redeliverUnacknowledgedMessages.message_ids) for c in commands] == [1000, 1000, 500]
+
+
+# --- dead letters ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_dead_letters(subscribed: Make, make: SimpleNamespace, published: bool) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, dead_letter_policy=ConsumerDeadLetterPolicy(2),
+        receiver_queue_size=2, negative_ack_redelivery_delay_ms=0,
+    )  # fmt: skip
+    consumer.receive(make.batch([b"a", b"b"]), 5, redelivery_count=2)
+    assert data(consumer.take()) == [b"a", b"b"]
+    make.sent(consumer.core)
+    consumer.receive(make.batch([b"a", b"b"]), 5, redelivery_count=3)
+    assert len(consumer.queue) == 0
+    (event,) = consumer.core.take_events()
+    assert isinstance(event, DeadLettered)
+    assert data(list(event.messages)) == [b"a", b"b"]
+    assert make.sent(consumer.core) == [], "no more is asked for while they are on their way"
+    consumer.core.dead_letters_settled(event, published, consumer.now)
+    assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
+    (command,) = consumer.advance(0.2)
+    assert command.type == (B.ACK if published else B.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+
+
+# --- seek -------------------------------------------------------------------------------------------------
+
+
+def test_seek_to_a_message(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    consumer.receive(make.single(b"a"), 0)
+    consumer.core.acknowledge_messages(consumer.take(), consumer.now)
+    consumer.receive(make.single(b"b"), 1)
+    seek = consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
+    assert seek.seek.message_id.entryId == 0
+    assert kinds(make.sent(consumer.core)) == ["ACK"], "what was acknowledged before the seek goes first"
+    consumer.receive(make.single(b"c"), 2)
+    assert data(consumer.take()) == [b"b"]
+    consumer.core.disconnected(consumer.now)
+    consumer.core.seek_done()
+    consumer.attach()
+    consumer.receive(make.single(b"a"), 0)
+    consumer.receive(make.single(b"b"), 1)
+    assert data(consumer.take()) == [b"b"], "the message after the one that was sought"
+    (ack,) = consumer.advance(1.0)
+    assert [m.entryId for m in ack.ack.message_id] == [0], "the sought one does not stay unacknowledged"
+
+
+def test_the_position_of_a_seek_counts_once_on_a_durable_subscription(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed()
+    consumer.core.begin_seek(MessageId(-1, 7, 5), 99)
+    consumer.core.disconnected(consumer.now)
+    consumer.core.seek_done()
+    consumer.attach()
+    consumer.core.disconnected(consumer.now)
+    consumer.attach()
+    consumer.receive(make.single(b"moved back by another consumer"), 5)
+    assert len(consumer.queue) == 1
+
+
+def test_seek_without_a_disconnect(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(start_message_id_inclusive=True)
+    consumer.receive(make.single(b"b"), 1)
+    consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
+    consumer.core.seek_done()
+    assert consumer.core.state is State.READY
+    consumer.receive(make.single(b"a"), 0)
+    assert data(consumer.take()) == [b"a"]
+
+
+def test_seek_inside_a_batch_tells_the_positions(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    seek = consumer.core.begin_seek(MessageId(-1, 7, 3, 1, batch_size=4), 99)
+    assert list(seek.seek.message_id.ack_set) == [0b1100]
+    consumer.core.seek_done()
+    consumer.receive(make.batch([b"a", b"b", b"c", b"d"]), 3)
+    assert data(consumer.take()) == [b"c", b"d"]
+
+
+def test_seek_by_time(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = reader(subscribed)
+    seek = consumer.core.begin_seek(1234, 99)
+    assert seek.seek.message_publish_time == 1234
+    consumer.core.disconnected(consumer.now)
+    consumer.core.seek_done()
+    assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
+    consumer.receive(make.single(b"a"), 0)
+    assert data(consumer.take()) == [b"a"]
+
+
+def test_a_failed_seek_loses_nothing(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
+    consumer.receive(make.single(b"a"), 4)
+    assert len(consumer.queue) == 0
+    consumer.core.seek_failed(consumer.now, make.now_ms)
+    assert data(consumer.take()) == [b"a"]
+
+
+def test_seek_forgets_what_was_acknowledged(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(ack_receipt_enabled=True)
+    consumer.receive(make.batch([b"a", b"b"]), 0)
+    first, _ = consumer.take()
+    consumer.core.acknowledge_messages([first], consumer.now)
+    consumer.core.acknowledge_through(first, consumer.now)
+    consumer.core.await_receipt("token", consumer.now)
+    consumer.core.begin_seek(MessageId.earliest, 99)
+    consumer.core.seek_done()
+    assert consumer.core.take_events() == [AcksSettled(["token"])]
+    consumer.receive(make.batch([b"a", b"b"]), 0)
+    assert data(consumer.take()) == [b"a", b"b"]
+
+
+def test_seek_needs_a_subscription(subscribed: Make) -> None:
+    consumer = subscribed(attach=False)
+    with pytest.raises(ConsumerNotInitialized):
+        consumer.core.begin_seek(MessageId.earliest, 1)
+
+
+# --- whole entries ------------------------------------------------------------------------------------------
+
+
+def test_whole_entries(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=2)
+    consumer.core.opener.whole = True
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 0, ack_set=[0b110])
+    (entry,) = consumer.queue.items
+    assert list(entry.ack_set) == [0b110]
+    consumer.queue.items.clear()
+    assert data(consumer.core.explode(entry)) == [b"b", b"c"]
+
+
+def test_an_unreadable_whole_entry(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(receiver_queue_size=1)
+    consumer.core.opener.whole = True
+    broken = bytearray(make.single(b"abc"))
+    broken[-1] ^= 0xFF
+    consumer.receive(bytes(broken), 3)
+    assert consumer.core.explode(consumer.queue.items.popleft()) == []
+    ack, flow = make.sent(consumer.core)
+    assert ack.ack.validation_error == pb.CommandAck.ChecksumMismatch
+    assert flow.flow.messagePermits == 1
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+def test_close_sends_what_is_pending(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    consumer.receive(make.single(b"a"), 0)
+    consumer.receive(make.single(b"b"), 1)
+    consumer.core.acknowledge_messages([consumer.queue.items.popleft()], consumer.now)
+    assert consumer.core.begin_close()
+    assert kinds(make.sent(consumer.core)) == ["ACK"]
+    consumer.core.closed()
+    assert consumer.core.state is State.CLOSED
+    assert len(consumer.queue) == 0
+    with pytest.raises(AlreadyClosed):
+        consumer.core.begin_seek(MessageId.earliest, 1)
+
+
+def test_close_without_a_connection(subscribed: Make) -> None:
+    consumer = subscribed(attach=False)
+    assert not consumer.core.begin_close()
+
+
+def test_a_refused_unsubscribe_goes_on(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    consumer.core.begin_close()
+    consumer.core.close_failed()
+    consumer.receive(make.single(b"a"), 0)
+    assert data(consumer.take()) == [b"a"]
+
+
+def test_failure_is_kept(subscribed: Make) -> None:
+    consumer = subscribed()
+    error = BrokerMetadataError("x")
+    consumer.core.failed(error)
+    assert consumer.core.error is error
+    assert consumer.core.state is State.FAILED
+
+
+def test_recorded_conversation(subscribed: Make, recorded: list[Any]) -> None:
+    """A whole recorded case goes through the core as it arrived."""
+    consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=100)
+    frames = [frame for case, frame, _ in recorded if case == "java.nack_shared"]
+    for frame in frames:
+        consumer.core.receive(frame, consumer.now, 0)
+    messages = consumer.take()
+    assert [message.redelivery_count() for message in messages] == [0, 1]

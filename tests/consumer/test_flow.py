@@ -1,0 +1,180 @@
+"""Permits: granted, earned by blocks, bounded by messages and by bytes, never lost."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.consumer.flow import FlowControl, Release
+
+BIG = 1 << 40
+
+
+def flow(queue_size: int, bytes_max: int = BIG) -> FlowControl:
+    control = FlowControl(queue_size, bytes_max)
+    control.reset()
+    return control
+
+
+def test_first_grant_is_the_whole_queue() -> None:
+    assert flow(1000).take_grant() == 1000
+
+
+def test_permits_return_when_half_the_queue_was_taken() -> None:
+    control = flow(10)
+    control.take_grant()
+    releases = [release for _ in range(10) for _, release in control.arrived(1, 100)]
+    assert [release.permits for release in releases] == [5, 5]
+    assert control.take_grant() == 0
+    control.released(releases[0])
+    assert control.take_grant() == 5
+
+
+def test_a_batch_larger_than_the_queue_releases_inside() -> None:
+    control = flow(10)
+    control.take_grant()
+    releases = control.arrived(23, 100)
+    assert [(index, release.permits) for index, release in releases] == [(4, 5), (9, 5), (14, 5), (19, 5)]
+    assert control.outstanding == -13
+
+
+def test_queue_of_one_returns_each_permit() -> None:
+    control = flow(1)
+    assert control.take_grant() == 1
+    ((index, release),) = control.arrived(1, 10)
+    assert (index, release.permits) == (0, 1)
+    control.released(release)
+    assert control.take_grant() == 1
+
+
+def test_dropped_messages_return_their_permits() -> None:
+    control = flow(10)
+    control.take_grant()
+    control.dropped(4)
+    assert control.take_grant() == 0
+    control.dropped(1)
+    assert control.take_grant() == 5
+
+
+def test_releases_of_an_earlier_connection_mean_nothing() -> None:
+    control = flow(2)
+    control.take_grant()
+    ((_, release),) = control.arrived(1, 1)
+    control.reset()
+    assert control.take_grant() == 2
+    control.released(release)
+    assert control.take_grant() == 0
+
+
+def test_taken_back_earns_everything_that_was_not_released() -> None:
+    control = flow(10)
+    control.take_grant()
+    releases = [release for _, release in control.arrived(7, 7)]
+    control.taken_back(releases)
+    assert control.take_grant() == 7
+
+
+def test_large_messages_shrink_the_window() -> None:
+    control = flow(1000, bytes_max=1_000_000)
+    control.take_grant()
+    for _ in range(100):
+        for _, release in control.arrived(1, 100_000):
+            control.released(release)
+    # An average of 100 kB: ten of them fit.
+    assert control.window == 10
+    assert control.take_grant() == 0
+
+
+def test_one_message_larger_than_the_limit_still_gets_through() -> None:
+    control = flow(1, bytes_max=10)
+    assert control.take_grant() == 1
+    ((_, release),) = control.arrived(1, 1_000_000)
+    control.released(release)
+    assert control.take_grant() == 1
+
+
+def test_queue_size_zero_asks_for_one_at_a_time() -> None:
+    control = flow(0)
+    assert control.take_grant() == 0
+    control.want_one()
+    assert control.take_grant() == 1
+    control.want_one()
+    assert control.take_grant() == 0, "one is on its way already"
+    assert control.arrived(1, 1) == []
+    assert control.take_grant() == 0
+    control.want_one()
+    assert control.take_grant() == 1
+
+
+def test_queue_size_zero_makes_up_for_a_batch() -> None:
+    control = flow(0)
+    control.want_one()
+    control.take_grant()
+    control.arrived(5, 5)
+    control.want_one()
+    assert control.take_grant() == 5, "the broker's balance is -4"
+
+
+def test_queue_size_zero_asks_again_for_a_dropped_message() -> None:
+    control = flow(0)
+    control.want_one()
+    control.take_grant()
+    control.dropped(1)
+    assert control.take_grant() == 1
+
+
+def test_resize_changes_what_may_be_granted() -> None:
+    control = flow(10)
+    control.take_grant()
+    control.resize(30)
+    assert control.take_grant() == 20
+
+
+def test_set_aside_returns_with_its_release() -> None:
+    control = flow(4)
+    control.take_grant()
+    release = control.set_aside(4)
+    assert control.take_grant() == 0
+    control.released(release)
+    assert control.take_grant() == 4
+
+
+@pytest.mark.parametrize("bytes_max", [BIG, 3_000])
+@given(
+    queue_size=st.integers(1, 50),
+    steps=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 2000), st.booleans(), st.integers(0, 40))),
+)
+def test_a_broker_that_uses_its_permits_is_never_starved(
+    bytes_max: int, queue_size: int, steps: list[tuple[int, int, bool, int]]
+) -> None:
+    """Whatever arrives, is dropped or taken: when all is taken, the broker has permits."""
+    control = flow(queue_size, bytes_max)
+    granted = control.take_grant()
+    queue: deque[Release | None] = deque()
+
+    def take(count: int) -> None:
+        for _ in range(min(count, len(queue))):
+            release = queue.popleft()
+            if release is not None:
+                control.released(release)
+
+    for messages, size, dropped, taken in steps:
+        if granted > 0:
+            granted -= messages
+            if dropped:
+                control.dropped(messages)
+            else:
+                marks = dict(control.arrived(messages, size * messages))
+                queue.extend(marks.get(index) for index in range(messages))
+        take(taken)
+        granted += control.take_grant()
+        assert granted <= queue_size
+        assert granted == control.outstanding
+    while granted <= 0:
+        take(len(queue))
+        grant = control.take_grant()
+        assert grant > 0
+        granted += grant

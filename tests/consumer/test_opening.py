@@ -1,0 +1,210 @@
+"""From frames to entries: what can be read, and how the rest is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geminga.consumer.message import Origin, messages_of
+from geminga.consumer.opening import EntryOpener, open_whole
+from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
+from geminga.consumer.unbatching import (
+    BATCH_DESERIALIZE_ERROR,
+    CHECKSUM_MISMATCH,
+    DECOMPRESSION_ERROR,
+    DECRYPTION_ERROR,
+    UNCOMPRESSED_SIZE_CORRUPTION,
+    InvalidEntry,
+)
+from geminga.errors import CryptoError
+from geminga.wire.metadata import build_entry
+
+
+def opener_of(**settings: Any) -> EntryOpener:
+    return EntryOpener(ConsumerSettings(**settings), Origin("t", -1))
+
+
+def values(opened: Any) -> list[bytes]:
+    assert opened.entry is not None
+    return [message.data() for message in messages_of(opened.entry)]
+
+
+@pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
+def test_batches_of_every_compression(make: SimpleNamespace, compression: int) -> None:
+    opened = opener_of().open(make.frame(make.batch([b"a" * 50, b"b"], compression)), 0.0, 0)
+    assert opened.permits == 2
+    assert values(opened) == [b"a" * 50, b"b"]
+
+
+def test_java_zlib_and_every_other_recorded_compression(recorded: list[Any]) -> None:
+    kinds = set()
+    for case, frame, decoded in recorded:
+        if "chunked" in case or "encrypted" in case:
+            continue
+        opened = opener_of().open(frame, 0.0, 0)
+        assert opened.invalid is None, case
+        kinds.add((case.split(".")[0], decoded["metadata"].get("compression", "NONE")))
+    assert len(kinds) >= 2
+
+
+def test_recorded_chunks_become_one_message(recorded: list[Any]) -> None:
+    for name in ("java.chunked", "py.chunked_NONE"):
+        opener = opener_of()
+        results = [opener.open(frame, 0.0, 0) for case, frame, _ in recorded if case == name]
+        assert [opened.entry is None for opened in results[:-1]] == [True] * (len(results) - 1)
+        last = results[-1].entry
+        assert last is not None
+        assert last.chunk_ids is not None
+        assert len(last.chunk_ids) == len(results)
+        assert len(values(results[-1])[0]) >= 1000
+
+
+def test_a_wrong_checksum(make: SimpleNamespace) -> None:
+    entry = bytearray(make.batch([b"a", b"b", b"c"]))
+    entry[-1] ^= 1
+    for whole in (False, True):
+        opener = opener_of()
+        opened = opener.open(make.frame(bytes(entry)), 0.0, 0)
+        assert opened.invalid is not None
+        assert opened.invalid.validation_error == CHECKSUM_MISMATCH
+        assert opened.permits == 3, "the broker charged for the batch, as its metadata says"
+        assert opened.entry is None
+        if whole:
+            opener.whole = True
+            passed = opener.open(make.frame(bytes(entry)), 0.0, 0).entry
+            assert passed is not None, "whoever decodes it checks it"
+            with pytest.raises(InvalidEntry) as caught:
+                open_whole(passed, 1 << 20)
+            assert caught.value.validation_error == CHECKSUM_MISMATCH
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x0e\x01", b"\x0e\x01\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x00\x00\x02\xff\xff"]
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_garbage(make: SimpleNamespace, raw: bytes, whole: bool) -> None:
+    opener = opener_of()
+    opener.whole = whole
+    opened = opener.open(make.frame(raw), 0.0, 0)
+    assert opened.invalid is not None
+    assert opened.permits == 1
+
+
+def test_lying_batches(make: SimpleNamespace) -> None:
+    body = make.body([b"a", b"b"])
+    for count, kind in (
+        (3, BATCH_DESERIALIZE_ERROR),
+        (1, BATCH_DESERIALIZE_ERROR),
+        (0, BATCH_DESERIALIZE_ERROR),
+    ):
+        metadata = make.metadata(num_messages_in_batch=count).SerializeToString()
+        opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
+        assert opened.invalid is not None
+        assert opened.invalid.validation_error == kind
+    metadata = make.metadata(num_messages_in_batch=1 << 30).SerializeToString()
+    opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
+    assert opened.permits == 1
+
+
+def test_compression_lies(make: SimpleNamespace) -> None:
+    metadata = make.metadata(compression=1, uncompressed_size=100).SerializeToString()
+    opened = opener_of().open(make.frame(build_entry(metadata, b"\xff\xff")), 0.0, 0)
+    assert opened.invalid is not None
+    assert opened.invalid.validation_error == DECOMPRESSION_ERROR
+    metadata = make.metadata(compression=1, uncompressed_size=1 << 31).SerializeToString()
+    opened = opener_of(message_bytes_max=1000).open(make.frame(build_entry(metadata, b"\xff\xff")), 0.0, 0)
+    assert opened.invalid is not None
+    assert opened.invalid.validation_error == UNCOMPRESSED_SIZE_CORRUPTION
+
+
+def test_markers_are_acknowledged_unseen(make: SimpleNamespace) -> None:
+    for whole in (False, True):
+        opener = opener_of()
+        opener.whole = whole
+        opened = opener.open(make.frame(make.single(b"", marker_type=20), 4), 0.0, 0)
+        assert (opened.entry, opened.acknowledge, opened.permits) == (None, [(7, 4)], 1)
+
+
+def test_permits_of_a_partly_acknowledged_batch(make: SimpleNamespace) -> None:
+    opened = opener_of().open(make.frame(make.batch([b"x"] * 5), ack_set=[0b10101]), 0.0, 0)
+    assert opened.permits == 3
+
+
+def test_compacted_batches(make: SimpleNamespace) -> None:
+    body = make.body([b"a"]) + make.body([b""], compacted_out=True)
+    metadata = make.metadata(num_messages_in_batch=2).SerializeToString()
+    opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
+    assert opened.compacted_out == [1]
+
+
+def encrypted(make: SimpleNamespace, payload: bytes, **fields: Any) -> bytes:
+    metadata = make.metadata(**fields)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    metadata.encryption_param = b"0" * 12
+    return build_entry(metadata.SerializeToString(), payload)
+
+
+def unscramble(metadata: Any, payload: Any) -> bytes:
+    if bytes(payload)[:1] == b"!":
+        raise CryptoError("no key for this message")
+    return bytes(byte ^ 0x55 for byte in payload)
+
+
+def scramble(data: bytes) -> bytes:
+    return bytes(byte ^ 0x55 for byte in data)
+
+
+def test_decryption_comes_before_everything_else(make: SimpleNamespace) -> None:
+    opener = opener_of(decryptor=unscramble)
+    entry = encrypted(make, scramble(make.body([b"a", b"b"])), num_messages_in_batch=2)
+    assert values(opener.open(make.frame(entry), 0.0, 0)) == [b"a", b"b"]
+
+
+def test_undecryptable_messages(make: SimpleNamespace) -> None:
+    entry = encrypted(make, b"!secret", num_messages_in_batch=2)
+    action = ConsumerCryptoFailureAction
+    opened = opener_of().open(make.frame(entry), 0.0, 0)
+    assert (opened.entry, opened.invalid) == (None, None)
+    assert "crypto_key_reader" in str(opened.undecryptable)
+    opened = opener_of(decryptor=unscramble, crypto_failure_action=action.DISCARD).open(
+        make.frame(entry), 0.0, 0
+    )
+    assert opened.invalid is not None
+    assert opened.invalid.validation_error == DECRYPTION_ERROR
+    opened = opener_of(decryptor=unscramble, crypto_failure_action=action.CONSUME).open(
+        make.frame(entry), 0.0, 0
+    )
+    assert values(opened) == [b"!secret"]
+    assert opened.entry is not None
+    assert messages_of(opened.entry)[0].encryption_context() is not None
+    assert opened.permits == 2
+
+
+def test_whole_entries_stay_closed(make: SimpleNamespace) -> None:
+    opener = opener_of()
+    opener.whole = True
+    raw = make.batch([b"a", b"b"], 3)
+    entry = opener.open(make.frame(raw), 0.0, 0).entry
+    assert entry is not None
+    assert bytes(entry.raw or b"") == raw
+    assert (entry.body, entry.metadata, entry.count, entry.batched) == (None, None, 2, True)
+    assert open_whole(entry, 1 << 20) == []
+    assert [message.data() for message in messages_of(entry)] == [b"a", b"b"]
+
+
+def test_whole_entries_are_rebuilt_after_decryption_and_chunks(make: SimpleNamespace) -> None:
+    opener = opener_of(decryptor=unscramble)
+    opener.whole = True
+    entry = opener.open(make.frame(encrypted(make, scramble(b"plain"))), 0.0, 0).entry
+    assert entry is not None
+    open_whole(entry, 1 << 20)
+    assert messages_of(entry)[0].data() == b"plain"
+    for index in range(2):
+        fields = {"uuid": "u", "chunk_id": index, "num_chunks_from_msg": 2, "total_chunk_msg_size": 4}
+        opened = opener.open(make.frame(make.single(b"ab", **fields), index), 0.0, 0)
+    assert opened.entry is not None
+    assert opened.entry.chunk_ids == [(7, 0), (7, 1)]
+    open_whole(opened.entry, 1 << 20)
+    assert messages_of(opened.entry)[0].data() == b"abab"

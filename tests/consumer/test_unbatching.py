@@ -1,0 +1,134 @@
+"""Splitting batches: the fast reader agrees with the careful one, and refuses every lie."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.consumer.unbatching import (
+    BATCH_DESERIALIZE_ERROR,
+    DECOMPRESSION_ERROR,
+    UNCOMPRESSED_SIZE_CORRUPTION,
+    InvalidEntry,
+    open_payload,
+    split_batch,
+)
+from geminga.wire.batch import decode_batch, encode_single_metadata
+from geminga.wire.compression import compress
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def batch_body(payloads: list[bytes], **fields: Any) -> bytes:
+    parts = []
+    for number, payload in enumerate(payloads):
+        single = encode_single_metadata(len(payload), number, **fields)
+        parts += [len(single).to_bytes(4, "big"), single, payload]
+    return b"".join(parts)
+
+
+def metadata_of(**fields: Any) -> pb.MessageMetadata:
+    return pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
+
+
+def payloads_of(body: bytes, starts: list[int]) -> list[bytes]:
+    found = []
+    for start, end in itertools.pairwise(starts):
+        size = int.from_bytes(body[start : start + 4], "big")
+        found.append(body[start + 4 + size : end])
+    return found
+
+
+keys = st.none() | st.text(max_size=140)
+singles = st.builds(
+    lambda payload, sequence_id, key, ordering, properties, event_time, removed, null: (
+        payload,
+        encode_single_metadata(
+            len(payload), sequence_id, partition_key=key, ordering_key=ordering, properties=properties,
+            event_time=event_time, compacted_out=removed, null_value=null,
+        ),
+        removed,
+    ),
+    st.binary(max_size=40) | st.integers(100, 40_000).map(bytes),
+    st.none() | st.integers(0, 1 << 63),
+    keys,
+    st.none() | st.binary(max_size=20),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    st.sampled_from([0, 1_700_000_000_000]),
+    st.booleans(),
+    st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(singles, max_size=12))
+def test_agrees_with_the_row_decoder(messages: list[tuple[bytes, bytes, bool]]) -> None:
+    body = b"".join(len(m).to_bytes(4, "big") + m + payload for payload, m, _ in messages)
+    starts, removed = split_batch(body, len(messages))
+    assert payloads_of(body, starts) == [payload for payload, _, _ in messages]
+    assert removed == [index for index, message in enumerate(messages) if message[2]]
+    assert [single.payload for single in decode_batch(body, len(messages))] == payloads_of(body, starts)
+
+
+@given(st.binary(max_size=60), st.integers(-1, 12))
+def test_arbitrary_bytes_are_split_or_refused(body: bytes, count: int) -> None:
+    try:
+        starts, _ = split_batch(body, count)
+    except InvalidEntry:
+        return
+    assert len(starts) == count + 1
+    assert starts[-1] == len(body)
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1, 127, 128, 16383, 16384, 3)])
+@pytest.mark.parametrize("key", [None, "k", "k" * 127, "k" * 128])
+def test_size_boundaries(sizes: tuple[int, ...], key: str | None) -> None:
+    body = batch_body([b"x" * size for size in sizes], partition_key=key)
+    starts, removed = split_batch(body, len(sizes))
+    assert [len(p) for p in payloads_of(body, starts)] == list(sizes)
+    assert removed == []
+
+
+@pytest.mark.parametrize("cut", [1, 5, 50])
+def test_cut_short(cut: int) -> None:
+    body = batch_body([b"0123456789"] * 5)
+    with pytest.raises(InvalidEntry) as caught:
+        split_batch(body[:-cut], 5)
+    assert caught.value.validation_error == BATCH_DESERIALIZE_ERROR
+
+
+@pytest.mark.parametrize("count", [0, 4, 6, 1 << 40, -1])
+def test_wrong_count(count: int) -> None:
+    with pytest.raises(InvalidEntry):
+        split_batch(batch_body([b"0123456789"] * 5), count)
+
+
+def test_fields_in_another_order_are_understood() -> None:
+    # payload_size (3) before the key (2): allowed by protobuf, written by nobody we know.
+    metadata = b"\x18\x02" + b"\x12\x01k"
+    starts, removed = split_batch(len(metadata).to_bytes(4, "big") + metadata + b"ab", 1)
+    assert starts == [0, 4 + len(metadata) + 2]
+    assert removed == []
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3, 4])
+def test_open_payload(kind: int) -> None:
+    data = b"abc" * 1000
+    metadata = metadata_of(compression=kind, uncompressed_size=len(data))
+    assert open_payload(metadata, compress(kind, data), 1 << 20) == data
+    assert open_payload(metadata, memoryview(compress(kind, data)), 1 << 20) == data
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_lying_sizes_and_garbage(kind: int) -> None:
+    data = compress(kind, b"abc" * 1000)
+    with pytest.raises(InvalidEntry) as caught:
+        open_payload(metadata_of(compression=kind, uncompressed_size=5000), data, 4999)
+    assert caught.value.validation_error == UNCOMPRESSED_SIZE_CORRUPTION
+    for size, payload in ((2999, data), (3001, data), (3000, b"\xff garbage")):
+        with pytest.raises(InvalidEntry) as caught:
+            open_payload(metadata_of(compression=kind, uncompressed_size=size), payload, 1 << 20)
+        assert caught.value.validation_error == DECOMPRESSION_ERROR
