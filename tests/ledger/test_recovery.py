@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import random
 
 import pytest
@@ -94,9 +96,17 @@ def test_the_history_reaches_every_step(small_settings: StoreSettings) -> None:
     assert sum(kind == "commit" for kind, _ in history) >= 5
 
 
-@pytest.mark.parametrize("data", ["none", "all", "some"])
-@pytest.mark.parametrize("names", ["none", "all"])
-@pytest.mark.parametrize("databases", ["last", "first", "some"])
+FATES = [
+    ("none", "none", "last"),
+    ("all", "all", "last"),
+    ("some", "all", "last"),
+    ("some", "none", "some"),
+    ("all", "none", "first"),
+    ("some", "some", "some"),
+]
+
+
+@pytest.mark.parametrize(("data", "names", "databases"), FATES)
 def test_power_loss_at_every_operation(
     small_settings: StoreSettings, data: str, names: str, databases: str
 ) -> None:
@@ -112,3 +122,123 @@ def test_process_killed_at_every_operation(small_settings: StoreSettings) -> Non
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         check_recovers(disk.kill(), small_settings, auditor)
+
+
+def test_write_torn_at_every_byte(small_settings: StoreSettings) -> None:
+    history = count_operations(small_settings)
+    writes = [n for n, (kind, path) in enumerate(history, 1) if kind == "write" and "log-" in path]
+    number = writes[len(writes) // 2]
+    torn_bytes = 0
+    while True:
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        filesystem = FaultyFileSystem(disk, Plan(crash_at=number, torn_bytes=torn_bytes))
+        with pytest.raises(PowerLoss):
+            write_history(
+                auditor,
+                FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False),
+            )
+        size = filesystem.last_write_bytes
+        after = disk.crash(Fate("none", "all"))
+        store = open_store(after, small_settings)
+        assert store.damage == []
+        auditor.check_restarted(store)
+        store.close()
+        if torn_bytes >= size:
+            return
+        torn_bytes += 1 if torn_bytes < 200 else 7
+
+
+def test_every_write_torn_in_the_middle(small_settings: StoreSettings) -> None:
+    history = count_operations(small_settings)
+    chance = random.Random(7)
+    for number, (kind, _) in enumerate(history, 1):
+        if kind != "write":
+            continue
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        plan = Plan(crash_at=number, torn_bytes=chance.randrange(1, 300))
+        assert run_until_power_loss(disk, small_settings, plan, auditor)
+        check_recovers(disk.crash(Fate("none", "all")), small_settings, auditor)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_power_loss_while_recovering_again_and_again(small_settings: StoreSettings, seed: int) -> None:
+    """I10: at every operation of a recovery the power goes once more, until one recovery gets through."""
+    chance = random.Random(seed)
+    total = len(count_operations(small_settings))
+    for crash_at in range(5 + seed, total + 1, 9):
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
+        again = 1
+        while True:
+            disk = disk.crash(Fate.by_chance(chance))
+            try:
+                store = open_store(disk, small_settings, Plan(crash_at=again))
+                store.close()
+                break
+            except PowerLoss:
+                again += 1
+        check_recovers(disk.copy(), small_settings, auditor)
+
+
+@pytest.mark.parametrize("sync", ["interval", "never"])
+def test_weaker_sync_loses_only_the_end(small_settings: StoreSettings, sync: str) -> None:
+    """Without syncing each group, a power loss may take what was receipted, but only from the end on."""
+    settings = dataclasses.replace(small_settings, sync=sync)
+    for crash_at in range(1, len(count_operations(settings)) + 1, 2):
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        assert run_until_power_loss(disk, settings, Plan(crash_at=crash_at), auditor)
+        auditor.receipted = 0
+        after = disk.crash(Fate("some", "all", "last", random.Random(crash_at)))
+        store = open_store(after, settings)
+        assert store.damage == []
+        auditor.check_restarted(store)
+        store.close()
+
+
+def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings: StoreSettings) -> None:
+    settings = dataclasses.replace(small_settings, sync="never")
+    for crash_at in range(1, len(count_operations(settings)) + 1, 3):
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        assert run_until_power_loss(disk, settings, Plan(crash_at=crash_at), auditor)
+        check_recovers(disk.kill(), settings, auditor)
+
+
+@pytest.mark.parametrize("how", ["missing", "garbage", "foreign"])
+def test_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, how: str) -> None:
+    disk, auditor = SimulatedDisk(), StoreAuditor()
+    store = open_store(disk, small_settings)
+    write_history(auditor, store, rounds=20)
+    next_ledger_id = auditor.create_ledger(store, "last")
+    store.close()
+    path = f"{FOLDER}/catalog.db"
+    if how == "missing":
+        del disk.databases[path]
+    elif how == "garbage":
+        image = bytearray(disk.databases[path][-1])
+        image[30:6000:17] = b"x" * len(image[30:6000:17])
+        disk.databases[path] = [bytes(image)]
+    else:
+        other = SimulatedDisk()
+        open_store(other, small_settings).close()
+        disk.databases[path] = [other.databases[path][-1]]
+    store = open_store(disk, small_settings)
+    assert store.damage == []
+    auditor.check_restarted(store)
+    assert store.create_ledger("next") == next_ledger_id + 1
+    store.close()
+
+
+def test_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings) -> None:
+    disk, auditor = SimulatedDisk(), StoreAuditor()
+    store = open_store(disk, small_settings)
+    write_history(auditor, store, rounds=20)
+    store.close()
+    images = disk.databases[f"{FOLDER}/catalog.db"]
+    for image in images:
+        other = disk.copy()
+        other.databases[f"{FOLDER}/catalog.db"] = [image]
+        store = open_store(other, small_settings)
+        assert store.damage == []
+        copy.deepcopy(auditor).check_restarted(store)
+        store.close()
+

@@ -23,7 +23,7 @@ from operator import itemgetter
 from queue import Empty, SimpleQueue
 
 from geminga.errors import StoreError, StoreStopped
-from geminga.ledger.format import CHECKPOINT
+from geminga.ledger.format import CHECKPOINT, DROP_FILE
 from geminga.ledger.log import Group, LogWriter, Record
 
 logger = logging.getLogger("geminga.ledger")
@@ -111,7 +111,8 @@ class Journal:
             return False
         try:
             group = self.writer.write(batch)
-            if self._sync_is_due():
+            if self._sync_is_due() or CHECKPOINT in group.kinds or DROP_FILE in group.kinds:
+                # Whatever the setting: what is built on these two must never be ahead of the log.
                 self._sync_now()
         except Exception as error:
             self._fail(error, batch)

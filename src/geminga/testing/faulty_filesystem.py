@@ -178,6 +178,7 @@ class FaultyFileSystem:
         self.operations = 0
         self.history: list[tuple[str, str]] = []
         self.is_dead = False
+        self.last_write_bytes = 0
         self._process = process
 
     def step(self, what: str, path: str) -> int:
@@ -294,6 +295,7 @@ class FaultyFile:
         filesystem = self._filesystem
         number = filesystem.step("write", self._path)
         data = b"".join(buffers)
+        filesystem.last_write_bytes = len(data)
         taken = filesystem.plan.short_writes.get(number)
         if taken is not None:
             data = data[:taken]
