@@ -14,7 +14,7 @@ from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
-COMPRESSIONS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+COMPRESSIONS = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
 Topic = Callable[[str], str]
 
 

@@ -12,7 +12,8 @@ import click
 
 from geminga.cli.common import emit, json_option, url_option
 
-COMPRESSIONS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
+"""As it is written here: as the enumeration (and pulsar-client) spells it."""
 
 
 def _properties(
@@ -57,7 +58,10 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
     "--property", "-p", "properties", multiple=True, callback=_properties, help="NAME=VALUE; may be repeated."
 )
 @click.option(
-    "--compression", type=click.Choice(COMPRESSIONS, case_sensitive=False), default="NONE", show_default=True
+    "--compression",
+    type=click.Choice(tuple(COMPRESSIONS), case_sensitive=False),
+    default="none",
+    show_default=True,
 )
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages a second."
@@ -96,7 +100,7 @@ def command(
             topic,
             send_timeout_millis=round(timeout_seconds * 1000),
             block_if_queue_full=True,
-            compression_type=geminga.CompressionType[compression.upper()],
+            compression_type=geminga.CompressionType[COMPRESSIONS[compression]],
         )
         sent = 0
         for content in _contents(messages, lines, repeat):

@@ -101,7 +101,9 @@ class ApachePulsar:
             if self.process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"{self.admin_url}/admin/v2/brokers/health", timeout=10) as answer:
+                with urllib.request.urlopen(
+                    f"{self.admin_url}/admin/v2/brokers/health", timeout=10
+                ) as answer:
                     if answer.read().strip() == b"ok" and self._default_namespace_exists():
                         return
             except (OSError, urllib.error.URLError):
@@ -166,7 +168,7 @@ def run_tool(
     elif name == "pulsar-client":
         command += ["--url", service_url, *arguments]
     elif name == "pulsar-perf":
-        command += [arguments[0], "--service-url", service_url, "--admin-url", admin_url, *arguments[1:]]
+        command += [arguments[0], "--service-url", service_url, *arguments[1:]]
     else:
         command += list(arguments)
     environment = {**os.environ, "PULSAR_MEM": "-Xmx256m", "PULSAR_GC_LOG": " "}
