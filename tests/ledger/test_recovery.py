@@ -241,4 +241,3 @@ def test_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings)
         assert store.damage == []
         copy.deepcopy(auditor).check_restarted(store)
         store.close()
-

@@ -6,6 +6,7 @@ layers: catalog, frozen changes, new changes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from geminga.errors import StoreDamaged
@@ -14,6 +15,38 @@ from geminga.ledger.catalog import Catalog, KeyChange
 from geminga.wire.checksum import crc32c
 
 _PAGE_KEYS = 512
+
+
+class _KeyOrder:
+    """Changed keys in order, so that a scan costs what it finds and not what was changed.
+
+    Keys are put in order when a scan wants it: many at once by sorting, a few by insertion.
+    """
+
+    __slots__ = ("_added", "_ordered")
+
+    def __init__(self) -> None:
+        self._ordered: list[str] = []
+        self._added: list[str] = []
+
+    def add(self, key: str) -> None:
+        """A key that is not in here yet."""
+        self._added.append(key)
+
+    def under(self, prefix: str) -> list[str]:
+        """The keys that start with ``prefix``, in order."""
+        ordered, added = self._ordered, self._added
+        if len(added) > 16:
+            ordered.extend(added)
+            ordered.sort()
+        else:
+            for key in added:
+                insort(ordered, key)
+        added.clear()
+        first = last = bisect_left(ordered, prefix)
+        while last < len(ordered) and ordered[last].startswith(prefix):
+            last += 1
+        return ordered[first:last]
 
 
 class KeyMap:
@@ -27,6 +60,8 @@ class KeyMap:
         self._catalog = catalog
         self._changes: dict[str, KeyChange] = {}
         self._frozen: dict[str, KeyChange] = {}
+        self._order = _KeyOrder()
+        self._frozen_order = _KeyOrder()
         self._checkpoint = 0
         self.suspects: set[int] = set()
 
@@ -36,6 +71,7 @@ class KeyMap:
         if change is None:
             key_bytes = key.encode()
             change = self._changes[key] = KeyChange(key_bytes, crc32c(key_bytes))
+            self._order.add(key)
         return change
 
     def put(self, key: str, value: bytes) -> KeyChange:
@@ -84,9 +120,7 @@ class KeyMap:
         return Value(base, (*self._catalog.deltas(key, before), *deltas))
 
     def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
-        unsaved = sorted(
-            {key for layer in (self._changes, self._frozen) for key in layer if key.startswith(prefix)}
-        )
+        unsaved = sorted({*self._order.under(prefix), *self._frozen_order.under(prefix)})
         after: str | None = None
         place = 0
         while True:
@@ -109,6 +143,7 @@ class KeyMap:
         """Set the changes up to here apart, for the checkpoint."""
         self._checkpoint = checkpoint
         self._frozen, self._changes = self._changes, {}
+        self._frozen_order, self._order = self._order, _KeyOrder()
 
     @property
     def frozen(self) -> dict[str, KeyChange]:
@@ -117,6 +152,7 @@ class KeyMap:
     def thaw(self) -> None:
         """The catalog has the frozen changes."""
         self._frozen = {}
+        self._frozen_order = _KeyOrder()
 
     def resume(self, checkpoint: int) -> None:
         """Continue behind a checkpoint of an earlier life."""

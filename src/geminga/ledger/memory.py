@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
+from geminga.ledger.callbacks import run_callbacks
 
 
 class _Ledger:
@@ -138,9 +139,7 @@ class MemoryStore:
     # --- life ---
     def poll(self) -> int:
         ready, self._ready = self._ready, []
-        for done in ready:
-            done(None)
-        return len(ready)
+        return run_callbacks(ready, None)
 
     def stats(self) -> StoreStats:
         held = sum(ledger.size_bytes for ledger in self._ledgers.values())

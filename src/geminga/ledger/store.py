@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
+from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.catalog import Catalog, Snapshot
 from geminga.ledger.damage import Damage
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
@@ -101,6 +102,7 @@ class FileStore:
         self._threads = threads
         self._signaled = False
         self._polling = False
+        self._close_wanted = False
         self._closed = False
         self._failure: StoreError | None = None
         self._files = LogFiles(filesystem, folder)
@@ -342,6 +344,8 @@ class FileStore:
             return self._poll()
         finally:
             self._polling = False
+            if self._close_wanted:
+                self.close()
 
     def _poll(self) -> int:
         self._signaled = False
@@ -384,12 +388,12 @@ class FileStore:
                     self._state.files.discard(number)
         if group.kinds[-1] == CHECKPOINT:
             self._checkpoint_reached(group)
-        return _run(group.dones, None)
+        return run_callbacks(group.dones, None)
 
     def _fail(self, failed: Failed) -> int:
         self._failure = self._failure or failed.error
         self._pending_bytes -= sum(len(record[3]) for record in failed.records)
-        return _run([record[4] for record in failed.records], failed.error)
+        return run_callbacks([record[4] for record in failed.records], failed.error)
 
     def _trim_cache(self) -> None:
         ledgers = self._state.ledgers
@@ -494,8 +498,13 @@ class FileStore:
                 time.sleep(0.0002)
 
     def close(self) -> None:
-        if self._closed or self._polling:
+        """As the contract says; called from a callback, it closes when the callbacks at hand have run."""
+        if self._closed:
             return
+        if self._polling:
+            self._close_wanted = True
+            return
+        self._close_wanted = False
         self._rewriter.stop()
         try:
             self._drain()
@@ -521,17 +530,3 @@ class FileStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
-def _run(dones: Sequence[Done | None], error: StoreError | None) -> int:
-    """Run callbacks; one that raises does not keep the others from running."""
-    count = 0
-    rest = iter(dones)
-    while True:
-        try:
-            for done in rest:
-                if done is not None:
-                    count += 1
-                    done(error)
-            return count
-        except Exception:
-            logger.exception("a store callback failed")

@@ -1,0 +1,279 @@
+"""What every store must do: one suite, run on all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from geminga.errors import LedgerNotFound, StoreError, StoreStopped
+from geminga.ledger.api import EntryStore, Value
+from geminga.ledger.memory import MemoryStore
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.store_auditor import StoreAuditor
+
+Wait = Callable[[], None]
+
+
+class Receipts:
+    """Collects callbacks and waits for them as an owner does: woken, then polling."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        self.is_woken = True
+        self.order: list[object] = []
+        self.errors: list[StoreError] = []
+
+    def of(self, name: object) -> Callable[[StoreError | None], None]:
+        def done(error: StoreError | None) -> None:
+            self.order.append(name)
+            if error is not None:
+                self.errors.append(error)
+
+        return done
+
+    def wait(self, store: EntryStore, count: int) -> list[object]:
+        while len(self.order) < count:
+            assert not self.is_woken or self.ready.wait(10), f"no wakeup after {self.order}"
+            self.ready.clear()
+            store.poll()
+        return self.order
+
+
+@pytest.fixture
+def receipts() -> Receipts:
+    return Receipts()
+
+
+@pytest.fixture(params=["memory", "file", "file interval", "file never", "file without threads"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, receipts: Receipts, small_settings: StoreSettings
+) -> Iterator[EntryStore]:
+    kind, _, mode = request.param.partition(" ")
+    opened: EntryStore
+    if kind == "memory":
+        opened = MemoryStore(receipts.ready.set)
+    else:
+        threads = mode != "without threads"
+        sync = mode if mode in ("interval", "never") else "always"
+        opened = FileStore.open(
+            tmp_path / "store", sync=sync, wakeup=receipts.ready.set, settings=small_settings, threads=threads
+        )
+        receipts.is_woken = threads
+    yield opened
+    opened.close()
+
+
+def test_ids_count_up(store: EntryStore, receipts: Receipts) -> None:
+    first, second = store.create_ledger("a"), store.create_ledger("b")
+    assert second > first >= 0
+    assert [store.append(first, b"x", receipts.of(n)) for n in range(3)] == [0, 1, 2]
+    assert store.append(second, b"y", receipts.of(3)) == 0
+    assert receipts.wait(store, 4) == [0, 1, 2, 3]
+
+
+def test_callbacks_come_in_the_order_of_the_calls_and_only_from_poll(
+    store: EntryStore, receipts: Receipts
+) -> None:
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"x", receipts.of("append"))
+    store.put("k", b"v", receipts.of("put"))
+    store.merge("k", b"d", receipts.of("merge"))
+    store.delete("k", receipts.of("delete"))
+    store.delete("never was", receipts.of("delete nothing"))
+    store.append(ledger, b"y", receipts.of("append again"))
+    store.delete_ledgers([ledger], receipts.of("delete ledger"))
+    store.delete_ledgers([ledger], receipts.of("delete it again"))
+    store.delete_ledgers([], receipts.of("delete none"))
+    assert receipts.order == []
+    assert receipts.wait(store, 9) == [
+        "append", "put", "merge", "delete", "delete nothing", "append again", "delete ledger",
+        "delete it again", "delete none",
+    ]  # fmt: skip
+    assert receipts.errors == []
+    assert store.poll() == 0
+
+
+def test_read_keeps_to_its_limits(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    entries = [bytes([n]) * 10 for n in range(20)]
+    for entry in entries:
+        store.append(ledger, entry, receipts.of(None))
+
+    def check() -> None:
+        assert store.read(ledger, 0, entries_max=100, bytes_max=1000) == entries
+        assert store.read(ledger, 5, entries_max=3, bytes_max=1000) == entries[5:8]
+        assert store.read(ledger, 5, entries_max=100, bytes_max=35) == entries[5:8]
+        assert store.read(ledger, 5, entries_max=100, bytes_max=1) == entries[5:6]
+        assert store.read(ledger, 19, entries_max=5, bytes_max=100) == entries[19:]
+        assert store.read(ledger, 20, entries_max=5, bytes_max=100) == []
+        assert store.read(ledger, 1000, entries_max=5, bytes_max=100) == []
+
+    check()  # before they are durable
+    receipts.wait(store, 20)
+    check()
+    for _ in range(50):  # push them out of any cache
+        store.append(store.create_ledger("b"), bytes(200), receipts.of(None))
+    receipts.wait(store, 70)
+    check()
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_is_an_entry(
+    store: EntryStore, receipts: Receipts, kind: Callable[[bytes], bytes | bytearray | memoryview]
+) -> None:
+    ledger = store.create_ledger("a")
+    store.append(ledger, kind(b""), receipts.of(None))
+    store.append(ledger, kind(b"some bytes"), receipts.of(None))
+    store.append(ledger, kind(bytes(20_000)), receipts.of(None))
+    receipts.wait(store, 3)
+    found = store.read(ledger, 0, entries_max=9, bytes_max=10**6)
+    assert found == [b"", b"some bytes", bytes(20_000)]
+    assert all(type(entry) is bytes for entry in found)
+
+
+def test_ledgers_are_listed_by_owner(store: EntryStore, receipts: Receipts) -> None:
+    first, other, second = store.create_ledger("a"), store.create_ledger("b"), store.create_ledger("a")
+    store.append(second, b"12345", receipts.of(None))
+    assert [(i.ledger_id, i.owner, i.entries, i.size_bytes) for i in store.ledgers("a")] == [
+        (first, "a", 0, 0),
+        (second, "a", 1, 5),
+    ]
+    assert [i.ledger_id for i in store.ledgers("b")] == [other]
+    assert store.ledgers("nobody") == []
+    store.delete_ledgers([first])
+    assert [i.ledger_id for i in store.ledgers("a")] == [second]
+
+
+def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"x", receipts.of("x"))
+    store.delete_ledgers([ledger], receipts.of("delete"))
+    for ledger_id in (ledger, 4711, -1):
+        with pytest.raises(LedgerNotFound, match=str(ledger_id)):
+            store.append(ledger_id, b"y", receipts.of("y"))
+        with pytest.raises(LedgerNotFound, match=str(ledger_id)):
+            store.read(ledger_id, 0, entries_max=1, bytes_max=1)
+    assert receipts.wait(store, 2) == ["x", "delete"]
+    assert store.create_ledger("a") > ledger
+
+
+def test_keys_hold_a_base_and_deltas(store: EntryStore) -> None:
+    assert store.get("k") is None
+    store.merge("k", b"1")
+    assert store.get("k") == Value(b"", (b"1",))
+    store.put("k", b"base")
+    assert store.get("k") == Value(b"base", ())
+    store.merge("k", b"2")
+    store.merge("k", b"3")
+    assert store.get("k") == Value(b"base", (b"2", b"3"))
+    store.delete("k")
+    assert store.get("k") is None
+    store.merge("k", b"4")
+    assert store.get("k") == Value(b"", (b"4",))
+    store.put("empty", b"")
+    assert store.get("empty") == Value(b"", ())
+
+
+def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -> None:
+    names = ["a", "ab", "b/1", "b/10", "b/2", "b/ü", "b/\U0001f600", "c", "b"]
+    for round_number in range(3):
+        for name in names:
+            store.put(name, f"{name}{round_number}".encode(), receipts.of(None))
+            store.merge(name, b"d", receipts.of(None))
+        receipts.wait(store, len(names) * 2 * (round_number + 1))
+    expected = [(name, Value(f"{name}2".encode(), (b"d",))) for name in sorted(names)]
+    assert list(store.scan("")) == expected
+    assert list(store.scan("b/")) == [item for item in expected if item[0].startswith("b/")]
+    assert list(store.scan("zzz")) == []
+
+
+def test_scan_bears_changes_while_it_runs(store: EntryStore) -> None:
+    for number in range(30):
+        store.put(f"k{number:02}", b"v")
+    seen = []
+    for key, _ in store.scan("k"):
+        seen.append(key)
+        store.delete(key)
+        store.put(f"other{key}", b"w")
+        store.delete("k29")
+    assert seen == [f"k{number:02}" for number in range(29)]
+
+
+def test_a_failing_callback_harms_no_other(
+    store: EntryStore, receipts: Receipts, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(error: StoreError | None) -> None:
+        raise RuntimeError("the callback's own fault")
+
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"x", receipts.of(1))
+    store.append(ledger, b"y", fail)
+    store.append(ledger, b"z", receipts.of(2))
+    assert receipts.wait(store, 2) == [1, 2]
+    assert "the callback's own fault" in caplog.text
+
+
+def test_callbacks_may_write(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+
+    def write_again(error: StoreError | None) -> None:
+        store.append(ledger, b"second", receipts.of("second"))
+
+    store.append(ledger, b"first", write_again)
+    store.put("k", b"v", receipts.of("put"))
+    assert receipts.wait(store, 2)[:2] == ["put", "second"]
+    assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]
+
+
+def test_close_runs_what_is_pending_and_can_be_repeated(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"x", receipts.of("x"))
+    store.put("k", b"v", receipts.of("k"))
+    assert store.failure is None
+    store.close()
+    assert receipts.order == ["x", "k"]
+    store.close()
+    assert isinstance(store.failure, StoreStopped)
+    for call in (
+        lambda: store.create_ledger("a"),
+        lambda: store.append(ledger, b"y", receipts.of("y")),
+        lambda: store.delete_ledgers([ledger]),
+        lambda: store.put("k", b"v"),
+        lambda: store.merge("k", b"v"),
+        lambda: store.delete("k"),
+    ):
+        with pytest.raises(StoreStopped):
+            call()
+
+
+def test_stats_count(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    for _ in range(5):
+        store.append(ledger, bytes(100), receipts.of(None))
+    receipts.wait(store, 5)
+    stats = store.stats()
+    assert (stats.appended_entries, stats.appended_bytes, stats.pending_writes) == (5, 500, 0)
+    assert stats.disk_bytes >= 500
+
+
+def test_long_life_against_the_model(store: EntryStore, receipts: Receipts) -> None:
+    auditor = StoreAuditor()
+    ledgers: list[int] = []
+    for number in range(40):
+        ledgers.append(auditor.create_ledger(store, f"topic-{number % 3}"))
+        for entry in range(5):
+            auditor.append(store, ledgers[(number * entry) % len(ledgers)], bytes([number]) * (50 * entry))
+        auditor.merge(store, f"cursor-{number % 5}", b"%d" % number)
+        if number % 4 == 3:
+            auditor.delete_ledgers(store, [ledgers.pop(0), ledgers.pop(0)])
+            auditor.put(store, f"cursor-{number % 5}", b"base")
+            auditor.delete(store, f"cursor-{(number + 1) % 5}")
+        store.poll()
+        if number % 10 == 9:
+            auditor.check_running(store)
+    while auditor.receipted < len(auditor.operations):
+        store.poll()
+    auditor.check_running(store)
