@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections import Counter
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker import metrics
-from geminga.broker.admin.http import Resource, answer, bare_text, done_answer, part
+from geminga.broker.admin.http import Resource, answer, bare_text, breathe, done_answer, part
 from geminga.broker.namespaces import AdminError
+from geminga.ids import TopicName
+
+if TYPE_CHECKING:
+    from geminga.broker.server import BrokerServer
 
 
 class Brokers(Resource):
     """One broker, which leads itself."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        super().__init__(server)
+        self._counts: Counter[str] | None = None
 
     def register(self, router: web.UrlDispatcher) -> None:
         base = "/admin/v2/brokers"
@@ -138,14 +147,29 @@ class Brokers(Resource):
         )  # fmt: skip
 
     # --- metrics ---
+    def _topic_counts(self) -> dict[str, int]:
+        """Topics a namespace. All names are read once; afterwards changes are followed."""
+        if self._counts is None:
+            self._counts = Counter()
+            for namespace in self.namespaces.all_namespaces():
+                for domain in ("persistent", "non-persistent"):
+                    self._counts[namespace] += len(self.topics.list(namespace, domain))
+            self.topics.watch(self._topic_changed)
+        return {name: self._counts[name] for name in self.namespaces.all_namespaces()}
+
+    def _topic_changed(self, topic: TopicName, exists: bool) -> None:
+        if self._counts is not None:
+            self._counts[topic.namespace_name] += 1 if exists else -1
+
     async def metrics(self, _request: web.Request) -> web.Response:
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
-        by_namespace: Counter[str] = Counter(dict.fromkeys(self.namespaces.all_namespaces(), 0))
-        for namespace in list(by_namespace):
-            for domain in ("persistent", "non-persistent"):
-                by_namespace[namespace] += len(self.topics.list(namespace, domain))
-        loaded = [(topic, self.topics.stats(topic)) for topic in self.topics.loaded()]
+        by_namespace = self._topic_counts()
+        loaded = []
+        for index, topic in enumerate(self.topics.loaded()):
+            with contextlib.suppress(AdminError):  # it may have been deleted meanwhile
+                loaded.append((topic, self.topics.stats(topic)))
+            await breathe(index)
         metrics.add_namespaces(out, by_namespace)
         metrics.add_topics(out, loaded, sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
+_TOPICS_AT_ONCE = 50
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 
 _NO_BODY = object()
@@ -72,6 +73,12 @@ class Resource:
     def now(self, call: Callable[[], Any]) -> Any:
         """Runs ``call()`` on the core where there is nothing to wait for."""
         return self.server.call(call)
+
+
+async def breathe(index: int) -> None:
+    """In a loop over many topics: lets the connections be served now and then."""
+    if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
+        await asyncio.sleep(0)
 
 
 # --- requests ---

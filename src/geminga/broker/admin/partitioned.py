@@ -10,6 +10,7 @@ from aiohttp import web
 from geminga.broker.admin.http import (
     answer,
     body,
+    breathe,
     done_answer,
     message_id_json,
     part,
@@ -111,6 +112,7 @@ class PartitionedTopics(TopicResource):
             name = topic.partition_name(index)
             if self.topics.exists(name):
                 by_partition[str(name)] = self.topics.stats(name)
+            await breathe(index)
         merged = merge_stats(list(by_partition.values()))
         merged["metadata"] = {"partitions": count, "deleted": False}
         merged["partitions"] = by_partition if query_flag(request, "perPartition", True) else {}
@@ -119,8 +121,12 @@ class PartitionedTopics(TopicResource):
     async def internal_stats(self, request: web.Request) -> web.Response:
         topic = self._partitioned(request)
         count = self.topics.partitions(topic)
-        names = [topic.partition_name(index) for index in range(count)]
-        found = {str(name): self.topics.internal_stats(name) for name in names if self.topics.exists(name)}
+        found = {}
+        for index in range(count):
+            name = topic.partition_name(index)
+            if self.topics.exists(name):
+                found[str(name)] = self.topics.internal_stats(name)
+            await breathe(index)
         return answer({"metadata": {"partitions": count, "deleted": False}, "partitions": found})
 
     def _partitioned(self, request: web.Request) -> TopicName:
