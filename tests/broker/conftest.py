@@ -149,6 +149,8 @@ class Peer:
     def disconnect(self) -> None:
         self.is_closed = True
         self.session.closed(self.harness.now)
+        if self.harness.auto_poll:
+            self.harness.poll()
 
     # --- receiving ---
     def pop(self) -> Frame:

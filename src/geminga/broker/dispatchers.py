@@ -402,20 +402,24 @@ class SharedDispatcher(_Reading):
     # --- sending ---
     def _dispatch(self) -> None:
         while True:
-            consumer = self._next_consumer()
-            if consumer is None:
+            index = self._next_index()
+            if index < 0:
                 return
+            consumer = self.consumers[index]
+            before = consumer.messages_out
             offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
             if offsets:
                 if not self._send_replays(consumer, offsets):
                     return
             elif not self._send_new(consumer):
                 return
+            if consumer.messages_out != before:
+                self._turn = index + 1
 
-    def _next_consumer(self) -> Consumer | None:
-        """The next one in turn among those of the best priority that can take entries."""
+    def _next_index(self) -> int:
+        """The next one in turn among those of the best priority that can take entries; -1 for none."""
         if self.blocked:
-            return None
+            return -1
         consumers = self.consumers
         count = len(consumers)
         best: int | None = None
@@ -425,10 +429,7 @@ class SharedDispatcher(_Reading):
             consumer = consumers[index]
             if (best is None or consumer.priority < best) and consumer.ready:
                 best, chosen = consumer.priority, index
-        if chosen < 0:
-            return None
-        self._turn = (chosen + 1) % count
-        return consumers[chosen]
+        return chosen
 
     def _next_replays(self, count: int) -> list[int]:
         """The lowest offsets that are to be delivered again and still need to be."""

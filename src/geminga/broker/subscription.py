@@ -33,7 +33,8 @@ class Subscription:
     __slots__ = (
         "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "last_acked_ms", "last_active_ms",
         "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
-        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic", "type", "writer",
+        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic",
+        "type", "writer",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:

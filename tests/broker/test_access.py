@@ -1,0 +1,156 @@
+"""Access modes: every mode against every state of the topic, and what happens when an owner leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+SHARED, EXCLUSIVE, WAIT, FENCE = pb.Shared, pb.Exclusive, pb.WaitForExclusive, pb.ExclusiveWithFencing
+ERRORS = {pb.ProducerBusy: "busy", pb.ProducerFenced: "fenced"}
+
+# What a newcomer of each mode meets: nobody, a shared producer, an exclusive one, and one waiting behind it.
+TABLE = {
+    (SHARED, "nobody"): "in",
+    (SHARED, "shared"): "in",
+    (SHARED, "exclusive"): "busy",
+    (SHARED, "waiting"): "busy",
+    (EXCLUSIVE, "nobody"): "in",
+    (EXCLUSIVE, "shared"): "fenced",
+    (EXCLUSIVE, "exclusive"): "fenced",
+    (EXCLUSIVE, "waiting"): "fenced",
+    (WAIT, "nobody"): "in",
+    (WAIT, "shared"): "waits",
+    (WAIT, "exclusive"): "waits",
+    (WAIT, "waiting"): "waits",
+    (FENCE, "nobody"): "in",
+    (FENCE, "shared"): "in",
+    (FENCE, "exclusive"): "in",
+    (FENCE, "waiting"): "in",
+}
+
+
+def create(peer: Any, producer_id: int, mode: int, **fields: Any) -> Any:
+    return peer.request("producer", topic=TOPIC, producer_id=producer_id, producer_access_mode=mode, **fields)
+
+
+def outcome(frame: Any) -> str:
+    if frame.type == Command.ERROR:
+        return ERRORS[frame.command.error.error]
+    assert frame.type == Command.PRODUCER_SUCCESS
+    return "in" if frame.command.producer_success.producer_ready else "waits"
+
+
+@pytest.mark.parametrize(("mode", "state"), TABLE)
+def test_every_mode_in_every_state(harness: Any, mode: int, state: str) -> None:
+    others = harness.peer()
+    if state == "shared":
+        create(others, 1, SHARED)
+    elif state in ("exclusive", "waiting"):
+        create(others, 1, EXCLUSIVE)
+    if state == "waiting":
+        assert outcome(create(others, 2, WAIT)) == "waits"
+    newcomer = harness.peer()
+    assert outcome(create(newcomer, 9, mode)) == TABLE[mode, state]
+
+
+def test_epochs_count_the_owners_and_survive_restarts(harness: Any) -> None:
+    for expected in (0, 1):
+        peer = harness.peer()
+        assert create(peer, 1, EXCLUSIVE).command.producer_success.topic_epoch == expected
+        peer.disconnect()
+    harness.restart()
+    assert create(harness.peer(), 1, FENCE).command.producer_success.topic_epoch == 2
+
+
+def test_a_shared_producer_gets_no_epoch(harness: Any) -> None:
+    assert not create(harness.peer(), 1, SHARED).command.producer_success.HasField("topic_epoch")
+
+
+@pytest.mark.parametrize("mode", [EXCLUSIVE, FENCE])
+def test_an_outdated_epoch_is_fenced_and_the_current_one_comes_back(harness: Any, mode: int) -> None:
+    for _ in range(2):
+        peer = harness.peer()
+        create(peer, 1, EXCLUSIVE)
+        peer.disconnect()
+    peer = harness.peer()
+    assert outcome(create(peer, 1, mode, topic_epoch=0)) == "fenced"
+    answer = create(peer, 1, mode, topic_epoch=1).command.producer_success
+    assert answer.topic_epoch == 1
+
+
+def test_those_who_wait_get_in_one_after_the_other(harness: Any) -> None:
+    owner, second, third = harness.peer(), harness.peer(), harness.peer()
+    create(owner, 1, EXCLUSIVE)
+    assert outcome(create(second, 2, WAIT)) == "waits"
+    waiting = second.request_id
+    assert outcome(create(third, 3, WAIT)) == "waits"
+    owner.request("close_producer", producer_id=1)
+    ready = second.pop().command.producer_success
+    assert (ready.request_id, ready.producer_ready, ready.topic_epoch) == (waiting, True, 1)
+    second.send(0, producer_id=2)
+    assert len(second.receipts()) == 1
+    assert not third.frames
+    second.disconnect()
+    assert third.pop().command.producer_success.topic_epoch == 2
+
+
+def test_a_waiting_producer_that_leaves_is_passed_over(harness: Any) -> None:
+    owner, second, third = harness.peer(), harness.peer(), harness.peer()
+    create(owner, 1, EXCLUSIVE)
+    create(second, 2, WAIT)
+    create(third, 3, WAIT)
+    assert second.request("close_producer", producer_id=2).type == Command.SUCCESS
+    owner.disconnect()
+    assert outcome(third.pop()) == "in"
+    assert not second.frames
+
+
+def test_fencing_throws_everybody_out_and_their_next_send_closes_their_connection(harness: Any) -> None:
+    loser, waiter, winner = harness.peer(), harness.peer(), harness.peer()
+    create(loser, 1, EXCLUSIVE)
+    create(waiter, 2, WAIT)
+    assert outcome(create(winner, 3, FENCE)) == "in"
+    assert outcome(waiter.pop()) == "fenced"
+    assert not loser.frames
+    loser.send(0, producer_id=1)
+    assert loser.is_closed
+    assert not winner.is_closed
+    again = harness.peer()
+    assert outcome(create(again, 1, EXCLUSIVE, topic_epoch=0)) == "fenced"
+
+
+def test_a_name_is_taken_once(harness: Any) -> None:
+    first, second = harness.peer(), harness.peer()
+    create(first, 1, SHARED, producer_name="n", user_provided_producer_name=True)
+    assert outcome(create(second, 1, SHARED, producer_name="n", user_provided_producer_name=True)) == "busy"
+    first.disconnect()
+    assert outcome(create(second, 1, SHARED, producer_name="n", user_provided_producer_name=True)) == "in"
+
+
+def test_a_reconnected_handle_takes_its_generated_name_over(harness: Any) -> None:
+    first, second = harness.peer(), harness.peer()
+    name = create(first, 1, SHARED).command.producer_success.producer_name
+    fields: dict[str, Any] = {"producer_name": name, "user_provided_producer_name": False}
+    assert outcome(create(second, 1, SHARED, **fields, epoch=0)) == "busy"
+    assert outcome(create(second, 1, SHARED, **fields, epoch=1)) == "in"
+    first.disconnect()
+    second.send(0)
+    assert len(second.receipts()) == 1
+
+
+def test_an_epoch_that_cannot_be_kept_refuses_the_owner(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_harness()
+    peer = harness.peer()
+    create(peer, 1, SHARED)
+    peer.request("close_producer", producer_id=1)
+    harness.store.close()
+    frame = create(peer, 2, EXCLUSIVE)
+    assert frame.command.error.error == pb.PersistenceError

@@ -1,0 +1,472 @@
+"""SUBSCRIBE and the other commands of consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+Command = pb.BaseCommand
+U64 = (1 << 64) - 1
+LATEST = (1 << 63) - 1
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+
+
+@pytest.fixture
+def producer(harness: Any) -> Any:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    return peer
+
+
+def publish(peer: Any, count: int, first: int = 0) -> None:
+    for sequence_id in range(first, first + count):
+        peer.send(sequence_id)
+
+
+def entries(peer: Any, consumer_id: int | None = None) -> list[int]:
+    return [message.entry_id for message in peer.messages(consumer_id)]
+
+
+def refused(peer: Any, **fields: Any) -> int:
+    fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": EXCLUSIVE, **fields}
+    frame = peer.request("subscribe", **fields)
+    assert frame.type == Command.ERROR, frame.command
+    return frame.command.error.error  # type: ignore[no-any-return]
+
+
+# --- SUBSCRIBE ---
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"subscription": ""}, pb.ProducerBusy),
+        ({"subscription": "x" * 5000}, pb.NotAllowedError),
+        ({"read_compacted": True, "subType": SHARED}, pb.NotAllowedError),
+        ({"topic": "persistent://public/absent/t"}, pb.TopicNotFound),
+        ({"force_topic_creation": False, "topic": "persistent://public/default/no"}, pb.TopicNotFound),
+        ({"topic": "persistent://public"}, pb.InvalidTopicName),
+        ({"durable": False, "subscription": "taken"}, pb.NotAllowedError),
+        ({"subscription": "taken"}, pb.ConsumerBusy),
+        ({"subscription": "taken", "subType": SHARED}, pb.ConsumerBusy),
+    ],
+)
+def test_subscribes_that_are_refused(harness: Any, fields: dict[str, Any], code: int) -> None:
+    other = harness.peer()
+    other.subscribe(TOPIC, "taken")
+    peer = harness.peer()
+    assert refused(peer, **fields) == code
+    peer.subscribe(TOPIC, "fine")
+
+
+def test_a_live_consumer_id_gets_success(harness: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    peer.subscribe(TOPIC, "other")
+    assert list(harness.broker.topics.subscriptions(NAME)) == ["s"]
+
+
+def test_an_equal_id_while_the_first_is_being_made_is_told_to_wait(harness: Any) -> None:
+    peer = harness.peer()
+    harness.auto_poll = False
+    fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": 0}
+    peer.command("subscribe", request_id=1, **fields)
+    assert not peer.frames
+    peer.command("subscribe", request_id=2, **fields)
+    assert peer.pop().command.error.error == pb.ServiceNotReady
+    harness.poll()
+    assert peer.pop().command.success.request_id == 1
+
+
+def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness: Any) -> None:
+    peer = harness.peer()
+    harness.auto_poll = False
+    peer.command("subscribe", request_id=1, topic=TOPIC, subscription="s", consumer_id=1, subType=0)
+    peer.disconnect()
+    harness.poll()
+    harness.auto_poll = True
+    harness.peer().subscribe(TOPIC)
+
+
+@pytest.mark.parametrize(("earliest", "expected"), [(True, [0, 1, 2]), (False, [2])])
+def test_the_initial_position(harness: Any, producer: Any, earliest: bool, expected: list[int]) -> None:
+    publish(producer, 2)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, earliest=earliest)
+    publish(producer, 1, 2)
+    assert entries(peer) == expected
+
+
+def test_the_initial_position_counts_only_once(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, earliest=False)
+    peer.disconnect()
+    publish(producer, 1)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, earliest=False)
+    assert entries(peer) == [0]
+
+
+def test_a_roll_back_starts_so_many_seconds_ago(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes]
+) -> None:
+    for sequence_id, age in enumerate((100, 50, 10)):
+        producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
+    peer = harness.peer()
+    peer.subscribe(TOPIC, start_message_rollback_duration_sec=60)
+    assert entries(peer) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ((U64, U64), [0, 1, 2, 3]),
+        ((LATEST, LATEST), [3]),
+        ((0, 1), [1, 2, 3]),
+        ((0, U64), [0, 1, 2, 3]),
+        ((0, 99), [3]),
+        ((55, 0), [3]),
+    ],
+)
+def test_readers_start_at_an_entry(
+    harness: Any, producer: Any, start: tuple[int, int], expected: list[int]
+) -> None:
+    publish(producer, 3)
+    peer = harness.peer()
+    peer.subscribe(
+        TOPIC, "reader-1", durable=False, start_message_id={"ledgerId": start[0], "entryId": start[1]}
+    )
+    publish(producer, 1, 3)
+    assert entries(peer) == expected
+
+
+def test_a_reader_leaves_nothing_behind(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, "reader-1", durable=False)
+    peer.disconnect()
+    assert list(harness.broker.topics.subscriptions(NAME)) == []
+
+
+def test_subscription_types_are_limited_by_policy(harness: Any) -> None:
+    harness.broker.namespaces.set_policy("public", "default", "subscription_types_enabled", ["Shared"])
+    peer = harness.peer()
+    assert refused(peer) == pb.NotAllowedError
+    peer.subscribe(TOPIC, kind="Shared")
+
+
+def test_auto_subscription_off(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(auto_create_subscriptions=False)
+    peer = harness.peer()
+    assert refused(peer) == pb.SubscriptionNotFound
+    peer.subscribe(TOPIC, "reader", durable=False)
+
+
+# --- FLOW ---
+@pytest.mark.parametrize(("permits", "closed"), [(0, True), (1, False), (0x80000000, True)])
+def test_flow_must_add_permits(harness: Any, permits: int, closed: bool) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    peer.command("flow", consumer_id=1, messagePermits=permits)
+    assert peer.is_closed == closed
+
+
+def test_the_balance_is_bounded(harness: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    for _ in range(3):
+        peer.command("flow", consumer_id=1, messagePermits=0x7FFFFFFF)
+    assert peer.session.consumers[1].permits == 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("body", ["flow", "ack", "redeliverUnacknowledgedMessages"])
+def test_commands_of_unknown_consumers_are_ignored(harness: Any, body: str) -> None:
+    peer = harness.peer()
+    fields = {"flow": {"messagePermits": 1}, "ack": {"ack_type": 0, "request_id": 1}}.get(body, {})
+    peer.command(body, consumer_id=9, **fields)
+    assert not peer.frames
+    assert not peer.is_closed
+
+
+# --- ACK ---
+@pytest.mark.parametrize(
+    ("acks", "mark", "holes"),
+    [
+        ([(0, 0)], 1, []),
+        ([(0, 2)], 0, [(2, 3)]),
+        ([(0, 2), (0, 1), (0, 0)], 3, []),
+        ([(0, 0), (0, 0)], 1, []),
+        ([(0, 99)], 0, []),
+        ([(7, 0)], 0, []),
+        ([(U64, U64)], 0, []),
+    ],
+)
+def test_individual_acknowledgements(
+    harness: Any, producer: Any, acks: list[tuple[int, int]], mark: int, holes: list[tuple[int, int]]
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 4)
+    entries(peer)
+    peer.ack(*acks, request_id=8)
+    answer = peer.pop().command.ackResponse
+    assert (answer.consumer_id, answer.request_id, answer.HasField("error")) == (1, 8, False)
+    cursor = peer.session.consumers[1].subscription.cursor
+    assert (cursor.mark, list(cursor.holes.ranges())) == (mark, holes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ack", "mark"),
+    [
+        ("Exclusive", (0, 1), 2),
+        ("Failover", (0, 1), 2),
+        ("Shared", (0, 1), 0),
+        ("Key_Shared", (0, 1), 0),
+        ("Exclusive", (0, U64), 0),
+        ("Exclusive", (0, 77), 0),
+        ("Exclusive", (6, 0), 0),
+    ],
+)
+def test_cumulative_acknowledgements(
+    harness: Any, producer: Any, kind: str, ack: tuple[int, int], mark: int
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind)
+    publish(producer, 4)
+    peer.ack(ack, cumulative=True)
+    assert peer.session.consumers[1].subscription.cursor.mark == mark
+
+
+def test_cumulative_acknowledgement_inside_a_batch(harness: Any, producer: Any, make_entry: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    for sequence_id in range(2):
+        producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
+    part = pb.MessageIdData(ledgerId=0, entryId=1, ack_set=[0b11100])
+    peer.command("ack", consumer_id=1, ack_type=1, message_id=[part])
+    cursor = peer.session.consumers[1].subscription.cursor
+    assert (cursor.mark, cursor.batches) == (1, {1: 0b11100})
+
+
+def test_ack_sets_are_ignored_when_they_are_switched_off(
+    make_harness: Callable[..., Any], make_entry: Any
+) -> None:
+    harness = make_harness(batch_index_ack=False)
+    producer, peer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    peer.subscribe(TOPIC)
+    for sequence_id in range(2):
+        producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
+    part = pb.MessageIdData(ledgerId=0, entryId=1, ack_set=[0b11100])
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    cursor = peer.session.consumers[1].subscription.cursor
+    assert (cursor.mark, cursor.batches) == (0, {})
+    peer.command("ack", consumer_id=1, ack_type=1, message_id=[part])
+    assert (cursor.mark, cursor.batches) == (1, {})
+
+
+def test_an_enormous_ack_set_is_ignored(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0] * 20_000)
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    assert peer.session.consumers[1].subscription.backlog == 1
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_cumulative_acknowledgement_names_one_id(harness: Any, count: int) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    peer.ack(*[(0, 0)] * count, cumulative=True)
+    assert peer.is_closed
+
+
+def test_transactional_acknowledgements_are_refused(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    entries(peer)
+    peer.ack((0, 0), txnid_least_bits=1, request_id=4)
+    assert peer.pop().command.ackResponse.error == pb.NotAllowedError
+    assert peer.session.consumers[1].subscription.backlog == 1
+
+
+def test_an_ack_is_answered_when_it_is_durable(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    entries(peer)
+    harness.auto_poll = False
+    peer.ack((0, 0), request_id=4)
+    assert not peer.frames
+    harness.poll()
+    assert peer.pop().command.ackResponse.request_id == 4
+
+
+# --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
+def test_unsubscribing_removes_the_cursor(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    entries(peer)
+    peer.ack((0, 0))
+    assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
+    harness.restart()
+    assert list(harness.broker.topics.subscriptions(NAME)) == []
+    assert not list(harness.store.scan("cursor/"))
+
+
+def test_unsubscribing_with_others_attached_needs_force(harness: Any) -> None:
+    peer, other = harness.peer(), harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    other.subscribe(TOPIC, kind="Shared")
+    assert peer.request("unsubscribe", consumer_id=1).command.error.error == pb.MetadataError
+    assert peer.request("unsubscribe", consumer_id=1, force=True).type == Command.SUCCESS
+    assert other.pop().command.close_consumer.request_id == U64
+
+
+@pytest.mark.parametrize("body", ["unsubscribe", "seek", "getLastMessageId"])
+def test_requests_of_unknown_consumers_are_errors(harness: Any, body: str) -> None:
+    assert harness.peer().request(body, consumer_id=9).command.error.error == pb.MetadataError
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ({"message_id": {"ledgerId": 0, "entryId": 1}}, [1, 2]),
+        ({"message_id": {"ledgerId": U64, "entryId": U64}}, [0, 1, 2]),
+        ({"message_id": {"ledgerId": LATEST, "entryId": LATEST}}, []),
+        ({"message_publish_time": 0}, [0, 1, 2]),
+        ({"message_publish_time": 1_800_000_002_000}, [2]),
+        ({"message_publish_time": 1_900_000_000_000}, []),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_seeking(
+    harness: Any, producer: Any, make_entry: Any, target: dict[str, Any], expected: list[int], kind: str
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind)
+    for sequence_id in range(3):
+        producer.send(sequence_id, make_entry(publish_time=1_800_000_000_000 + 1000 * sequence_id))
+    peer.ack((0, 0), (0, 1))
+    entries(peer)
+    harness.auto_poll = False
+    peer.command("seek", consumer_id=1, request_id=50, **target)
+    closed = peer.pop().command.close_consumer
+    assert (closed.consumer_id, closed.request_id) == (1, U64)
+    assert not peer.frames
+    harness.poll()
+    assert peer.pop().command.success.request_id == 50
+    harness.auto_poll = True
+    harness.restart()
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind)
+    assert entries(peer) == expected
+
+
+def test_a_seek_may_name_the_open_part_of_a_batch(harness: Any, producer: Any, make_entry: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
+    entries(peer)
+    target = {"ledgerId": 0, "entryId": 0, "ack_set": [0b11000]}
+    peer.command("seek", consumer_id=1, request_id=1, message_id=target)
+    peer.frames.clear()
+    peer.subscribe(TOPIC)
+    assert [list(message.ack_set) for message in peer.messages()] == [[0b11000]]
+
+
+def test_a_reader_seeks_and_comes_back_to_its_place(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    start = {"ledgerId": LATEST, "entryId": LATEST}
+    peer.subscribe(TOPIC, "reader-1", durable=False, start_message_id=start)
+    publish(producer, 3)
+    assert entries(peer) == [0, 1, 2]
+    peer.command("seek", consumer_id=1, request_id=1, message_id={"ledgerId": 0, "entryId": 1})
+    peer.frames.clear()
+    peer.subscribe(TOPIC, "reader-1", durable=False, start_message_id=start)
+    assert entries(peer) == [1, 2]
+
+
+def test_an_acknowledgement_after_a_seek_is_of_a_closed_consumer(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 2)
+    peer.command("seek", consumer_id=1, request_id=1, message_id={"ledgerId": 0, "entryId": 0})
+    peer.ack((0, 0), (0, 1))
+    peer.frames.clear()
+    peer.subscribe(TOPIC)
+    assert entries(peer) == [0, 1]
+
+
+def last_id(peer: Any) -> tuple[int, int, int, int]:
+    body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
+    found = body.last_message_id
+    return found.ledgerId, found.entryId, found.partition, found.batch_index
+
+
+def test_the_last_message_id(harness: Any, producer: Any, make_entry: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=0)
+    assert last_id(peer) == (U64, U64, -1, -1)
+    publish(producer, 2)
+    assert last_id(peer) == (0, 1, -1, -1)
+    producer.send(2, make_entry(num_messages_in_batch=3), messages=3)
+    assert last_id(peer) == (0, 2, -1, 2)
+    producer.send(3, make_entry(num_messages_in_batch=1), messages=1)
+    assert last_id(peer) == (0, 3, -1, 0)
+
+
+@pytest.mark.parametrize(("acked", "expected"), [([], (0, U64)), ([0, 1], (0, 1))])
+def test_the_mark_delete_position(
+    harness: Any, producer: Any, acked: list[int], expected: tuple[int, int]
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=0)
+    publish(producer, 3)
+    peer.ack(*((0, entry) for entry in acked))
+    body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
+    mark = body.consumer_mark_delete_position
+    assert (mark.ledgerId, mark.entryId) == expected
+
+
+# --- the rest ---
+def test_consumer_stats(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=5, consumer_name="me")
+    publish(producer, 2)
+    entries(peer)
+    body = peer.request("consumerStats", consumer_id=1).command.consumerStatsResponse
+    found = (body.consumerName, body.availablePermits, body.unackedMessages, body.msgBacklog, body.type)
+    assert found == ("me", 3, 2, 2, "Shared")
+    unknown = peer.request("consumerStats", consumer_id=2).command.consumerStatsResponse
+    assert unknown.error_code == pb.ConsumerNotFound
+
+
+def test_closing_a_consumer(harness: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
+    assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
+    harness.peer().subscribe(TOPIC)
+
+
+@pytest.mark.parametrize(("client", "told"), [("Pulsar-Java-v4.0.4", True), ("Pulsar-CPP-v4.2.0", False)])
+def test_the_end_of_a_terminated_topic(harness: Any, producer: Any, client: str, told: bool) -> None:
+    peer = harness.peer(client=client)
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    entries(peer)
+    harness.broker.topics.terminate(NAME, lambda error: None)
+    assert not peer.take(Command.REACHED_END_OF_TOPIC)
+    peer.ack((0, 0))
+    assert bool(peer.take(Command.REACHED_END_OF_TOPIC)) == told
+    late = harness.peer(client=client)
+    late.subscribe(TOPIC, "late", earliest=False)
+    assert bool(late.take(Command.REACHED_END_OF_TOPIC)) == told
