@@ -87,7 +87,11 @@ _DEPTH_MAX = 100
 
 
 def _check_readable(*, reader: Any, writer: Any) -> None:
-    problem = _Reading(reader, writer).problem(reader, writer, "", 0)
+    try:
+        problem = _Reading(reader, writer).problem(reader, writer, "", 0)
+    except (TypeError, AttributeError) as error:
+        # A JSON value of the wrong kind somewhere: whatever it is, it is no Avro schema.
+        raise _incompatible(f"not an Avro schema: {error}") from error
     if problem:
         raise _incompatible(problem)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
 from geminga.broker.compatibility import check_compatible, same_schema
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
@@ -51,7 +53,7 @@ class Schemas:
                 schema = pb.Schema()
                 try:
                     schema.ParseFromString(reader.blob())
-                except ValueError as error:
+                except DecodeError as error:
                     raise StoreDamaged(
                         f"schemas of {name.base}: version {len(found)} is no schema"
                     ) from error
