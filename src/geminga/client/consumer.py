@@ -74,7 +74,7 @@ class AsyncConsumer:
         self.core = core
         self.settings = settings
         self.queue = ReceiveQueue()
-        self.queue.wake = self._wake_receivers
+        self.queue.wake = self.wake_receivers
         self.acks: deque[Any] = deque()
         """Messages to acknowledge, and ``(function, *arguments)`` in their order."""
         self.taken: deque[Message] = deque()
@@ -165,9 +165,9 @@ class AsyncConsumer:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.cancelled() and self.queue.items:
-                self._wake_receivers(1)  # the message that woke this one is for another
+                self.wake_receivers(1)  # the message that woke this one is for another
 
-    def _wake_receivers(self, count: int) -> None:
+    def wake_receivers(self, count: int) -> None:
         while count > 0 and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -542,7 +542,7 @@ class AsyncConsumer:
         if self._drain_timer is not None:
             self._drain_timer.cancel()
             self._drain_timer = None
-        self._wake_receivers(len(self._waiters))
+        self.wake_receivers(len(self._waiters))
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
@@ -693,6 +693,8 @@ class Consumer:
                 queue.waiting -= 1
 
     def _wake(self, count: int) -> None:
+        """On the loop's thread. Who waits there (`receive_table`) is woken as well as who waits here."""
+        self._consumer.wake_receivers(count)
         with self._condition:
             self._condition.notify(count)
 
