@@ -88,6 +88,7 @@ class AsyncConsumer:
         self.group = HandleGroup(
             core, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
+            before_messages=self.drain_acks,
         )  # fmt: skip
         self._topics = topics
         self._subscription = subscription

@@ -47,7 +47,8 @@ CLOSE_TIMEOUT_SECONDS = 5.0
 class ConsumerHandle:
     """One subscription on one topic or partition, kept connected by a `HandleDriver`.
 
-    ``on_dead_letters`` publishes dead messages; ``on_failure`` is told when reconnecting was given up.
+    ``on_dead_letters`` publishes dead messages; ``on_failure`` is told when reconnecting was given up;
+    ``before_messages`` is called after each (re)subscription, before the first message can arrive.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ConsumerHandle:
         queue_size: int,
         on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None] | None = None,
         on_failure: Callable[[ConsumerHandle, Exception], None] | None = None,
+        before_messages: Callable[[], None] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -75,6 +77,7 @@ class ConsumerHandle:
         self._core = core
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
+        self._before_messages = before_messages
         self._connection: BrokerConnection | None = None
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -100,6 +103,9 @@ class ConsumerHandle:
                 # The broker may still create the consumer: it must not stay there.
                 self._say_close(connection)
             raise
+        if self._before_messages is not None:
+            # What was acknowledged meanwhile is recognised when it comes again.
+            self._before_messages()
         self._connection = connection
         consumer.new_request_id = connection.new_request_id
         consumer.subscribed(self._core.now())

@@ -39,6 +39,7 @@ class HandleGroup:
         queue: ReceiveQueue,
         on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None],
         on_failure: Callable[[ConsumerHandle, Exception], None],
+        before_messages: Callable[[], None],
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
@@ -53,6 +54,7 @@ class HandleGroup:
         self._queue = queue
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
+        self._before_messages = before_messages
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
 
@@ -93,6 +95,7 @@ class HandleGroup:
             self._core, settings, topic=part.topic, partition=part.partition,
             subscription=self._subscription, consumer_name=self._consumer_name, queue=self._queue,
             queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
+            before_messages=self._before_messages,
         )  # fmt: skip
         handle.consumer.opener.whole = self.whole_entries
         handle.consumer.opener.untouched = self.untouched_entries

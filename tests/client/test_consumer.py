@@ -1,0 +1,702 @@
+"""Consumers of both shells against the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga import ConsumerType, InitialPosition, MessageId
+from geminga.client.admin import admin
+from geminga.errors import (
+    AlreadyClosed,
+    BrokerMetadataError,
+    ConsumerBusy,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidConfiguration,
+    OperationNotSupported,
+    Timeout,
+    UsageError,
+)
+
+EARLIEST = InitialPosition.Earliest
+
+
+def publish(
+    client: Any, topic: str, count: int, *, batched: bool = True, start: int = 0, **options: Any
+) -> list[bytes]:
+    values = [b"%d" % number for number in range(start, start + count)]
+    with client.create_producer(topic, batching_enabled=batched, **options) as producer:
+        for value in values:
+            producer.send_async(value, None)
+        producer.flush()
+    return values
+
+
+def receive(consumer: Any, count: int, timeout_millis: int = 5000) -> list[Any]:
+    return [consumer.receive(timeout_millis) for _ in range(count)]
+
+
+def data(messages: list[Any]) -> list[bytes]:
+    return [message.data() for message in messages]
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.01)
+
+
+def backlog(broker: Any, topic: str, subscription: str = "s") -> int:
+    path = topic.replace("://", "/")
+    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"][subscription]["msgBacklog"])
+
+
+@pytest.fixture
+def subscribe(pulsar_client: Any, pulsar_topic: str) -> Iterator[Callable[..., Any]]:
+    opened = []
+
+    def make(subscription: str = "s", topic: Any = pulsar_topic, **options: Any) -> Any:
+        opened.append(
+            pulsar_client.subscribe(topic, subscription, **{"initial_position": EARLIEST, **options})
+        )
+        return opened[-1]
+
+    yield make
+    for consumer in opened:
+        consumer.close()
+
+
+# --- receiving and acknowledging --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_receive_and_acknowledge(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bool
+) -> None:
+    consumer = subscribe()
+    values = publish(pulsar_client, pulsar_topic, 50, batched=batched)
+    messages = receive(consumer, 50)
+    assert data(messages) == values
+    for message in messages:
+        consumer.acknowledge(message)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+    consumer.close()
+    again = subscribe()
+    with pytest.raises(Timeout, match="100 ms"):
+        again.receive(100)
+
+
+def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    publish(pulsar_client, pulsar_topic, 10)
+    consumer = subscribe()
+    ids = [message.message_id() for message in receive(consumer, 10)]
+    consumer.close()
+    consumer = subscribe()
+    receive(consumer, 1)
+    for message_id in ids:
+        consumer.acknowledge(MessageId.deserialize(message_id.serialize()))
+    consumer.close()
+    consumer = subscribe()
+    with pytest.raises(Timeout):
+        consumer.receive(100)
+
+
+def test_a_partly_acknowledged_batch_comes_again_as_a_whole(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    values = publish(pulsar_client, pulsar_topic, 5)
+    consumer = subscribe()
+    for message in receive(consumer, 5)[:3]:
+        consumer.acknowledge(message)
+    consumer.close()
+    assert data(receive(subscribe(), 5)) == values
+
+
+def test_cumulative(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    values = publish(pulsar_client, pulsar_topic, 10, batched=False)
+    messages = receive(consumer, 10)
+    consumer.acknowledge_cumulative(messages[3])
+    consumer.acknowledge_cumulative(messages[6].message_id())
+    consumer.close()
+    assert data(receive(subscribe(), 3)) == values[7:]
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_cumulative_is_refused_where_messages_are_shared(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType
+) -> None:
+    consumer = subscribe(consumer_type=kind)
+    publish(pulsar_client, pulsar_topic, 1)
+    with pytest.raises(CumulativeAcknowledgementNotAllowedError, match=kind.name):
+        consumer.acknowledge_cumulative(consumer.receive(5000))
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_receipts(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bool
+) -> None:
+    consumer = subscribe(ack_receipt_enabled=True)
+    publish(pulsar_client, pulsar_topic, 4, batched=batched)
+    messages = receive(consumer, 4)
+    for message in messages[:2]:
+        consumer.acknowledge(message)
+    if not batched:
+        assert backlog(pulsar_broker, pulsar_topic) == 2, "receipted means stored, at once"
+    consumer.acknowledge(messages[2].message_id())
+    consumer.acknowledge_cumulative(messages[3])
+    assert backlog(pulsar_broker, pulsar_topic) == 0
+
+
+def test_what_cannot_be_acknowledged(subscribe: Any) -> None:
+    consumer = subscribe()
+    for call in (consumer.acknowledge, consumer.acknowledge_cumulative, consumer.negative_acknowledge):
+        with pytest.raises(OperationNotSupported, match="str"):
+            call("a message")
+
+
+def test_timeouts(subscribe: Any) -> None:
+    consumer = subscribe()
+    start = time.monotonic()
+    with pytest.raises(Timeout):
+        consumer.receive(150)
+    assert 0.1 < time.monotonic() - start < 2
+    with pytest.raises(Timeout):
+        consumer.receive(0)
+    with pytest.raises(InvalidConfiguration, match="timeout_millis"):
+        consumer.receive(-1)
+
+
+def test_a_message_wakes_the_receiver(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    received: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: received.append(consumer.receive(5000).data())) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    publish(pulsar_client, pulsar_topic, 3)
+    for thread in threads:
+        thread.join(5)
+    assert sorted(received) == [b"0", b"1", b"2"]
+
+
+def test_many_receivers_share_a_consumer(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe(receiver_queue_size=20)
+    received: list[bytes] = []
+
+    def work() -> None:
+        with contextlib.suppress(Timeout):
+            while True:
+                message = consumer.receive(1000)
+                received.append(message.data())
+                consumer.acknowledge(message)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    values = publish(pulsar_client, pulsar_topic, 2000, max_pending_messages=5000)
+    for thread in threads:
+        thread.join(20)
+    assert sorted(received) == sorted(values)
+
+
+@pytest.mark.parametrize("queue_size", [0, 1, 3])
+@pytest.mark.parametrize("batched", [True, False])
+def test_small_queues(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any, queue_size: int, batched: bool
+) -> None:
+    values = publish(pulsar_client, pulsar_topic, 25, batched=batched)
+    consumer = subscribe(receiver_queue_size=queue_size)
+    for value in values:
+        message = consumer.receive(5000)
+        assert message.data() == value
+        consumer.acknowledge(message)
+
+
+def test_queue_size_zero_leaves_messages_to_others(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    slow = subscribe(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
+    other = subscribe(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
+    values = publish(pulsar_client, pulsar_topic, 6, batched=False)
+    first = slow.receive(5000)
+    rest = receive(other, 5)
+    assert sorted(data([first, *rest])) == values
+
+
+def test_a_large_topic_flows_through_a_small_queue(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    consumer = subscribe(receiver_queue_size=10)
+    values = publish(pulsar_client, pulsar_topic, 3000, max_pending_messages=5000)
+    for value in values:
+        message = consumer.receive(5000)
+        assert message.data() == value
+        consumer.acknowledge(message)
+
+
+def test_batch_receive(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    policy = geminga.ConsumerBatchReceivePolicy(10, -1, 500)
+    consumer = subscribe(batch_receive_policy=policy)
+    values = publish(pulsar_client, pulsar_topic, 25)
+    batches = [consumer.batch_receive() for _ in range(3)]
+    assert [len(batch) for batch in batches] == [10, 10, 5]
+    assert data([message for batch in batches for message in batch]) == values
+    small = subscribe("bytes", batch_receive_policy=geminga.ConsumerBatchReceivePolicy(-1, 3, 500))
+    assert data(small.batch_receive()) == [b"0", b"1", b"2"]
+
+
+def test_iteration_ends_with_the_consumer(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    publish(pulsar_client, pulsar_topic, 3)
+    seen = []
+    for message in consumer:
+        seen.append(message.data())
+        consumer.acknowledge(message)
+        if len(seen) == 3:
+            threading.Timer(0.1, consumer.close).start()
+    assert seen == [b"0", b"1", b"2"]
+
+
+# --- subscription types -------------------------------------------------------------------------------
+
+
+def test_exclusive_is_exclusive(subscribe: Any) -> None:
+    subscribe()
+    with pytest.raises(ConsumerBusy):
+        subscribe()
+
+
+def test_shared_spreads_messages(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumers = [subscribe(consumer_type=ConsumerType.Shared, receiver_queue_size=1) for _ in range(2)]
+    values = publish(pulsar_client, pulsar_topic, 20, batched=False)
+    seen: list[list[bytes]] = [[], []]
+    while sum(map(len, seen)) < 20:
+        for mine, consumer in zip(seen, consumers, strict=True):
+            with contextlib.suppress(Timeout):
+                message = consumer.receive(200)
+                mine.append(message.data())
+                consumer.acknowledge(message)
+    assert sorted(seen[0] + seen[1], key=int) == values
+    assert all(seen)
+
+
+def test_negative_ack_and_redelivery_count(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    publish(pulsar_client, pulsar_topic, 2, batched=False)
+    first, second = receive(consumer, 2)
+    consumer.acknowledge(second)
+    start = time.monotonic()
+    consumer.negative_acknowledge(first)
+    again = consumer.receive(5000)
+    assert time.monotonic() - start >= 0.1
+    assert (again.data(), again.redelivery_count()) == (b"0", 1)
+    consumer.negative_acknowledge(again.message_id())
+    assert consumer.receive(5000).redelivery_count() == 2
+
+
+def test_ack_timeout(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=1000)
+    publish(pulsar_client, pulsar_topic, 2, batched=False)
+    _, second = receive(consumer, 2)
+    consumer.acknowledge(second)
+    again = consumer.receive(5000)
+    assert (again.data(), again.redelivery_count()) == (b"0", 1)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_redeliver_all(pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType) -> None:
+    consumer = subscribe(consumer_type=kind)
+    values = publish(pulsar_client, pulsar_topic, 10, batched=False)
+    for message in receive(consumer, 5)[:3]:
+        consumer.acknowledge(message)
+    consumer.redeliver_unacknowledged_messages()
+    assert sorted(data(receive(consumer, 7))) == sorted(values[3:])
+    with pytest.raises(Timeout):
+        consumer.receive(100)
+
+
+# --- dead letters and retries -----------------------------------------------------------------------
+
+
+def test_dead_letters(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe(
+        consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=50,
+        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(2, initial_subscription_name="kept"),
+    )  # fmt: skip
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        producer.send(b"poison", properties={"a": "b"}, partition_key="k")
+    for count in range(3):
+        message = consumer.receive(5000)
+        assert message.redelivery_count() == count
+        consumer.negative_acknowledge(message)
+    graves = subscribe("kept", topic=f"{pulsar_topic}-s-DLQ")
+    buried = graves.receive(5000)
+    assert (buried.data(), buried.partition_key()) == (b"poison", "k")
+    assert buried.properties()["REAL_TOPIC"] == pulsar_topic
+    assert buried.properties()["a"] == "b"
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_reconsume_later(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe(
+        consumer_type=ConsumerType.Shared, retry_enabled=True,
+        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),
+    )  # fmt: skip
+    graves = subscribe("graves", topic=f"{pulsar_topic}-s-DLQ")
+    publish(pulsar_client, pulsar_topic, 1)
+    first = consumer.receive(5000)
+    consumer.reconsume_later(first, 100, {"why": "busy"})
+    again = consumer.receive(5000)
+    assert again.topic_name() == f"{pulsar_topic}-s-RETRY"
+    assert again.properties()["RECONSUMETIMES"] == "1"
+    assert again.properties()["why"] == "busy"
+    consumer.reconsume_later(again, 100)
+    assert graves.receive(5000).properties()["RECONSUMETIMES"] == "2"
+    plain = subscribe("plain")
+    with pytest.raises(InvalidConfiguration, match="retry_enabled"):
+        plain.reconsume_later(first, 100)
+
+
+# --- positions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_seek(pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bool, inclusive: bool) -> None:
+    consumer = subscribe(start_message_id_inclusive=inclusive)
+    values = publish(pulsar_client, pulsar_topic, 10, batched=batched)
+    messages = receive(consumer, 10)
+    for message in messages:
+        consumer.acknowledge(message)
+    for position in (3, 0, 8):
+        consumer.seek(messages[position].message_id())
+        expected = values[position if inclusive else position + 1 :]
+        assert data(receive(consumer, len(expected))) == expected
+        with pytest.raises(Timeout):
+            consumer.receive(50)
+    consumer.seek(MessageId.earliest)
+    assert consumer.receive(5000).data() == b"0"
+    consumer.seek(MessageId.latest)
+    with pytest.raises(Timeout):
+        consumer.receive(100)
+    publish(pulsar_client, pulsar_topic, 1, start=99)
+    assert consumer.receive(5000).data() == b"99"
+
+
+def test_seek_by_time(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    publish(pulsar_client, pulsar_topic, 5)
+    time.sleep(0.05)
+    moment = int(time.time() * 1000)
+    publish(pulsar_client, pulsar_topic, 5, start=5)
+    receive(consumer, 10)
+    consumer.seek(moment)
+    assert data(receive(consumer, 5)) == [b"5", b"6", b"7", b"8", b"9"]
+    with pytest.raises(InvalidConfiguration):
+        consumer.seek("yesterday")
+
+
+def test_last_message_id(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    assert consumer.get_last_message_id().entry_id == -1
+    publish(pulsar_client, pulsar_topic, 3)
+    last = consumer.get_last_message_id()
+    assert last == receive(consumer, 3)[-1].message_id()
+
+
+# --- chunks ---------------------------------------------------------------------------------------------
+
+
+def test_chunked_messages(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    payload = bytes(range(256)) * 1000
+    with pulsar_client.create_producer(
+        pulsar_topic, chunking_enabled=True, batching_enabled=False, chunk_max_message_size=50_000
+    ) as producer:
+        producer.send(payload)
+        producer.send(b"after")
+    message, after = receive(consumer, 2)
+    assert message.data() == payload
+    assert message.message_id().first_chunk is not None
+    assert after.data() == b"after"
+    consumer.acknowledge(message)
+    consumer.acknowledge(after)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+    consumer.seek(message.message_id())
+    assert consumer.receive(5000).data() == b"after"
+    inclusive = subscribe("inclusive", start_message_id_inclusive=True)
+    inclusive.seek(message.message_id())
+    assert inclusive.receive(5000).data() == payload
+
+
+# --- listeners ------------------------------------------------------------------------------------------
+
+
+def test_listener(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    seen: list[bytes] = []
+
+    def listen(consumer: Any, message: Any) -> None:
+        seen.append(message.data())
+        consumer.acknowledge(message)
+        if message.data() == b"1":
+            raise ValueError("a listener's own problem")
+
+    consumer = subscribe(message_listener=listen)
+    publish(pulsar_client, pulsar_topic, 5)
+    eventually(lambda: len(seen) == 5)
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
+    with pytest.raises(InvalidConfiguration, match="message_listener"):
+        consumer.receive(10)
+    consumer.pause_message_listener()
+    publish(pulsar_client, pulsar_topic, 3, start=5)
+    time.sleep(0.2)
+    assert len(seen) == 5
+    consumer.resume_message_listener()
+    eventually(lambda: len(seen) == 8)
+    consumer.close()
+    plain = subscribe("plain")
+    with pytest.raises(InvalidConfiguration, match="no message_listener"):
+        plain.pause_message_listener()
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+def test_unsubscribe(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    path = pulsar_topic.replace("://", "/")
+    assert admin(pulsar_broker.admin_url, "GET", f"{path}/subscriptions") == ["s"]
+    consumer.unsubscribe()
+    assert admin(pulsar_broker.admin_url, "GET", f"{path}/subscriptions") == []
+    with pytest.raises(AlreadyClosed):
+        consumer.receive(10)
+
+
+def test_unsubscribe_is_refused_while_others_are_there(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    first = subscribe(consumer_type=ConsumerType.Shared)
+    second = subscribe(consumer_type=ConsumerType.Shared)
+    with pytest.raises(BrokerMetadataError):
+        first.unsubscribe()
+    second.close()
+    publish(pulsar_client, pulsar_topic, 1)
+    assert first.receive(5000).data() == b"0", "the refused consumer goes on"
+    first.unsubscribe()
+
+
+def test_closed_consumers_say_so(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    publish(pulsar_client, pulsar_topic, 1)
+    message = consumer.receive(5000)
+    consumer.close()
+    consumer.close()
+    assert not consumer.is_connected()
+    for call in (
+        lambda: consumer.receive(10),
+        lambda: consumer.receive(),
+        lambda: consumer.acknowledge(message),
+        lambda: consumer.acknowledge(message.message_id()),
+        lambda: consumer.acknowledge_cumulative(message),
+        lambda: consumer.negative_acknowledge(message),
+        lambda: consumer.seek(MessageId.earliest),
+        lambda: consumer.unsubscribe(),
+        lambda: consumer.redeliver_unacknowledged_messages(),
+    ):
+        with pytest.raises(AlreadyClosed):
+            call()
+    assert list(consumer) == []
+
+
+def test_closing_wakes_a_waiting_receiver(subscribe: Any) -> None:
+    consumer = subscribe()
+    threading.Timer(0.1, consumer.close).start()
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()
+
+
+def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = pulsar_broker.client()
+    consumer = client.subscribe(pulsar_topic, "s")
+    threading.Timer(0.1, client.close).start()
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()
+
+
+def test_names(pulsar_topic: str, subscribe: Any) -> None:
+    with subscribe(consumer_name="me") as consumer:
+        assert consumer.topic() == pulsar_topic
+        assert consumer.subscription_name() == "s"
+        assert consumer.consumer_name() == "me"
+        assert consumer.is_connected()
+        assert "me" in repr(consumer)
+        assert not consumer.has_reached_end_of_topic()
+        with pytest.raises(UsageError, match="pickle"):
+            pickle.dumps(consumer)
+    with pytest.raises(AlreadyClosed):
+        consumer.receive(1)
+
+
+def test_end_of_topic(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+    consumer = subscribe()
+    publish(pulsar_client, pulsar_topic, 1)
+    admin(pulsar_broker.admin_url, "POST", pulsar_topic.replace("://", "/") + "/terminate")
+    consumer.acknowledge(consumer.receive(5000))
+    eventually(consumer.has_reached_end_of_topic)
+
+
+# --- lost connections --------------------------------------------------------------------------------------
+
+
+def drop_connections(client: Any) -> None:
+    from geminga.errors import ConnectError
+
+    def drop() -> None:
+        for connection in client.core.pool.connections:
+            connection.abort(ConnectError("cut by the test"))
+
+    client.runtime.loop.call_soon_threadsafe(drop)
+
+
+@pytest.mark.parametrize("kind", list(ConsumerType))
+def test_a_lost_connection_loses_no_message(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType
+) -> None:
+    consumer = subscribe(consumer_type=kind, ack_receipt_enabled=True, receiver_queue_size=10)
+    values = publish(pulsar_client, pulsar_topic, 60, batched=False)
+    seen: list[bytes] = []
+    for round_number in range(60):
+        message = consumer.receive(10_000)
+        consumer.acknowledge(message)
+        seen.append(message.data())
+        if round_number % 20 == 10:
+            drop_connections(pulsar_client)
+        if set(seen) == set(values):
+            break
+    assert sorted(seen, key=int) == values, "receipted messages do not come again"
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_acks_during_an_outage_are_sent_afterwards(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    consumer = subscribe()
+    publish(pulsar_client, pulsar_topic, 10, batched=False)
+    messages = receive(consumer, 10)
+    drop_connections(pulsar_client)
+    for message in messages:
+        consumer.acknowledge(message)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+    with pytest.raises(Timeout):
+        consumer.receive(200)
+
+
+def test_an_unloaded_topic_is_found_again(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    consumer = subscribe()
+    values = publish(pulsar_client, pulsar_topic, 3)
+    messages = receive(consumer, 3)
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/unload")
+    assert data(receive(consumer, 3, 10_000)) == values
+    for message in messages:
+        consumer.acknowledge(message)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+# --- asyncio ------------------------------------------------------------------------------------------------
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(
+                pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
+            )
+            waiting = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            producer = await client.create_producer(pulsar_topic)
+            for number in range(5):
+                await producer.send(b"%d" % number)
+            messages = [await waiting] + [await consumer.receive() for _ in range(4)]
+            assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
+            await consumer.negative_acknowledge(messages[0])
+            again = await consumer.receive(5000)
+            assert again.redelivery_count() == 1
+            for message in [again, *messages[1:]]:
+                await consumer.acknowledge(message)
+            with pytest.raises(Timeout):
+                await consumer.receive(100)
+            await consumer.seek(MessageId.earliest)
+            seen = []
+            async for message in consumer:
+                seen.append(message.data())
+                if len(seen) == 5:
+                    break
+            assert (await consumer.get_last_message_id()).entry_id >= 0
+            assert (consumer.topic(), consumer.subscription_name()) == (pulsar_topic, "s")
+            await consumer.close()
+            with pytest.raises(AlreadyClosed):
+                await consumer.receive()
+            assert [message async for message in consumer] == []
+
+    run(main())
+
+
+def test_asyncio_receipts_share_commands(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    publish(pulsar_client, pulsar_topic, 100, batched=False)
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(
+                pulsar_topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True
+            )
+            messages = [await consumer.receive(5000) for _ in range(100)]
+            await asyncio.gather(*(consumer.acknowledge(message) for message in messages))
+            assert backlog(pulsar_broker, pulsar_topic) == 0
+
+    run(main())
+
+
+def test_a_cancelled_receive_loses_nothing(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(pulsar_topic, "s")
+            producer = await client.create_producer(pulsar_topic)
+            for number in range(50):
+                waiters = [asyncio.create_task(consumer.receive()) for _ in range(3)]
+                await asyncio.sleep(0)
+                await producer.send(b"%d" % number)
+                waiters[number % 3].cancel()
+                done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                got = [t.result().data() for t in done if not t.cancelled()]
+                if not got:
+                    done, pending = await asyncio.wait(
+                        pending, timeout=5, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    got = [t.result().data() for t in done]
+                assert got == [b"%d" % number]
+                for task in pending:
+                    task.cancel()
+                await asyncio.gather(*waiters, return_exceptions=True)
+
+    run(main())
