@@ -74,8 +74,12 @@ class TopicLookup:
         try:
             address = parse_broker_url(url)
         except InvalidUrl as error:
-            raise LookupError(f"lookup of {self.topic!r}: the broker's answer is unusable: {error}") from error
+            raise LookupError(
+                f"lookup of {self.topic!r}: the broker's answer is unusable: {error}"
+            ) from error
         if self._tls and not address.tls:
             # Credentials that are meant for a verified peer never travel in the clear.
-            raise LookupError(f"lookup of {self.topic!r} leads from TLS to a plain address, {address}; refused")
+            raise LookupError(
+                f"lookup of {self.topic!r} leads from TLS to a plain address, {address}; refused"
+            )
         return address
