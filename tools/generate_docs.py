@@ -1,8 +1,8 @@
 """Write the reference pages that are drawn from the code: ``make docs``.
 
 ``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
-settings classes: field, type, default and the text under the field. ``pages()`` is what the docs
-tests compare with what is checked in.
+settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
+from the modules' docstrings. ``pages()`` is what the docs tests compare with what is checked in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ import inspect
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parent.parent / "docs/reference"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/geminga"
+DOCS = ROOT / "docs/reference"
+ARCHITECTURE = ROOT / "docs/ARCHITECTURE.md"
+MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
 SETTINGS = (
     ("geminga.client.settings", "ClientSettings"),
@@ -96,9 +100,47 @@ def settings_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _first_sentence(path: Path) -> str:
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    return text.removesuffix("::").strip()
+
+
+def module_map() -> str:
+    """Every module with the first paragraph of its docstring, a table a package."""
+    folders: dict[str, list[Path]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if not path.name.startswith(("__init__", "_version", "pulsar_wire_pb2")):
+            folders.setdefault(str(path.parent.relative_to(SOURCE)), []).append(path)
+    lines = []
+    for folder, paths in folders.items():
+        title = "geminga/" if folder == "." else f"{folder}/"
+        about = _first_sentence(SOURCE / folder / "__init__.py")
+        lines += [
+            f"### `{title}`",
+            "",
+            *([about, ""] if about else []),
+            "| module | what it is |",
+            "|---|---|",
+        ]
+        lines += [f"| `{p.relative_to(SOURCE)}` | {_cell(_first_sentence(p))} |" for p in paths]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def architecture_page() -> str:
+    """The hand-written page with its map drawn anew."""
+    before, _, rest = ARCHITECTURE.read_text().partition(MAP_START)
+    after = rest.partition(MAP_END)[2]
+    return f"{before}{MAP_START}\n\n{module_map()}\n\n{MAP_END}{after}"
+
+
 def pages() -> dict[Path, str]:
     """Path and text of each generated page."""
-    return {DOCS / "cli.md": cli_page(), DOCS / "settings.md": settings_page()}
+    return {
+        DOCS / "cli.md": cli_page(),
+        DOCS / "settings.md": settings_page(),
+        ARCHITECTURE: architecture_page(),
+    }
 
 
 def main() -> int:
