@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.parse
@@ -506,6 +507,25 @@ def test_pages_from_elsewhere_give_no_commands(rest: Rest, headers: dict[str, st
     own = urllib.request.Request(rest.base + "/admin/v2/tenants", headers={"Origin": rest.base})
     with urllib.request.urlopen(own, timeout=20) as answer:
         assert answer.status == 200
+
+
+def test_web_connections_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.admin.web.CONNECTIONS_MAX", 3)
+    with embedded() as broker:
+        port = broker.settings.web_port
+        head = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: x\r\n\r\n"
+        open_ones = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(3)]
+        for one in open_ones:
+            one.sendall(head)
+            assert one.recv(1000).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(("127.0.0.1", port), 20) as extra:
+            try:
+                extra.sendall(head)
+                assert extra.recv(1000) == b""
+            except ConnectionError:
+                pass
+        for one in open_ones:
+            one.close()
 
 
 def test_names_with_special_characters(rest: Rest, namespace: str) -> None:

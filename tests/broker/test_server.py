@@ -17,7 +17,9 @@ import pytest
 from geminga.broker.embedded import embedded
 from geminga.broker.server import BrokerServer, PortInUse, bind
 from geminga.broker.settings import BrokerSettings
-from geminga.errors import StoreLocked, UsageError
+from geminga.errors import StoreLocked, StoreStopped, UsageError
+from geminga.ledger.api import Buffer, Done
+from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import FrameDecoder, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -230,6 +232,48 @@ def test_an_idle_broker_sleeps() -> None:
             assert ticks <= 2
 
     asyncio.run(scenario())
+
+
+class StoppingStore(MemoryStore):
+    """Stops like a store whose disk failed."""
+
+    broken: StoreStopped | None = None
+
+    @property
+    def failure(self) -> StoreStopped | None:
+        return self.broken
+
+    def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
+        if self.broken is not None:
+            raise self.broken
+        return super().append(ledger_id, entry, done)
+
+
+def test_a_stopped_store_is_told_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        stores: list[StoppingStore] = []
+
+        def open_store(wakeup: Callable[[], None]) -> StoppingStore:
+            stores.append(StoppingStore(wakeup))
+            return stores[0]
+
+        server = BrokerServer(settings(web_port=0), store=open_store)
+        await server.start()
+        await server.web_ready.wait()
+        stores[0].broken = StoreStopped("fdatasync failed: EIO")
+        server._wakeup()
+        await asyncio.sleep(0.05)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
+        writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"EIO" in answer
+        assert isinstance(server.store_failure, StoreStopped)
+        await server.stop()
+
+    asyncio.run(scenario())
+    assert [r for r in caplog.records if r.levelno == logging.CRITICAL and "EIO" in r.getMessage()]
 
 
 def test_stop_closes_peers_and_can_be_repeated(peers: Callable[..., Peer]) -> None:

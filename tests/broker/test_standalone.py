@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,11 +16,15 @@ from pathlib import Path
 
 import pytest
 
+import geminga
+from geminga.broker.embedded import embedded
 from geminga.broker.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES
 
 PROGRAM = """
 import sys
 from geminga.broker.settings import BrokerSettings
+import geminga
+from geminga.broker.embedded import embedded
 from geminga.broker.standalone import run
 sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 """
@@ -142,6 +147,42 @@ def test_a_folder_that_is_no_store(started: list[Process], tmp_path: Path) -> No
     assert code == EXIT_STORE
     assert "Traceback" not in err
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_damage_is_said_and_the_rest_is_served(started: list[Process], tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with embedded(folder, web_port=None) as broker, broker.client() as client:
+        producer = client.create_producer("t", batching_enabled=False)
+        for index in range(200):
+            producer.send(f"{index}-".encode() * 500)
+    (log,) = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 200_000]
+    with log.open("r+b") as file:
+        file.seek(100_000)
+        file.write(b"\xff" * 64)
+    (folder / "catalog.db").unlink(missing_ok=True)
+    process = Process(data_dir=str(folder), web_port=None)
+    started.append(process)
+    assert process.first_line().startswith("geminga broker ready")
+    code, _, err = process.end()
+    assert code == 0
+    assert f"WARNING: {log.name}" in err or "damage" in err, err
+
+
+def test_a_stopped_process_goes_on(started: list[Process], tmp_path: Path) -> None:
+    process = Process(data_dir=str(tmp_path / "s"), web_port=None)
+    started.append(process)
+    url = process.first_line().split()[3]
+    with geminga.Client(url) as client:
+        producer = client.create_producer("t")
+        producer.send(b"before")
+        process.popen.send_signal(signal.SIGSTOP)
+        waker = threading.Timer(1.0, process.popen.send_signal, [signal.SIGCONT])
+        waker.start()
+        producer.send(b"after")
+        waker.join()
+        reader = client.create_reader("t", geminga.MessageId.earliest)
+        assert [reader.read_next(timeout_millis=5000).data() for _ in range(2)] == [b"before", b"after"]
+    assert process.end()[0] == 0
 
 
 def test_first_answer_and_memory(started: list[Process], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,14 @@ def test_loading_the_plugin_costs_nothing() -> None:
     loaded = ended.stdout
     for heavy in ("asyncio", "aiohttp", "uvloop", "google.protobuf", "pyarrow", "numpy"):
         assert f"'{heavy}'" not in loaded
+
+
+def test_a_round_trip(pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    pulsar_client.create_producer(pulsar_topic).send(b"hello")
+    message = consumer.receive(timeout_millis=5000)
+    assert message.data() == b"hello"
+    consumer.acknowledge(message)
 
 
 def test_topics_differ(pulsar_topic: str, request: pytest.FixtureRequest) -> None:

@@ -43,8 +43,8 @@ _JOIN_BYTES_MAX = 64 * 1024
 """Below this, one copy into one buffer is cheaper than a gathered write of many."""
 _BACKLOG = 1024
 _REFUSAL_LOG_SECONDS = 10.0
-_DESCRIPTORS_KEPT_BACK = 128
-"""For the store's files and the web server; the rest of the process's limit is for connections."""
+_DESCRIPTORS_KEPT_BACK = 128 + 256
+"""For the store's files and for web connections; the rest of the process's limit is for peers."""
 
 
 class PortInUse(UsageError, OSError):
@@ -542,7 +542,9 @@ def _descriptors_free() -> int:
     except ImportError:  # pragma: no cover - Windows has no such limit
         return 1 << 30
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 30 if limit == resource.RLIM_INFINITY else max(1, limit - _DESCRIPTORS_KEPT_BACK)
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    return max(1, limit - min(_DESCRIPTORS_KEPT_BACK, limit // 2))
 
 
 def _import_web() -> type[WebServer]:

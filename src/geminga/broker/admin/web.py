@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
@@ -21,6 +22,8 @@ from geminga.broker.admin.topics import Topics
 if TYPE_CHECKING:
     from geminga.broker.server import BrokerServer
 
+CONNECTIONS_MAX = 256
+"""Web connections at once; they must not take the descriptors of the binary protocol."""
 _BODY_BYTES_MAX = 16 * 1024 * 1024
 _RESOURCES = (
     Clusters, Tenants, Brokers, BrokerStats, Lookup, Schemas,
@@ -46,11 +49,30 @@ class WebServer:
             make_application(server), access_log=None, handle_signals=False, shutdown_timeout=2.0
         )
 
+        self._listener: asyncio.Server | None = None
+
     async def start(self, listener: socket.socket) -> None:
         """Serves on a socket that already listens."""
         await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._protocol, sock=listener)
+
+    def _protocol(self) -> asyncio.Protocol:
+        serving = self._runner.server
+        assert serving is not None
+        if len(serving.connections) >= CONNECTIONS_MAX:
+            return _Refusal()
+        return serving()
 
     async def stop(self) -> None:
         """Answers what is under way, then closes."""
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
+
+
+class _Refusal(asyncio.Protocol):
+    """Hangs up: there are too many connections."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
