@@ -31,7 +31,7 @@ from geminga.spark import cluster as clusters
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, from_json, to_json
 from geminga.spark.options import ReadOptions, read_options, write_options
 from geminga.spark.planning import Limits, Planner, Range
-from geminga.spark.reading import DataLoss, read_range
+from geminga.spark.reading import DataLossError, read_range
 from geminga.spark.schema import ArrowShaper, message_columns, source_schema
 
 logger = logging.getLogger("geminga.spark")
@@ -177,7 +177,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         names = ", ".join(f"{topic} ({index})" for topic, index in gone)
         if self.options.fail_on_data_loss:
-            raise DataLoss(
+            raise DataLossError(
                 f"the checkpoint knows partitions that are no longer there: {names}. "
                 "Set failOnDataLoss=false to go on without them"
             )

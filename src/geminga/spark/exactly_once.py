@@ -56,7 +56,8 @@ def staging_of(options: WriteOptions) -> Staging:
         return Staging(options.staging_location)
     if options.checkpoint_location is None:
         raise InvalidConfiguration(
-            "exactlyOnce=true needs a folder to stage in: set the option checkpointLocation or stagingLocation"
+            "exactlyOnce=true needs a folder to stage in: set the option checkpointLocation or "
+            "stagingLocation"
         )
     return Staging(f"{options.checkpoint_location.rstrip('/')}/{STAGING_FOLDER}")
 
@@ -185,8 +186,11 @@ class _Publication:
 
     def publish(self, names: list[str]) -> None:
         """Topic by topic, so that one producer is open at a time."""
-        topics = sorted({row["topic"] for name in names for row in self.staging.staged(name)})
-        for topic in topics:
+        if self.options.topic is not None:
+            topics = {self.options.topic}
+        else:
+            topics = {row["topic"] for name in names for row in self.staging.staged(name)}
+        for topic in sorted(topics if names else ()):
             self._publish_topic(topic, names)
 
     def _publish_topic(self, topic: str, names: list[str]) -> None:
@@ -196,9 +200,9 @@ class _Publication:
             result = producer.publish_encoded(self._ready(topic, names))
         if result.duplicates and not self.is_repeated:
             raise StoreDamaged(
-                f"{topic}: the broker takes {result.duplicates} of {result.rows} rows of micro-batch {self.epoch} for "
-                f"duplicates, though it is published for the first time: another query uses the sink name {self.name!r}, "
-                "or its checkpoint was replaced. Choose another sinkName"
+                f"{topic}: the broker takes {result.duplicates} of {result.rows} rows of micro-batch "
+                f"{self.epoch} for duplicates, though it is published for the first time: another query uses "
+                f"the sink name {self.name!r}, or its checkpoint was replaced. Choose another sinkName"
             )
         if last < 0:
             self._check_after(topic)
@@ -229,8 +233,9 @@ class _Publication:
     def _check_before(self, topic: str, last_sequence_id: int) -> None:
         if last_sequence_id >= self.base + (1 << EPOCH_BITS):
             raise InvalidConfiguration(
-                f"{topic}: the sink {self.name!r} has published micro-batch {last_sequence_id >> EPOCH_BITS} already, "
-                f"and this checkpoint is at {self.epoch}: it was replaced. Choose another sinkName"
+                f"{topic}: the sink {self.name!r} has published micro-batch "
+                f"{last_sequence_id >> EPOCH_BITS} already, and this checkpoint is at {self.epoch}: it was "
+                "replaced. Choose another sinkName"
             )
 
     def _check_after(self, topic: str) -> None:
@@ -240,7 +245,7 @@ class _Publication:
                 return
         namespace = "/".join(topic.split("://")[1].split("/")[:2])
         raise NotAllowedError(
-            f"{topic}: the broker does not deduplicate, so that exactlyOnce=true can't be kept. Turn it on for the "
-            f"namespace ('pulsar-admin namespaces set-deduplication {namespace} --enable') before the query "
-            f"starts; micro-batch {self.epoch} was published and may be published again"
+            f"{topic}: the broker does not deduplicate, so that exactlyOnce=true can't be kept. Turn it on "
+            f"for the namespace ('pulsar-admin namespaces set-deduplication {namespace} --enable') before the "
+            f"query starts; micro-batch {self.epoch} was published and may be published again"
         )

@@ -153,9 +153,9 @@ _TABLE = (
     Option(name="service.url", field="service_url", use=BOTH, parse=_text,
            text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster. Required."),
     Option(name="admin.url", field="admin_url", use=BOTH, parse=_text,
-           text="``http://host:port`` of the admin REST; accepted for the Scala connector's sake, not needed."),
-    Option(name="auth.token", field="token", use=BOTH, parse=_auth_params, aliases=("pulsar.client.authParams",),
-           text="JSON web token to authenticate with."),
+           text="``http://host:port`` of the admin REST; accepted, but not needed."),
+    Option(name="auth.token", field="token", use=BOTH, parse=_auth_params,
+           aliases=("pulsar.client.authParams",), text="JSON web token to authenticate with."),
     Option(name="pulsar.client.authPluginClassName", field="auth_class", use=BOTH, parse=_auth_class,
            text="The Java name of token authentication, beside ``pulsar.client.authParams``."),
     Option(name="tls.trustCertsFilePath", field="tls_trust_certs_file_path", use=BOTH, parse=_text,
@@ -174,17 +174,19 @@ _TABLE = (
            text="The topic to read or write."),
     Option(name="topics", field="topics", use=READ, parse=_topics, aliases=("subscribe",),
            text="Topics to read, separated by commas."),
-    Option(name="topicsPattern", field="topics_pattern", use=READ, parse=_pattern, aliases=("subscribePattern",),
+    Option(name="topicsPattern", field="topics_pattern", use=READ, parse=_pattern,
+           aliases=("subscribePattern",),
            text="Regular expression for the local names of the topics of one namespace."),
     Option(name="columns", field="columns", use=READ, parse=_names,
            text="Columns to deliver, separated by commas: Spark does no column pruning here, and each column "
                 "that nobody needs costs time."),
     Option(name="startingOffsets", field="starting_offsets", use=READ, parse=_offsets,
-           text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON of the first "
-                "message a partition. A restarted stream goes on from its checkpoint."),
+           text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON of the "
+                "first message a partition. A restarted stream goes on from its checkpoint."),
     Option(name="endingOffsets", field="ending_offsets", use=READ, parse=_offsets,
            text="``latest`` (default) or JSON of the last message a partition. Batch queries only."),
-    Option(name="startingTime", field="starting_time_ms", use=READ, parse=_number(0), aliases=("startingTimestamp",),
+    Option(name="startingTime", field="starting_time_ms", use=READ, parse=_number(0),
+           aliases=("startingTimestamp",),
            text="Start at the first message published at or after this time, in milliseconds since 1970."),
     Option(name="failOnDataLoss", field="fail_on_data_loss", use=READ, parse=_flag,
            text="Fail when messages that were to be read may have been removed by retention, or a topic was "
@@ -192,7 +194,7 @@ _TABLE = (
     Option(name="minPartitions", field="min_partitions", use=READ, parse=_number(1),
            text="Split partitions into at least this many tasks, as far as they have entries."),
     Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=_number(1),
-           text="Entries (batches) that one task reads at the most; larger partitions are split. Default 10000."),
+           text="Entries (batches) that one task reads at the most; more is split. Default 10000."),
     Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=_number(1),
            aliases=("maxOffsetsPerTrigger",),
            text="Messages that one micro-batch takes at the most; one batch of a producer is never cut."),
@@ -229,8 +231,8 @@ _TABLE = (
            aliases=("pulsar.producer.sendTimeoutMs",),
            text="How long a receipt may take until the task fails. Default 30000."),
     Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=_flag,
-           text="Streams only: stage each micro-batch beside the checkpoint and publish it in the commit, with "
-                "sequence ids that the broker's deduplication recognises. Default false: at least once."),
+           text="Streams only: stage each micro-batch beside the checkpoint and publish it in the commit, "
+                "with sequence ids that the broker's deduplication recognises. Default false."),
     Option(name="sinkName", field="sink_name", use=WRITE, parse=_text,
            text="Producer names of the exactly-once sink start with it. Default: made from the checkpoint."),
     Option(name="stagingLocation", field="staging_location", use=WRITE, parse=_text,
@@ -375,13 +377,13 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a read. Raises `InvalidConfiguration` naming option, value and what is allowed."""
+    """Check the options of a read. Raises `InvalidConfiguration` naming option, value and range."""
     found = {name: value for name, value in _parsed(options, READ).items() if name not in _UNUSED_FIELDS}
     found.pop("checkpoint_location", None)
     return ReadOptions(connection=_connection(found), **found)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the options of a write. Raises `InvalidConfiguration` naming option, value and what is allowed."""
+    """Check the options of a write. Raises `InvalidConfiguration` naming option, value and range."""
     found = {name: value for name, value in _parsed(options, WRITE).items() if name not in _UNUSED_FIELDS}
     return WriteOptions(connection=_connection(found), **found)

@@ -35,7 +35,7 @@ _IDLE_SECONDS = 1.0
 _LOOK_BACK_ENTRIES = (100, 1000, 10_000)
 
 
-class DataLoss(ReadError):
+class DataLossError(ReadError):
     """Messages that were planned to be read are no longer there."""
 
     retriable = False
@@ -59,7 +59,7 @@ class RangeReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Record batches of the schema that Spark asked for.
 
-        Raises `DataLoss` when retention overtook the range, `Timeout` when its messages do not arrive.
+        Raises `DataLossError` when retention overtook the range, `Timeout` when its messages do not arrive.
         """
         source = self._open(self.part.start.reader_start)
         try:
@@ -88,6 +88,8 @@ class RangeReader:
 
     def _entries(self, source: EntrySource) -> Iterator[RawEntry]:
         start, end = self.part.start, self.part.end
+        if start >= end:
+            return
         deadline = time.monotonic() + self.options.poll_timeout_ms / 1000
         is_first = True
         while True:
@@ -119,7 +121,8 @@ class RangeReader:
             return
         self._lost(
             f"the entry {expected[0]}:{expected[1]} of {self.topic} is gone, the first one left is "
-            f"{first.ledger_id}:{first.entry_id}: messages between them may have been removed before they were read"
+            f"{first.ledger_id}:{first.entry_id}: messages between them may have been removed before they "
+            "were read"
         )
 
     def _is_lost(self, source: EntrySource) -> bool:
@@ -130,8 +133,8 @@ class RangeReader:
         if self._is_lost(source):
             last = source.last_message_id()
             self._lost(
-                f"{self.topic} ends at {last.ledger_id}:{last.entry_id}, before {self.part.end}, up to which this "
-                "query was to read: it was truncated, or deleted and made again"
+                f"{self.topic} ends at {last.ledger_id}:{last.entry_id}, before {self.part.end}, up to which "
+                "this query was to read: it was truncated, or deleted and made again"
             )
             return
         raise Timeout(
@@ -141,7 +144,9 @@ class RangeReader:
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLoss(f"{what}. Keep messages longer (retention), or set failOnDataLoss=false to go on")
+            raise DataLossError(
+                f"{what}. Keep messages longer (retention), or set failOnDataLoss=false to go on"
+            )
         logger.warning("%s", what)
 
     # --- rows ---------------------------------------------------------------------------------

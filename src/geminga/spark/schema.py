@@ -167,9 +167,9 @@ def written_columns(schema: StructType, topic: str | None) -> dict[str, int]:
         name = _WRITTEN.get(lower)
         if name is None:
             raise InvalidConfiguration(
-                f"column {field.name!r} can't be written{suggestion(field.name, _WRITTEN)}: a message has the columns "
-                "value, __key, __orderingKey, __eventTime, __messageProperties and __topic; pack others "
-                "into the value, for example with to_json(struct('*')) AS value"
+                f"column {field.name!r} can't be written{suggestion(field.name, _WRITTEN)}: a message "
+                "has the columns value, __key, __orderingKey, __eventTime, __messageProperties and __topic; "
+                "pack others into the value, for example with to_json(struct('*')) AS value"
             )
         if name in found:
             raise InvalidConfiguration(f"two columns of the frame give the message's {name}")

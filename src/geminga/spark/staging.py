@@ -105,7 +105,8 @@ class Staging:
             return name
         if wanted is not None and known["name"] != wanted:
             raise InvalidConfiguration(
-                f"option sinkName={wanted!r}: this checkpoint's sink is {known['name']!r}, and must keep its name"
+                f"option sinkName={wanted!r}: this checkpoint's sink is {known['name']!r}, "
+                "and must keep its name"
             )
         return str(known["name"])
 
@@ -148,10 +149,12 @@ class Staging:
         name = f"{uuid.uuid4().hex}.arrow"
         path = self._path("staged", name)
         self.files.create_dir(self._path("staged"), recursive=True)
-        with self.files.open_output_stream(path) as stream:
-            with pa.ipc.new_stream(stream, STAGED_SCHEMA) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
+        with (
+            self.files.open_output_stream(path) as stream,
+            pa.ipc.new_stream(stream, STAGED_SCHEMA) as writer,
+        ):
+            for batch in batches:
+                writer.write_batch(batch)
         self._sync(path)
         return name
 
@@ -164,8 +167,8 @@ class Staging:
                     yield from _checked(batch)
         except FileNotFoundError:
             raise StoreDamaged(
-                f"{path} is gone: the micro-batch that it belongs to can't be published. Was it deleted, or does "
-                "the driver not see the folder that the executors write to (option stagingLocation)?"
+                f"{path} is gone: the micro-batch that it belongs to can't be published. Was it deleted, or "
+                "does the driver not see the folder that the executors write to (option stagingLocation)?"
             ) from None
         except (pa.ArrowInvalid, OSError, CorruptPayload) as error:
             raise StoreDamaged(f"{path} of the exactly-once sink is damaged: {error}") from error

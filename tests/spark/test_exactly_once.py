@@ -1,0 +1,201 @@
+"""The exactly-once sink without Spark around it: every crash that the driver and the tasks can have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from geminga import Client, MessageId
+from geminga.broker.embedded import EmbeddedBroker
+from geminga.client.admin import admin
+from geminga.errors import InvalidConfiguration, NotAllowedError, PulsarException, StoreDamaged
+from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
+from geminga.spark.options import write_options
+from geminga.spark.staging import Staging
+
+SCHEMA = StructType().add("value", BinaryType()).add("__key", StringType())
+
+
+@pytest.fixture(scope="module")
+def broker(pulsar_broker: EmbeddedBroker) -> EmbeddedBroker:
+    admin(pulsar_broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
+    return pulsar_broker
+
+
+@pytest.fixture
+def sink(broker: EmbeddedBroker, pulsar_topic: str, tmp_path: Path) -> Iterator[Sink]:
+    admin(broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    with broker.client() as client:
+        yield Sink(broker, client, pulsar_topic, tmp_path)
+
+
+class Sink:
+    """Makes a new writer for every call, as Spark does."""
+
+    def __init__(self, broker: EmbeddedBroker, client: Client, topic: str, folder: Path) -> None:
+        self.broker = broker
+        self.client = client
+        self.topic = topic
+        self.folder = folder
+
+    def writer(self, **options: str) -> ExactlyOnceWriter:
+        given = {
+            "service.url": self.broker.service_url, "topic": self.topic, "exactlyOnce": "true",
+            "checkpointLocation": str(self.folder), "batchingMaxMessages": "5", **options,
+        }  # fmt: skip
+        return ExactlyOnceWriter(write_options(given), SCHEMA)
+
+    def task(self, rows: range, **options: str) -> StagedCommit:
+        values = [b"%d" % row for row in rows]
+        keys = [None if row % 4 == 0 else f"k{row % 7}" for row in rows]
+        batch = pa.record_batch({"value": pa.array(values, pa.binary()), "__key": pa.array(keys, pa.string())})
+        commit = self.writer(**options).write(iter([batch] if len(rows) else []))
+        assert isinstance(commit, StagedCommit)
+        return commit
+
+    def commit(self, messages: list[Any], epoch: int, **options: str) -> None:
+        self.writer(**options).commit(messages, epoch)
+
+    def read(self) -> list[int]:
+        found = []
+        for partition in self.client.get_topic_partitions(self.topic):
+            reader = self.client.create_reader(partition, MessageId.earliest)
+            while reader.has_message_available():
+                found.append(int(reader.read_next(5000).data()))
+            reader.close()
+        return sorted(found)
+
+    @property
+    def staged(self) -> list[Path]:
+        return list((self.folder / "geminga-sink" / "staged").glob("*"))
+
+
+def test_micro_batches_are_published_once(sink: Sink) -> None:
+    for epoch in range(3):
+        messages = [sink.task(range(100 * epoch + 50 * i, 100 * epoch + 50 * i + 50)) for i in range(2)]
+        assert sink.read() == list(range(100 * epoch))
+        sink.commit(messages, epoch)
+        assert sink.staged == []
+    assert sink.read() == list(range(300))
+
+
+def test_empty_tasks_and_empty_micro_batches(sink: Sink) -> None:
+    sink.commit([sink.task(range(0)), None], 0)
+    sink.commit([sink.task(range(3)), sink.task(range(0))], 1)
+    assert sink.read() == [0, 1, 2]
+
+
+def test_a_commit_that_is_called_again(sink: Sink) -> None:
+    messages = [sink.task(range(40))]
+    sink.commit(messages, 0)
+    sink.commit(messages, 0)
+    sink.commit([sink.task(range(40))], 0)
+    assert sink.read() == list(range(40))
+    assert sink.staged == []
+
+
+@pytest.mark.parametrize("published", [0, 1, 4, 9])
+def test_the_driver_dies_inside_the_commit(
+    sink: Sink, published: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.commit([sink.task(range(10))], 0)
+    real = Staging.staged
+
+    def dying(self: Staging, name: str) -> Iterator[dict[str, Any]]:
+        yield from itertools.islice(real(self, name), published)
+        raise KeyboardInterrupt
+
+    first = [sink.task(range(10, 60)), sink.task(range(60, 100))]
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "staged", dying)
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit(first, 1)
+    assert len(sink.read()) < 100
+    # Spark starts again: the tasks run once more, with their rows in another order.
+    again = [sink.task(range(60, 100)), sink.task(range(10, 60))]
+    sink.commit(again, 1)
+    assert sink.read() == list(range(100))
+    assert sink.staged == []
+    sink.commit([sink.task(range(100, 110))], 2)
+    assert sink.read() == list(range(110))
+
+
+def test_the_driver_dies_before_it_noted_that_it_was_done(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(self: Staging, number: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "finish", dying)
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit([sink.task(range(30))], 0)
+    assert sink.read() == list(range(30))
+    sink.commit([sink.task(range(30))], 0)
+    assert sink.read() == list(range(30))
+
+
+def test_attempts_that_do_not_count_are_swept(sink: Sink) -> None:
+    twin, kept = sink.task(range(20)), sink.task(range(20))
+    sink.task(range(20))  # an executor that was killed after staging
+    sink.writer().abort([twin, None], 0)
+    assert len(sink.staged) == 2
+    sink.commit([kept], 0)
+    assert sink.read() == list(range(20))
+    assert sink.staged == []
+
+
+def test_abort_keeps_what_a_commit_has_decided(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = sink.task(range(20))
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "sink_name", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit([message], 0)
+    sink.writer().abort([message], 0)
+    sink.commit([sink.task(range(20))], 0)
+    assert sink.read() == list(range(20))
+
+
+def test_a_replaced_checkpoint_with_an_old_name_is_refused(sink: Sink) -> None:
+    for epoch in range(2):
+        sink.commit([sink.task(range(10), sinkName="mine")], epoch, sinkName="mine")
+    sink.folder = sink.folder / "new"
+    with pytest.raises(InvalidConfiguration, match="has published micro-batch 1 already.*at 0"):
+        sink.commit([sink.task(range(10), sinkName="mine")], 0, sinkName="mine")
+    with pytest.raises(StoreDamaged, match="takes 10 of 10 rows of micro-batch 1 for duplicates"):
+        sink.commit([sink.task(range(10), sinkName="mine")], 1, sinkName="mine")
+
+
+def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
+    admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", False)
+    try:
+        with pytest.raises(NotAllowedError, match="does not deduplicate.*set-deduplication public/default"):
+            sink.commit([sink.task(range(10))], 0)
+    finally:
+        admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
+
+
+def test_compression_and_topics_of_rows(sink: Sink) -> None:
+    schema = StructType().add("value", StringType()).add("__topic", StringType())
+    options = {
+        "service.url": sink.broker.service_url, "exactlyOnce": "true", "stagingLocation": str(sink.folder / "s"),
+        "compression": "ZSTD",
+    }  # fmt: skip
+    writer = ExactlyOnceWriter(write_options(options), schema)
+    names = [f"{sink.topic}-{number % 2}" for number in range(10)]
+    batch = pa.record_batch({"value": [str(number) for number in range(10)], "__topic": names})
+    writer.commit([writer.write(iter([batch]))], 0)
+    for number in range(2):
+        sink.topic = names[number]
+        assert sink.read() == list(range(number, 10, 2))
+
+
+def test_a_folder_is_needed(sink: Sink) -> None:
+    options = {"service.url": sink.broker.service_url, "topic": "t", "exactlyOnce": "true"}
+    with pytest.raises(InvalidConfiguration, match="checkpointLocation or stagingLocation"):
+        ExactlyOnceWriter(write_options(options), SCHEMA)
+    assert issubclass(InvalidConfiguration, PulsarException)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+from scripted_cluster import TOPIC, ScriptedCluster
+
+from geminga.errors import CorruptPayload, CryptoError, Timeout
+from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
+from geminga.spark.options import ConnectionOptions, ReadOptions
+from geminga.spark.planning import Range
+from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.schema import ArrowShaper
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+ONE = (TOPIC, -1)
+SHAPER = ArrowShaper(StructType().add("value", BinaryType()))
+
+
+def options(**given: Any) -> ReadOptions:
+    given = {"poll_timeout_ms": 20, **given}
+    return ReadOptions(connection=ConnectionOptions(service_url="pulsar://h"), topics=(TOPIC,), **given)
+
+
+def cluster_of(entries: int, rows: int = 4, ledger: int = 5) -> ScriptedCluster:
+    cluster = ScriptedCluster()
+    cluster.publish(ONE, ledger, [[b"%d.%d" % (e, r) for r in range(rows)] for e in range(entries)])
+    return cluster
+
+
+def read(cluster: ScriptedCluster, start: Offset, end: Offset, **given: Any) -> list[bytes]:
+    batches = list(read_range(cluster, options(**given), Range(ONE, start, end), SHAPER))
+    assert all(batch.schema.equals(SHAPER.schema) for batch in batches)
+    assert cluster.opened == cluster.closed
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def expected(*entries: int, rows: int = 4) -> list[bytes]:
+    return [b"%d.%d" % (entry, row) for entry in entries for row in range(rows)]
+
+
+def test_ranges_exclude_their_start_and_include_their_end() -> None:
+    cluster = cluster_of(30)
+    assert read(cluster, EARLIEST, Offset(5, 29)) == expected(*range(30))
+    assert read(cluster, Offset(5, -1), Offset(5, 2)) == expected(0, 1, 2)
+    assert read(cluster, Offset(5, 3), Offset(5, 5)) == expected(4, 5)
+
+
+def test_ends_inside_batches() -> None:
+    cluster = cluster_of(5)
+    assert read(cluster, Offset(5, 1, 1), Offset(5, 3, 0)) == [b"1.2", b"1.3", *expected(2), b"3.0"]
+    assert read(cluster, Offset(5, 1, 1), Offset(5, 1, 2)) == [b"1.2"]
+    assert read(cluster, Offset(5, 1, 3), Offset(5, 2, WHOLE_ENTRY)) == expected(2)
+
+
+def test_an_end_between_ledgers() -> None:
+    cluster = cluster_of(3)
+    cluster.publish(ONE, 9, [[b"later"]])
+    assert read(cluster, Offset(5, 0), Offset(9, -1)) == expected(1, 2)
+    assert read(cluster, Offset(5, 1), Offset(9, 0)) == [*expected(2), b"later"]
+
+
+def test_large_ranges_come_in_several_batches() -> None:
+    cluster = cluster_of(40, rows=1000)
+    part = Range(ONE, EARLIEST, Offset(5, 39))
+    sizes = [batch.num_rows for batch in read_range(cluster, options(), part, SHAPER)]
+    assert sum(sizes) == 40_000
+    assert sizes == [17_000, 17_000, 6_000]
+
+
+@pytest.mark.parametrize(
+    ("start", "gone"),
+    [(Offset(5, 2), (5, 2)), (Offset(5, -1), (5, 0)), (Offset(5, 1, 2), (5, 1))],
+    ids=["start trimmed", "ledger's first entry trimmed", "start of a batch trimmed"],
+)
+def test_retention_overtook_the_start(start: Offset, gone: tuple[int, int]) -> None:
+    cluster = cluster_of(6)
+    cluster.topics[ONE] = {place: e for place, e in cluster.topics[ONE].items() if place > gone}
+    with pytest.raises(DataLossError, match=f"the entry {gone[0]}:{gone[1]} of {TOPIC} is gone") as caught:
+        read(cluster, start, Offset(5, 5))
+    assert "failOnDataLoss=false" in str(caught.value)
+    assert f"while reading {TOPIC} after {start} up to 5:5" in caught.value.__notes__
+    rest = [place[1] for place in sorted(cluster.topics[ONE])]
+    assert read(cluster, start, Offset(5, 5), fail_on_data_loss=False) == expected(*rest)
+
+
+def test_a_truncated_topic() -> None:
+    cluster = cluster_of(3)
+    with pytest.raises(DataLossError, match="ends at 5:2, before 5:8"):
+        read(cluster, Offset(5, 0), Offset(5, 8))
+    assert read(cluster, Offset(5, 0), Offset(5, 8), fail_on_data_loss=False) == expected(1, 2)
+    cluster.topics[ONE] = {}
+    with pytest.raises(DataLossError, match="ends at -1:-1"):
+        read(cluster, EARLIEST, Offset(5, 8))
+
+
+def test_messages_that_do_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(3)
+    monkeypatch.setattr("scripted_cluster.ScriptedSource.read", lambda self, max_entries, timeout: [])
+    with pytest.raises(Timeout, match=f"nothing arrived for 20 ms while reading {TOPIC}"):
+        read(cluster, EARLIEST, Offset(5, 2))
+
+
+def chunk(payload: bytes, number: int, count: int, uuid: str) -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, uuid=uuid, chunk_id=number,
+        num_chunks_from_msg=count, total_chunk_msg_size=99,
+    )  # fmt: skip
+    return build_entry(metadata.SerializeToString(), payload)
+
+
+def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk() -> None:
+    cluster = cluster_of(1)
+    entries = cluster.topics[ONE]
+    for number in range(4):
+        entries[5, 1 + 2 * number] = chunk(b"%d" % number, number, 4, "a")
+        entries[5, 2 + 2 * number] = chunk(b"%d" % number, number, 4, "b")
+    seen = []
+    for cut in range(-1, 9):
+        first, second = read(cluster, EARLIEST, Offset(5, cut)), read(cluster, Offset(5, cut), Offset(5, 8))
+        assert sorted(first + second) == sorted([*expected(0), b"0123", b"0123"])
+        seen.append(len(second))
+    assert seen == [6, 2, 2, 2, 2, 2, 2, 2, 1, 0]
+
+
+def test_chunks_whose_first_is_gone_are_left_out() -> None:
+    cluster = cluster_of(1)
+    cluster.topics[ONE][5, 1] = chunk(b"1", 1, 2, "a")
+    assert read(cluster, EARLIEST, Offset(5, 1)) == expected(0)
+
+
+def test_damaged_and_encrypted_entries_are_named() -> None:
+    cluster = cluster_of(3)
+    damaged = bytearray(cluster.topics[ONE][5, 1])
+    damaged[-1] ^= 1
+    cluster.topics[ONE][5, 1] = bytes(damaged)
+    with pytest.raises(CorruptPayload, match=f"{TOPIC}:5:1: checksum"):
+        read(cluster, EARLIEST, Offset(5, 2))
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    cluster.topics[ONE][5, 1] = build_entry(metadata.SerializeToString(), b"??")
+    with pytest.raises(CryptoError, match=f"{TOPIC}:5:1: the entry is encrypted"):
+        read(cluster, EARLIEST, Offset(5, 2))

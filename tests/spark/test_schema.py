@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from geminga.errors import InvalidConfiguration, InvalidMessage
+from geminga.spark.schema import (
+    COLUMNS,
+    ArrowShaper,
+    message_columns,
+    source_schema,
+    to_messages,
+    written_columns,
+)
+from geminga.wire.columnar import decode_entries
+from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+
+
+def entry(value: bytes = b"v") -> RawEntry:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=3, publish_time=1_700_000_000_001, partition_key="k",
+        event_time=1_600_000_000_002, ordering_key=b"o",
+    )  # fmt: skip
+    metadata.properties.add(key="a", value="b")
+    return RawEntry(TOPIC, 2, 7, 8, build_entry(metadata.SerializeToString(), value))
+
+
+def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
+    shaper = ArrowShaper(schema)
+    batch = shaper.shape(decode_entries(entries, shaper.columns))
+    assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    batch.validate(full=True)
+    return batch
+
+
+def test_every_column_has_the_arrow_type_that_spark_asks_for() -> None:
+    schema = source_schema(tuple(COLUMNS))
+    (row,) = shaped(schema, [entry()]).to_pylist()
+    assert row["value"] == b"v"
+    assert row["__key"] == b"k"
+    assert row["__topic"] == TOPIC
+    assert row["__eventTime"].microsecond == 2000
+    assert row["__messageProperties"] == [("a", "b")]
+    assert (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) == (2, 7, 8, -1)
+    assert (row["__producerName"], row["__sequenceId"], row["__orderingKey"]) == ("p", 3, b"o")
+    assert shaped(schema, []).num_rows == 0
+
+
+def test_text_columns_replace_what_is_no_text() -> None:
+    schema = StructType().add("value", StringType()).add("__KEY", StringType())
+    assert shaped(schema, [entry(b"a\xff"), entry(b"b")]).to_pylist() == [
+        {"value": "a\ufffd", "__KEY": "k"},
+        {"value": "b", "__KEY": "k"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (("valeu",), r"no column 'valeu' \(did you mean 'value'\?\)"),
+        ((), "names no column"),
+        (("value", "VALUE"), "names a column twice"),
+    ],
+)
+def test_columns_that_are_refused(columns: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        source_schema(columns)
+
+
+def test_schemas_that_are_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="'value' can be read as binary or string, not as int"):
+        message_columns(StructType().add("value", IntegerType()))
+    with pytest.raises(InvalidConfiguration, match="no column 'id'"):
+        message_columns(StructType().add("id", IntegerType()))
+
+
+TEXT_MAP = MapType(StringType(), StringType())
+
+
+def test_columns_that_are_written() -> None:
+    schema = StructType()
+    for name, kind in [
+        ("__key", StringType()), ("value", BinaryType()), ("__eventTime", TimestampType()),
+        ("__messageProperties", TEXT_MAP), ("__messageId", BinaryType()), ("__topic", StringType()),
+        ("__orderingKey", BinaryType()), ("__publishTime", TimestampType()),
+    ]:  # fmt: skip
+        schema.add(name, kind)
+    assert written_columns(schema, None) == {
+        "key": 0, "value": 1, "event_time": 2, "properties": 3, "topic": 5, "ordering_key": 6,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic", "message"),
+    [
+        ({"values": BinaryType()}, "t", r"column 'values' can't be written \(did you mean 'value'\?\).*to_json"),
+        ({"value": LongType()}, "t", "must be binary or string, not bigint"),
+        ({"value": BinaryType(), "key": LongType()}, "t", "'key' must be binary or string"),
+        ({"value": BinaryType(), "key": StringType(), "__key": StringType()}, "t", "two columns"),
+        ({"__key": StringType()}, "t", "no column 'value'"),
+        ({"value": BinaryType()}, None, "neither the option topic nor a column __topic"),
+    ],
+    ids=["name", "value kind", "key kind", "twice", "no value", "no topic"],
+)
+def test_frames_that_cannot_be_written(fields: dict[str, Any], topic: str | None, message: str) -> None:
+    schema = StructType()
+    for name, kind in fields.items():
+        schema.add(name, kind)
+    with pytest.raises(InvalidConfiguration, match=f"(?s){message}"):
+        written_columns(schema, topic)
+
+
+def test_keys_must_be_text() -> None:
+    batch = pa.record_batch({"value": [b"v"], "key": [b"k"]})
+    assert to_messages(batch, {"value": 0, "key": 1}).column("key").to_pylist() == ["k"]
+    with pytest.raises(InvalidMessage, match="a key is not UTF-8 text"):
+        to_messages(pa.record_batch({"value": [b"v"], "key": [b"\xff"]}), {"value": 0, "key": 1})

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from geminga.errors import InvalidConfiguration, StoreDamaged
+from geminga.spark.staging import STAGED_SCHEMA, Staging
+from geminga.wire.checksum import crc32c
+
+
+def batch(*bodies: bytes) -> pa.RecordBatch:
+    rows = [
+        {
+            "topic": "t", "partition": 0, "count": 1, "uncompressed_size": len(body), "compression": 0,
+            "partition_key": None, "ordering_key": None, "checksum": crc32c(body), "body": body,
+        }
+        for body in bodies
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(rows, schema=STAGED_SCHEMA)
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging(str(tmp_path / "a b"))
+
+
+def files(staging: Staging) -> list[str]:
+    root = Path(staging.root)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_staged_batches_come_back(staging: Staging) -> None:
+    name = staging.stage(iter([batch(b"a", b"b"), batch(b""), batch(b"c")]))
+    assert [bytes(row["body"]) for row in staging.staged(name)] == [b"a", b"b", b"", b"c"]
+    staging.discard([name, "never-there.arrow"])
+    assert files(staging) == []
+    with pytest.raises(StoreDamaged, match=r"is gone.*stagingLocation"):
+        list(staging.staged(name))
+
+
+@pytest.mark.parametrize("where", [0.02, 0.5, 0.9])
+@pytest.mark.parametrize("how", ["flip", "cut"])
+def test_damage_is_noticed_and_named(staging: Staging, where: float, how: str) -> None:
+    name = staging.stage(iter([batch(b"x" * 3000)]))
+    path = Path(staging.root) / "staged" / name
+    content = bytearray(path.read_bytes())
+    at = int(len(content) * where)
+    if how == "flip":
+        content[at] ^= 0x40
+    path.write_bytes(content if how == "flip" else content[:at])
+    with pytest.raises(StoreDamaged, match=name):
+        list(staging.staged(name))
+
+
+def test_the_name_is_decided_once(tmp_path: Path) -> None:
+    first = Staging(str(tmp_path)).sink_name(None)
+    assert Staging(str(tmp_path)).sink_name(None) == first
+    assert Staging(str(tmp_path)).sink_name(first) == first
+    with pytest.raises(InvalidConfiguration, match="must keep its name"):
+        Staging(str(tmp_path)).sink_name("other")
+    assert Staging(str(tmp_path / "2")).sink_name("mine") == "mine"
+
+
+def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
+    for number in range(4):
+        names = [staging.stage(iter([batch(b"a")])), staging.stage(iter([batch(b"b")]))]
+        orphan = staging.stage(iter([batch(b"of an attempt that failed")]))
+        assert staging.epoch(number) is None
+        staging.decide(number, names)
+        assert staging.epoch(number) == names
+        assert not staging.is_done(number)
+        assert f"staged/{orphan}" in files(staging)
+        staging.finish(number)
+        assert staging.is_done(number)
+    assert files(staging) == ["epochs/2.done", "epochs/2.json", "epochs/3.done", "epochs/3.json"]
+
+
+def test_a_damaged_note_is_named(staging: Staging) -> None:
+    staging.decide(0, [])
+    (Path(staging.root) / "epochs" / "0.json").write_text("{")
+    with pytest.raises(StoreDamaged, match=r"epochs/0\.json of the exactly-once sink is damaged"):
+        staging.epoch(0)
+
+
+def test_locations_by_uri(tmp_path: Path) -> None:
+    staging = Staging((tmp_path / "u").as_uri())
+    staging.decide(0, ["x"])
+    assert (tmp_path / "u" / "epochs" / "0.json").exists()
+    with pytest.raises(InvalidConfiguration, match="the staging location 'nosuch://x' can't be used"):
+        Staging("nosuch://x")
