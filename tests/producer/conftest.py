@@ -44,7 +44,13 @@ class Bench:
     """A partition producer on a bench: connect it, look at what it writes, answer."""
 
     def __init__(
-        self, *, memory: int = 0, shared: int = 0, index: int = -1, topic: str = "persistent://a/b/c", **settings: Any
+        self,
+        *,
+        memory: int = 0,
+        shared: int = 0,
+        index: int = -1,
+        topic: str = "persistent://a/b/c",
+        **settings: Any,
     ) -> None:
         self.settings = ProducerSettings(**settings)
         self.memory = ByteBudget(memory)

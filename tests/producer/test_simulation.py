@@ -18,7 +18,13 @@ from typing import Any
 
 import pytest
 
-from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull, ProtocolError, PulsarException, from_server
+from geminga.errors import (
+    MemoryBufferIsFull,
+    ProducerQueueIsFull,
+    ProtocolError,
+    PulsarException,
+    from_server,
+)
 from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
@@ -158,12 +164,11 @@ class SimulatedBroker:
             world.not_allowed += 1
             connection.answer(lambda p: world.send_error(connection, NOT_ALLOWED, highest))
             return
-        if world.faults():
-            if chance < 0.02:
-                code = world.random.choice([CHECKSUM, PERSISTENCE])
-                connection.answer(lambda p: world.send_error(connection, code, highest))
-                self.owner = None  # nothing of this producer is taken until it is created again
-                return
+        if world.faults() and chance < 0.02:
+            code = world.random.choice([CHECKSUM, PERSISTENCE])
+            connection.answer(lambda p: world.send_error(connection, code, highest))
+            self.owner = None  # nothing of this producer is taken until it is created again
+            return
         checked = not chunked or last_chunk
         if self.deduplicates and checked and send.sequence_id <= self.highest:
             self._receipt(connection, send, -1, -1)

@@ -21,7 +21,11 @@ MUST_NOT_OCCUR = {
     # A producer that exists on its connection is not created there again.
     *((State.READY, kind) for kind in (Input.CREATED, Input.MUST_WAIT, Input.REFUSED)),
     # An ended producer is let go of by its driver: no creation runs any more.
-    *((state, kind) for state in (State.FENCED, State.TERMINATED) for kind in (Input.CREATED, Input.MUST_WAIT)),
+    *(
+        (state, kind)
+        for state in (State.FENCED, State.TERMINATED)
+        for kind in (Input.CREATED, Input.MUST_WAIT)
+    ),
     # Closing is finished only where it was begun.
     *((state, Input.CLOSED) for state in State if state not in (State.CLOSING, State.CLOSED)),
 }

@@ -22,6 +22,7 @@ from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.compression import compress
+from geminga.wire.encryption import TAG_SIZE
 
 if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
@@ -48,6 +49,7 @@ class Assembler:
         "_keyed",
         "_messages_max",
         "_partition",
+        "_seal",
         "_settings",
         "next_sequence_id",
     )
@@ -64,6 +66,7 @@ class Assembler:
         self._bytes_max = settings.batching_max_allowed_size_in_bytes
         self._delay_seconds = settings.batching_max_publish_delay_seconds
         self._compression = int(settings.compression_type)
+        self._seal = None if settings.encryptor is None else settings.encryptor.seal
         # Chunks are put together again from a stored topic only (seed 001).
         self._chunking = settings.chunking_enabled and not partition.topic.startswith("non-persistent://")
 
@@ -171,6 +174,7 @@ class Assembler:
                 compression=self._compression,
                 messages=None if message is None else {0: message},
                 automatic=automatic,
+                seal=self._seal,
             )
         )
 
@@ -185,6 +189,9 @@ class Assembler:
         name = partition.producer_name
         name_size = PRODUCER_NAME_SIZE_GUESS if name is None else len(name.encode())
         room = limit - IDS_AND_TIME_SIZE_MAX - CHUNK_FIELDS_SIZE_MAX - 2 * (name_size + 3) - 20
+        encryptor = self._settings.encryptor
+        if encryptor is not None:
+            room -= encryptor.metadata_size + TAG_SIZE
         if message is not None:
             probe = SendOperation(
                 None, [None], sequence_id=0, highest_sequence_id=0, size=0, permits=0, opened_at=0.0,
@@ -236,6 +243,7 @@ class Assembler:
                 automatic=automatic,
                 count=1 if part.last else 0,
                 chunk=part,
+                seal=self._seal,
             )
             operation.body = piece
             operation.uncompressed_size = uncompressed_size
@@ -254,13 +262,20 @@ class Assembler:
 
     def _lease(self, batch: Batch | KeyedBatches, size: int, bytes_max: int) -> None:
         """Make sure that the batch holds a permit and bytes for one more message; raises the refusal."""
-        count = 1 if len(batch) >= batch.leased_count else 0
-        missing = max(0, batch.size + size - batch.leased_size)
-        if count or missing:
-            self._take(count, missing)
-            batch.leased_count += count
-            batch.leased_size += missing
-            self._lease_ahead(batch, bytes_max)
+        partition = self._partition
+        for last_try in (False, True):
+            # Counted again after a reclaim: it takes from this batch too.
+            count = 1 if len(batch) >= batch.leased_count else 0
+            missing = max(0, batch.size + size - batch.leased_size)
+            if not count and not missing and not last_try:
+                return
+            if partition.backlog.take(count, missing):
+                batch.leased_count += count
+                batch.leased_size += missing
+                self._lease_ahead(batch, bytes_max)
+                return
+            if last_try or not partition.wants_reclaim():
+                raise partition.backlog.refusal(count, missing, partition.topic)
 
     def _lease_ahead(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
         """Take what the messages to come will need, as far as it is there."""
@@ -357,6 +372,7 @@ class Assembler:
             messages=messages,
             sequence_ids=sequence_ids,
             automatic=automatic,
+            seal=self._seal,
         )
 
     def split(self, operation: SendOperation) -> Sequence[SendOperation] | None:

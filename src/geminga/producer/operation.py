@@ -3,7 +3,8 @@
 An operation is made when a batch closes or a message goes alone. It is encoded in two parts, so that
 they can happen at different times and on different threads:
 
-* the *body* (`encode_body`): the serialised and compressed payload, as soon as the sequence ids are final;
+* the *body* (`encode_body`): the payload serialised, compressed and encrypted, as soon as the sequence ids
+  are final;
 * the *frame head* (`frame`): command, checksum and outer metadata, when it is first written to a connection.
 
 A resend after a reconnect writes the same bytes again.
@@ -21,12 +22,16 @@ from geminga.producer.message import OutgoingMessage
 from geminga.wire.batch import append_full_message, append_message, encode_plain_batch, encode_single_metadata
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.compression import compress
+from geminga.wire.encryption import Sealed
 from geminga.wire.frames import encode_send
 from geminga.wire.varint import varint
 
 _CHECKSUM_HEAD = Struct(">HII")
 _MAGIC = 0x0E01
 _CHECKSUM_HEAD_SIZE = 2 + 4 + 4
+
+Seal = Callable[[Buffer], "Sealed | None"]
+"""Encrypts a payload (`geminga.wire.encryption.PayloadEncryptor.seal`); None: it goes as it is."""
 
 NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; a duplicate's receipt says -1."""
@@ -40,7 +45,8 @@ class SendOperation:
     consecutive; ``automatic`` when they were counted here, so that they may still be moved before the
     first transmission. ``messages`` holds, by position, those that are more than a payload. ``permits``
     and ``size`` (payload bytes) go back to the backlog when it settles. ``deadline`` is the send
-    time-out's. ``claimed``: another thread is encoding the body.
+    time-out's. ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are
+    the metadata fields that belong to the encrypted body.
     """
 
     __slots__ = (
@@ -64,6 +70,8 @@ class SendOperation:
         "permits",
         "publish_time",
         "resent",
+        "seal",
+        "sealed",
         "sent_at",
         "sequence_id",
         "sequence_ids",
@@ -92,6 +100,7 @@ class SendOperation:
         automatic: bool = True,
         count: int | None = None,
         chunk: ChunkPart | None = None,
+        seal: Seal | None = None,
     ) -> None:
         self.payloads = payloads
         self.tokens = tokens
@@ -108,6 +117,8 @@ class SendOperation:
         self.automatic = automatic
         self.count = len(tokens) if count is None else count
         self.chunk = chunk
+        self.seal = seal
+        self.sealed = b""
         self.body: Buffer | None = None
         self.head: bytes | None = None
         self.uncompressed_size = 0
@@ -135,8 +146,12 @@ class SendOperation:
         uncompressed_size: int,
         token: Any = None,
         message: OutgoingMessage | None = None,
+        seal: Seal | None = None,
     ) -> SendOperation:
-        """A ready-made batch: ``body`` is its compressed payload. ``message`` gives the outer metadata."""
+        """A ready-made batch: ``body`` is its compressed payload. ``message`` gives the outer metadata.
+
+        The body is encrypted at once. Raises `CryptoError`.
+        """
         operation = cls(
             None,
             [token],
@@ -151,9 +166,11 @@ class SendOperation:
             messages=None if message is None else {0: message},
             automatic=False,
             count=count,
+            seal=seal,
         )
         operation.body = body
         operation.uncompressed_size = uncompressed_size
+        operation.encode_body()
         return operation
 
     @property
@@ -175,15 +192,24 @@ class SendOperation:
     # --- the body ---------------------------------------------------------------------------------
 
     def encode_body(self) -> None:
-        """Serialise and compress the payload; does nothing the second time."""
-        if self.body is not None:
-            return
-        payloads = self.payloads
-        if payloads is None:
-            return  # settled meanwhile
-        data = self._batch_payload(payloads) if self.is_batch else payloads[0]
-        self.uncompressed_size = len(data)
-        self.body = compress(self.compression, data) if self.compression else data
+        """Serialise, compress and encrypt the payload; does nothing the second time.
+
+        Raises `CryptoError` when it cannot be encrypted.
+        """
+        body = self.body
+        if body is None:
+            payloads = self.payloads
+            if payloads is None:
+                return  # settled meanwhile
+            data = self._batch_payload(payloads) if self.is_batch else payloads[0]
+            self.uncompressed_size = len(data)
+            body = compress(self.compression, data) if self.compression else data
+        if self.seal is not None:
+            sealed = self.seal(body)
+            if sealed is not None:
+                body, self.sealed = sealed
+            self.seal = None
+        self.body = body
 
     def _batch_payload(self, payloads: list[bytes]) -> bytes:
         if self.messages is None and self.sequence_ids is None:
@@ -202,12 +228,18 @@ class SendOperation:
     # --- the frame --------------------------------------------------------------------------------
 
     def frame(
-        self, producer_id: int, producer_name: bytes, now_ms: int, max_message_size: int
+        self,
+        producer_id: int,
+        producer_name: bytes,
+        now_ms: int,
+        max_message_size: int,
+        schema_version: bytes = b"",
     ) -> tuple[bytes, Buffer]:
-        """The two pieces of the SEND frame. ``producer_name`` is already tagged (`name_field`).
+        """The two pieces of the SEND frame. ``producer_name`` and ``schema_version`` are already tagged
+        (`name_field`, `schema_version_field`); a message's own schema version goes before the producer's.
 
         ``now_ms`` becomes the publish time at the first call; later calls repeat its bytes. Raises
-        `MessageTooBig` when metadata and body exceed ``max_message_size``.
+        `MessageTooBig` when metadata and body exceed ``max_message_size``, `CryptoError`.
         """
         self.encode_body()
         body = self.body
@@ -217,7 +249,7 @@ class SendOperation:
                 self.publish_time = now_ms
             if self.chunk is not None:
                 self._name_chunk(producer_name)
-            metadata = self._metadata(producer_name)
+            metadata = self._metadata(producer_name, schema_version)
             if len(metadata) + len(body) > max_message_size:
                 raise MessageTooBig(
                     f"{self._what()} takes {len(metadata)} bytes of metadata and {len(body)} of "
@@ -276,7 +308,7 @@ class SendOperation:
         first = self._first_message()
         return None if first is None else first.transaction
 
-    def _metadata(self, producer_name: bytes) -> bytes:
+    def _metadata(self, producer_name: bytes, schema_version: bytes) -> bytes:
         """``MessageMetadata``: the fields in ascending order, defaults left out."""
         head = producer_name + b"\x10" + varint(self.sequence_id) + b"\x18" + varint(self.publish_time)
         first = self._first_message()
@@ -284,15 +316,15 @@ class SendOperation:
         if self.compression:
             compressed = b"\x40" + varint(self.compression) + b"\x48" + varint(self.uncompressed_size)
         if first is not None:
-            head += self._rich_metadata(first, compressed)
+            head += self._rich_metadata(first, compressed, schema_version)
         elif self.is_batch:
-            highest = varint(self.highest_sequence_id)
-            head += compressed + b"\x58" + varint(self.count) + b"\xc0\x01" + highest
+            highest = b"\xc0\x01" + varint(self.highest_sequence_id)
+            head += compressed + b"\x58" + varint(self.count) + self.sealed + schema_version + highest
         else:
-            head += compressed
+            head += compressed + self.sealed + schema_version
         return head if self.chunk is None else head + self.chunk.metadata()
 
-    def _rich_metadata(self, first: OutgoingMessage, compressed: bytes) -> bytes:
+    def _rich_metadata(self, first: OutgoingMessage, compressed: bytes, schema_version: bytes) -> bytes:
         """All fields after ``publish_time``. Of a batch, only what all its messages share is outside."""
         alone = not self.is_batch
         parts: list[bytes] = []
@@ -308,8 +340,9 @@ class SendOperation:
             parts += (b"\x58", varint(self.count))
         elif first.event_time:
             parts += (b"\x60", varint(first.event_time))
-        if first.schema_version is not None:
-            parts.append(_bytes(b"\x82\x01", first.schema_version))
+        parts.append(self.sealed)
+        own = first.schema_version
+        parts.append(schema_version if own is None else _bytes(b"\x82\x01", own))
         if first.partition_key_b64:
             parts.append(b"\x88\x01\x01")
         if first.ordering_key is not None:
@@ -327,7 +360,7 @@ class SendOperation:
     def metadata_size(self) -> int:
         """Bytes of the outer metadata beyond ids, times, name and chunk fields."""
         first = self._first_message()
-        return 0 if first is None else len(self._rich_metadata(first, b""))
+        return 0 if first is None else len(self._rich_metadata(first, b"", b""))
 
     def _what(self) -> str:
         if self.is_batch:
@@ -341,6 +374,11 @@ class SendOperation:
 def name_field(producer_name: str) -> bytes:
     """``MessageMetadata.producer_name`` with its tag and length: the start of every metadata."""
     return _text(b"\x0a", producer_name)
+
+
+def schema_version_field(schema_version: bytes) -> bytes:
+    """``MessageMetadata.schema_version`` with its tag and length; nothing for an empty version."""
+    return _bytes(b"\x82\x01", schema_version) if schema_version else b""
 
 
 def _text(tag: bytes, value: str) -> bytes:

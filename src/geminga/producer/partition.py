@@ -32,7 +32,7 @@ from geminga.producer.assembling import Assembler
 from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.operation import SendOperation, name_field
+from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
 from geminga.producer.routing import Blocked
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
@@ -122,6 +122,7 @@ class PartitionProducer:
         self._reclaim = reclaim
         self._epoch = 0
         self._name_field = b""
+        self._schema_field = b""
         self._last_error: Exception | None = None
         self.assembler = Assembler(self, settings, self.last_sequence_id + 1)
 
@@ -182,6 +183,8 @@ class PartitionProducer:
         self._name_field = name_field(success.producer_name)
         self.max_message_size = max_message_size
         self.schema_version = success.schema_version
+        if self._settings.schema is not None:
+            self._schema_field = schema_version_field(success.schema_version)
         if success.HasField("topic_epoch"):
             self.topic_epoch = success.topic_epoch
         self._last_error = None
@@ -346,7 +349,7 @@ class PartitionProducer:
                 break
             try:
                 head, body = operation.frame(
-                    self.producer_id, self._name_field, now_ms, self.max_message_size
+                    self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
                 )
             except MessageTooBig as error:
                 self._too_big(operation, error, now)

@@ -13,6 +13,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+from geminga.wire.encryption import PayloadEncryptor
 
 SEQUENCE_ID_MAX = (1 << 63) - 1
 MAX_MESSAGES_LIMIT = 1_000_000
@@ -132,7 +133,13 @@ class ProducerSettings:
     """A partition whose oldest message waits longer for its receipt is stepped over by unkeyed messages."""
 
     interceptors: Sequence[Any] = ()
-    encrypted: bool = False
+    encryptor: PayloadEncryptor | None = None
+    """Encrypts every entry, batches as a whole and chunks one by one; None sends plain text."""
+
+    @property
+    def encrypted(self) -> bool:
+        """What PRODUCER tells the broker."""
+        return self.encryptor is not None
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -153,6 +160,7 @@ class ProducerSettings:
         check_choice("access_mode", self.access_mode, list(ProducerAccessMode))
         check_type("initial_subscription_name", self.initial_subscription_name, str, optional=True)
         check_type("schema", self.schema, SchemaInfo, optional=True)
+        check_type("encryptor", self.encryptor, PayloadEncryptor, optional=True)
 
     def _check_limits(self) -> None:
         check_seconds("send_timeout_seconds", self.send_timeout_seconds)

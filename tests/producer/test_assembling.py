@@ -1,0 +1,277 @@
+"""What closes a batch, what goes alone, and what happens to permits: algorithms.md section 5."""
+
+import random
+
+import pytest
+
+from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.settings import BatchingType, CompressionType
+from geminga.wire.batch import decode_batch
+
+
+def counts(sent):
+    return [s.metadata.num_messages_in_batch if s.is_batch else 1 for s in sent]
+
+
+def test_a_batch_closes_on_count(bench):
+    b = bench(batching_max_messages=3).connect()
+    assert [b.add(b"x") for _ in range(7)] == [False, False, True, False, False, True, False]
+    assert counts(b.written()) == [3, 3]
+    assert counts(b.flushed()) == [1]
+
+
+def test_a_batch_closes_on_bytes_and_before_it_would_exceed_them(bench):
+    b = bench(batching_max_allowed_size_in_bytes=10).connect()
+    b.add(b"1234")
+    b.add(b"123456")  # 10: full
+    b.add(b"12345678")
+    b.add(b"123")  # would be 11: the open batch goes first
+    assert counts(b.written()) == [2, 1]
+    assert counts(b.flushed()) == [1]
+
+
+def test_a_message_larger_than_a_batch_goes_alone(bench):
+    b = bench(batching_max_allowed_size_in_bytes=10).connect()
+    b.add(b"1")
+    b.add(b"x" * 50)
+    b.add(b"2")
+    assert counts(b.flushed()) == [1, 1, 1]
+
+
+def test_a_batch_of_one_is_a_plain_message_with_all_its_fields(bench):
+    b = bench().connect()
+    b.add(b"x", OutgoingMessage(b"x", partition_key="k", properties=(("a", "b"),), event_time=5))
+    (sent,) = b.flushed()
+    assert not sent.is_batch
+    assert sent.metadata.properties[0].key == "a"
+    assert (sent.metadata.partition_key, sent.metadata.event_time) == ("k", 5)
+
+
+def test_a_batch_closes_on_time_and_when_somebody_waits(bench):
+    b = bench(batching_max_publish_delay_seconds=0.01).connect()
+    b.now = 5.0
+    b.add(b"x")
+    assert b.partition.next_deadline() == pytest.approx(5.01)
+    b.partition.tick(5.005)
+    assert b.written() == []
+    b.partition.tick(5.0101)
+    assert counts(b.written()) == [1]
+    b.add(b"y")
+    b.partition.batch.urgent = True
+    b.partition.tick(5.0102)
+    assert counts(b.written()) == [1]
+
+
+def test_without_batching_everything_goes_alone(bench):
+    b = bench(batching_enabled=False).connect()
+    for _ in range(3):
+        b.add(b"x")
+    assert counts(b.written()) == [1, 1, 1]
+
+
+def test_a_delayed_message_goes_alone_and_after_what_came_before(bench):
+    b = bench().connect()
+    b.add(b"1")
+    b.add(b"2")
+    b.add(b"3", OutgoingMessage(b"3", deliver_at_time=9))
+    sent = b.written()
+    assert counts(sent) == [2, 1]
+    assert sent[1].metadata.deliver_at_time == 9
+    assert [s.command.sequence_id for s in sent] == [0, 2]
+
+
+def test_ids_count_up_over_everything(bench):
+    b = bench(batching_max_messages=2).connect()
+    for payload in (b"1", b"2", b"3"):
+        b.add(payload)
+    first, second = b.flushed()
+    assert (first.command.sequence_id, first.command.highest_sequence_id) == (0, 1)
+    assert second.command.sequence_id == 2
+    assert [s.sequence_id for s in decode_batch(first.body, 2)] == [0, 1]
+
+
+def test_explicit_ids_do_not_move_the_counter(bench):
+    b = bench(batching_enabled=False).connect()
+    b.add(b"1")
+    b.add(b"2", OutgoingMessage(b"2", sequence_id=77))
+    b.add(b"3")
+    assert [s.command.sequence_id for s in b.written()] == [0, 77, 1]
+
+
+def test_explicit_ids_share_batches_while_they_grow(bench):
+    b = bench().connect()
+    for number in (10, 12, 15, 15, 20):
+        b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
+    b.add(b"x")
+    sent = b.flushed()
+    assert [(s.command.sequence_id, s.command.highest_sequence_id) for s in sent] == [
+        (10, 15),
+        (15, 20),
+        (0, 0),
+    ]
+    assert [s.sequence_id for s in decode_batch(sent[0].body, 3)] == [10, 12, 15]
+
+
+def test_the_first_message_sets_the_shared_metadata(bench):
+    b = bench().connect()
+    b.add(b"1", OutgoingMessage(b"1", partition_key="a", replicate_to=("c",)))
+    b.add(b"2", OutgoingMessage(b"2", partition_key="b"))
+    (sent,) = b.flushed()
+    assert sent.metadata.partition_key == "a"
+    assert list(sent.metadata.replicate_to) == ["c"]
+    assert [s.partition_key for s in decode_batch(sent.body, 2)] == ["a", "b"]
+
+
+def test_another_schema_version_begins_another_batch(bench):
+    b = bench().connect()
+    for version in (b"1", b"1", b"2", None):
+        b.add(b"x", OutgoingMessage(b"x", schema_version=version))
+    assert [s.metadata.schema_version for s in b.flushed()] == [b"1", b"2", b""]
+
+
+def test_key_based_batches_are_sent_as_java_does(bench):
+    # Recorded case java.batch_key_based: keys 0 1 0 1 0 give (3, highest 3) and (4, highest 4).
+    b = bench(batching_type=BatchingType.KeyBased).connect()
+    for number in range(5):
+        key = f"key-{number % 2}"
+        b.add(b"msg-%d" % number, OutgoingMessage(b"msg-%d" % number, partition_key=key))
+    first, second = b.flushed()
+    assert (first.command.sequence_id, first.command.highest_sequence_id) == (3, 3)
+    assert (second.command.sequence_id, second.command.highest_sequence_id) == (4, 4)
+    assert [(s.sequence_id, s.partition_key) for s in decode_batch(first.body, 2)] == [
+        (1, "key-1"),
+        (3, "key-1"),
+    ]
+    assert [s.sequence_id for s in decode_batch(second.body, 3)] == [0, 2, 4]
+    assert (first.metadata.partition_key, second.metadata.partition_key) == ("key-1", "key-0")
+
+
+def test_key_based_limits_count_over_all_keys(bench):
+    b = bench(batching_type=BatchingType.KeyBased, batching_max_messages=3).connect()
+    for number in range(3):
+        b.add(b"x", OutgoingMessage(b"x", partition_key=str(number)))
+    assert counts(b.written()) == [1, 1, 1]
+    assert b.permits_used[0] == 3
+
+
+def test_permits_follow_the_messages_and_unused_leases_come_back(bench):
+    b = bench(max_pending_messages=10, batching_max_messages=100).connect()
+    for _ in range(4):
+        b.add(b"x")
+    assert b.permits_used[0] == 10  # leased ahead
+    b.flushed()
+    assert b.permits_used[0] == 4
+    b.receipt(0, 3)
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_a_batch_that_uses_the_last_permit_waits_for_nothing(bench):
+    b = bench(max_pending_messages=3).connect()
+    for _ in range(3):
+        b.add(b"x")
+    assert counts(b.written()) == [3]
+    with pytest.raises(ProducerQueueIsFull, match="max_pending_messages=3"):
+        b.add(b"x")
+    b.receipt(0, 2)
+    b.add(b"x")
+
+
+def test_bytes_are_refused_and_come_back(bench):
+    b = bench(memory=100).connect()
+    b.add(b"x" * 60)
+    with pytest.raises(MemoryBufferIsFull, match="memory_limit=100"):
+        b.add(b"x" * 41)
+    b.add(b"x" * 40)
+    b.flushed()
+    b.receipt(0, 1)
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_a_refused_message_leaves_no_trace(bench):
+    b = bench(memory=100, batching_enabled=False).connect()
+    b.add(b"x" * 90)
+    before = b.permits_used
+    with pytest.raises(MemoryBufferIsFull):
+        b.add(b"x" * 50)
+    assert b.permits_used == before
+
+
+def test_a_lease_of_bytes_leaves_room_for_others(bench):
+    b = bench(memory=8000).connect()
+    b.add(b"x")
+    assert b.memory.free > 6500
+
+
+def test_an_oversize_message_fails_alone(bench):
+    b = bench()
+    b.max_message_size = 1000
+    b.connect()
+    b.add(b"before")
+    with pytest.raises(MessageTooBig, match="max_message_size=1000"):
+        b.add(b"x" * 1001)
+    b.add(b"after")
+    (sent,) = b.flushed()
+    assert [bytes(s.payload) for s in decode_batch(sent.body, 2)] == [b"before", b"after"]
+
+
+def test_a_message_that_is_still_too_big_when_compressed_fails_alone(bench):
+    b = bench(compression_type=CompressionType.LZ4)
+    b.max_message_size = 1000
+    b.connect()
+    b.add(b"before")
+    b.add(random.Random(5).randbytes(3000), token="big")
+    b.add(b"y" * 3000)
+    b.add(b"after")
+    assert [s.body for s in b.flushed()] == [b"before", b"y" * 3000, b"after"]
+    (failed,) = b.settled()
+    assert isinstance(failed.error, MessageTooBig)
+    assert failed.tokens == ["big"]
+
+
+def test_a_batch_over_the_brokers_maximum_is_split(bench):
+    b = bench(batching_max_messages=64)
+    b.max_message_size = 700
+    b.connect()
+    messages = [OutgoingMessage(b"%02d" % n, properties=(("key", "value" * 3),)) for n in range(64)]
+    for message in messages:
+        b.add(message.payload, message)
+    sent = b.written()
+    assert len(sent) > 2
+    assert all(s.entry_size <= 700 + 14 for s in sent)
+    singles = [s for frame in sent for s in decode_batch(frame.body, frame.metadata.num_messages_in_batch)]
+    assert [bytes(s.payload) for s in singles] == [m.payload for m in messages]
+    assert [s.sequence_id for s in singles] == list(range(64))
+    for frame in sent:
+        b.receipt(frame.command.sequence_id, frame.command.highest_sequence_id)
+    tokens = [t for o in b.settled() for t in o.tokens]
+    assert tokens == [m.payload for m in messages]
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_a_split_key_based_batch_keeps_javas_numbering(bench):
+    b = bench(batching_max_messages=8, batching_type=BatchingType.KeyBased)
+    b.max_message_size = 120
+    b.connect()
+    for _number in range(8):
+        b.add(b"x" * 10, OutgoingMessage(b"x" * 10, partition_key="k"))
+    sent = b.written()
+    assert len(sent) > 1
+    assert all(s.command.sequence_id == s.command.highest_sequence_id for s in sent if s.is_batch)
+    assert sent[-1].command.sequence_id == 7
+
+
+def test_only_too_big_messages_of_a_batch_fail(bench):
+    b = bench(batching_max_messages=4)
+    b.max_message_size = 200
+    b.connect()
+    b.add(b"1")
+    b.add(b"2", OutgoingMessage(b"2", properties=(("k", "v" * 300),)))
+    b.add(b"3")
+    b.add(b"4")
+    sent = b.written()
+    assert sum(counts(sent)) == 3
+    (failed,) = b.settled()
+    assert isinstance(failed.error, MessageTooBig)
+    assert failed.tokens == [b"2"]
+    assert b.permits_used[0] == 3

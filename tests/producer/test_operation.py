@@ -1,0 +1,252 @@
+"""What we write, judged by frames that the Java and C++ clients wrote and by protobuf's own parser."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import MessageTooBig
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.operation import SendOperation, name_field
+from geminga.wire.batch import decode_batch
+from geminga.wire.checksum import crc32c
+from geminga.wire.compression import decompress
+from geminga.wire.frames import FrameDecoder
+from geminga.wire.metadata import parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "frames.jsonl"
+MAX = 5 * 1024 * 1024
+
+
+def recorded_sends():
+    with VECTORS.open(encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if record["decoded"].get("command", {}).get("type") != "SEND":
+                continue
+            frame = bytes.fromhex(record["hex"])
+            (decoded,) = FrameDecoder(1 << 26).feed(frame)
+            entry = parse_entry(decoded.entry)
+            metadata = entry.metadata
+            if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+                continue
+            yield pytest.param(record, frame, decoded.send, entry, id=f"{record['case']}-{record['seq']}")
+
+
+def outgoing(metadata, payload, properties=None):
+    """The message that a recorded metadata describes."""
+    has = metadata.HasField
+    return OutgoingMessage(
+        payload,
+        null_value=metadata.null_value,
+        partition_key=metadata.partition_key if has("partition_key") else None,
+        partition_key_b64=metadata.partition_key_b64_encoded,
+        ordering_key=metadata.ordering_key if has("ordering_key") else None,
+        properties=tuple((p.key, p.value) for p in metadata.properties),
+        event_time=metadata.event_time,
+    )
+
+
+def rebuild(send, entry):
+    """Our operation for what a recorded frame carries."""
+    metadata = entry.metadata
+    payload = bytes(entry.payload)
+    body = decompress(metadata.compression, payload, metadata.uncompressed_size or len(payload), limit=MAX)
+    if metadata.HasField("num_messages_in_batch"):
+        singles = []
+        for single in decode_batch(body, metadata.num_messages_in_batch):
+            singles.append(
+                OutgoingMessage(
+                    bytes(single.payload), null_value=single.null_value, partition_key=single.partition_key,
+                    partition_key_b64=single.partition_key_b64, ordering_key=single.ordering_key,
+                    properties=tuple(single.properties.items()), event_time=single.event_time,
+                    sequence_id=single.sequence_id,
+                )
+            )  # fmt: skip
+        first = singles[0]
+    else:
+        singles = [outgoing(metadata, body)]
+        first = singles[0]
+    first.replicate_to = tuple(metadata.replicate_to)
+    first.deliver_at_time = metadata.deliver_at_time
+    first.schema_version = metadata.schema_version if metadata.HasField("schema_version") else None
+    if metadata.HasField("txnid_most_bits"):
+        first.transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
+    batch = metadata.HasField("num_messages_in_batch")
+    operation = SendOperation(
+        [m.payload for m in singles], [None] * len(singles), sequence_id=metadata.sequence_id,
+        highest_sequence_id=metadata.highest_sequence_id or metadata.sequence_id + len(singles) - 1,
+        size=0, permits=0, opened_at=0.0, deadline=0.0, is_batch=batch, compression=metadata.compression,
+        messages=dict(enumerate(singles)),
+        sequence_ids=[m.sequence_id for m in singles] if batch else None,
+    )  # fmt: skip
+    operation.publish_time = metadata.publish_time
+    return operation
+
+
+@pytest.mark.parametrize(("record", "frame", "send", "entry"), list(recorded_sends()))
+def test_what_official_clients_sent_is_written_with_the_same_meaning(record, frame, send, entry):
+    operation = rebuild(send, entry)
+    head, body = operation.frame(send.producer_id, name_field(entry.metadata.producer_name), 0, MAX)
+    (ours,) = FrameDecoder(1 << 26).feed(head + bytes(body))
+    written = parse_entry(ours.entry)
+    expected, got = pb.MessageMetadata(), pb.MessageMetadata()
+    expected.CopyFrom(entry.metadata)
+    got.CopyFrom(written.metadata)
+    for metadata in (expected, got):
+        # Java writes defaults out and the size of plain messages; C++ leaves the highest id of a batch out.
+        metadata.ClearField("highest_sequence_id")
+        if not metadata.compression:
+            metadata.ClearField("compression")
+        if not metadata.compression or operation.is_batch:
+            metadata.ClearField("uncompressed_size")
+        if not metadata.partition_key_b64_encoded:
+            metadata.ClearField("partition_key_b64_encoded")
+    assert got == expected
+    assert (ours.send.sequence_id, ours.send.num_messages) == (send.sequence_id, send.num_messages)
+    sizes = [m.uncompressed_size or len(m_payload) for m, m_payload in
+             ((entry.metadata, entry.payload), (written.metadata, written.payload))]  # fmt: skip
+    theirs = decompress(entry.metadata.compression, bytes(entry.payload), sizes[0], limit=MAX)
+    mine = decompress(written.metadata.compression, bytes(written.payload), sizes[1], limit=MAX)
+    if record["case"].startswith("py."):
+        assert mine == theirs  # C++ writes the same bytes, single metadata included
+    if record["case"].startswith("py.") and not operation.is_batch and not operation.compression:
+        assert head + bytes(body) == frame
+
+
+def simple(count=1, first=5, payload=b"hello", **changes):
+    values = {
+        "sequence_id": first, "highest_sequence_id": first + count - 1, "size": 0, "permits": 0,
+        "opened_at": 0.0, "deadline": 0.0, "is_batch": count > 1,
+    }  # fmt: skip
+    values.update(changes)
+    return SendOperation([payload] * count, [None] * count, **values)
+
+
+def taken_apart(operation, name="me", now_ms=123, limit=MAX):
+    head, body = operation.frame(9, name_field(name), now_ms, limit)
+    (frame,) = FrameDecoder(1 << 26).feed(head + bytes(body))
+    return frame.send, parse_entry(frame.entry)
+
+
+def test_a_plain_message():
+    send, entry = taken_apart(simple())
+    assert (send.producer_id, send.sequence_id, send.num_messages) == (9, 5, 1)
+    assert bytes(entry.payload) == b"hello"
+    assert entry.metadata == pb.MessageMetadata(producer_name="me", sequence_id=5, publish_time=123)
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_a_batch_is_compressed_as_a_whole(compression):
+    send, entry = taken_apart(simple(count=3, compression=compression))
+    assert (send.num_messages, send.highest_sequence_id) == (3, 7)
+    metadata = entry.metadata
+    assert metadata.num_messages_in_batch == 3
+    assert metadata.highest_sequence_id == 7
+    assert metadata.compression == compression
+    size = metadata.uncompressed_size or len(entry.payload)
+    singles = decode_batch(decompress(compression, bytes(entry.payload), size, limit=MAX), 3)
+    assert [(bytes(s.payload), s.sequence_id) for s in singles] == [(b"hello", n) for n in (5, 6, 7)]
+
+
+def test_all_fields_of_a_message_that_goes_alone():
+    message = OutgoingMessage(
+        b"hello", partition_key="k", ordering_key=b"o", properties=(("a", "b"), ("c", "")), event_time=7,
+        deliver_at_time=8, replicate_to=("x", "y"), schema_version=b"\0" * 8, transaction=(1, 2),
+    )  # fmt: skip
+    send, entry = taken_apart(simple(messages={0: message}))
+    metadata = entry.metadata
+    assert [(p.key, p.value) for p in metadata.properties] == [("a", "b"), ("c", "")]
+    assert (metadata.partition_key, metadata.ordering_key) == ("k", b"o")
+    assert (metadata.event_time, metadata.deliver_at_time) == (7, 8)
+    assert list(metadata.replicate_to) == ["x", "y"]
+    assert metadata.schema_version == b"\0" * 8
+    assert (metadata.txnid_most_bits, metadata.txnid_least_bits) == (1, 2)
+    command = send.command.send
+    assert (command.txnid_most_bits, command.txnid_least_bits) == (1, 2)
+
+
+def test_of_a_batch_only_what_all_share_is_outside():
+    first = OutgoingMessage(
+        b"hello", partition_key="k", properties=(("a", "b"),), event_time=7, null_value=False
+    )
+    _, entry = taken_apart(simple(count=2, messages={0: first}))
+    metadata = entry.metadata
+    assert metadata.partition_key == "k"
+    assert not metadata.properties
+    assert not metadata.HasField("event_time")
+    inner, plain = decode_batch(bytes(entry.payload), 2)
+    assert (inner.partition_key, inner.properties, inner.event_time) == ("k", {"a": "b"}, 7)
+    assert plain.partition_key is None
+
+
+def test_a_null_value_alone_and_in_a_batch():
+    null = OutgoingMessage(b"", null_value=True, partition_key="k")
+    _, entry = taken_apart(simple(payload=b"", messages={0: null}))
+    assert entry.metadata.null_value
+    _, entry = taken_apart(simple(count=2, payload=b"", messages={1: null}))
+    assert [s.null_value for s in decode_batch(bytes(entry.payload), 2)] == [False, True]
+
+
+def test_a_resend_writes_the_same_bytes():
+    operation = simple(count=2)
+    once = operation.frame(9, name_field("me"), 100, MAX)
+    again = operation.frame(9, name_field("me"), 999, MAX)
+    assert once == again
+    assert operation.publish_time == 100
+
+
+def test_the_limit_counts_metadata_and_body():
+    operation = simple(payload=b"x" * 100)
+    head, body = simple(payload=b"x" * 100).frame(9, name_field("me"), 1, MAX)
+    metadata_size = int.from_bytes(head[-len(head) :][head.rindex(b"\x0e\x01") + 6 :][:4], "big")
+    limit = metadata_size + len(body)
+    with pytest.raises(MessageTooBig, match=f"max_message_size is {limit - 1}"):
+        operation.frame(9, name_field("me"), 1, limit - 1)
+    operation.frame(9, name_field("me"), 1, limit)
+
+
+def test_a_damaged_copy_is_noticed():
+    operation = simple(payload=b"x" * 50)
+    assert operation.checksum_is_intact()
+    operation.frame(9, name_field("me"), 1, MAX)
+    assert operation.checksum_is_intact()
+    operation.body = b"y" + operation.body[1:]
+    assert not operation.checksum_is_intact()
+
+
+def test_the_checksum_covers_metadata_and_body():
+    head, body = simple().frame(9, name_field("me"), 1, MAX)
+    start = 8 + int.from_bytes(head[4:8], "big")
+    assert head[start : start + 2] == b"\x0e\x01"
+    assert int.from_bytes(head[start + 2 : start + 6], "big") == crc32c(head[start + 6 :] + bytes(body))
+
+
+def test_automatic_ids_can_be_moved_before_the_first_transmission():
+    operation = simple(count=3, sequence_ids=[5, 6, 7])
+    operation.shift(100)
+    assert (operation.sequence_id, operation.highest_sequence_id) == (105, 107)
+    assert operation.sequence_ids == [105, 106, 107]
+
+
+def test_a_ready_made_batch_keeps_its_body():
+    operation = SendOperation.of_encoded(
+        b"ready", 10, sequence_id=3, highest_sequence_id=12, compression=2, uncompressed_size=50,
+        message=OutgoingMessage(b"", partition_key="k"),
+    )  # fmt: skip
+    send, entry = taken_apart(operation)
+    assert (send.num_messages, send.highest_sequence_id) == (10, 12)
+    assert bytes(entry.payload) == b"ready"
+    assert (entry.metadata.compression, entry.metadata.uncompressed_size) == (2, 50)
+    assert entry.metadata.partition_key == "k"
+
+
+def test_outcomes():
+    operation = simple()
+    assert not operation.settled
+    operation.ledger_id = operation.entry_id = -1
+    assert operation.settled
+    assert operation.duplicate
+    operation.error = ValueError()
+    assert not operation.duplicate

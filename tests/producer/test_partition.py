@@ -1,0 +1,470 @@
+"""The partition's conversation with its broker: creation, receipts, errors, time-outs, closing."""
+
+import pytest
+
+from geminga import errors
+from geminga.producer.partition import Verdict
+from geminga.producer.routing import Blocked
+from geminga.producer.settings import BatchingType, ProducerAccessMode, SchemaInfo
+from geminga.producer.states import State
+from geminga.wire.batch import decode_batch
+
+# --- creation ---------------------------------------------------------------------------------------
+
+
+def test_the_first_command_and_the_one_after_a_reconnect(bench):
+    b = bench(properties={"a": "b"}, initial_subscription_name="s")
+    b.partition.start()
+    command = b.partition.create_command(7).producer
+    assert (command.topic, command.producer_id, command.request_id) == ("persistent://a/b/c", 3, 7)
+    assert not command.HasField("producer_name")
+    assert (command.epoch, command.user_provided_producer_name) == (0, False)
+    assert [(p.key, p.value) for p in command.metadata] == [("a", "b")]
+    assert command.initial_subscription_name == "s"
+    b.connect(producer_name="made")
+    b.partition.disconnected(None)
+    command = b.partition.create_command(8).producer
+    assert (command.producer_name, command.user_provided_producer_name, command.epoch) == ("made", False, 1)
+
+
+def test_a_name_of_the_callers_is_announced_as_such(bench):
+    b = bench(producer_name="mine")
+    command = b.partition.create_command(1).producer
+    assert (command.producer_name, command.user_provided_producer_name) == ("mine", True)
+
+
+def test_the_schema_travels(bench):
+    b = bench(schema=SchemaInfo(type=2, name="n", data=b"{}", properties=(("a", "b"),)))
+    schema = b.partition.create_command(1).producer.schema
+    assert (schema.type, schema.name, schema.schema_data) == (2, "n", b"{}")
+    b.connect(schema_version=b"\0" * 8)
+    assert b.partition.schema_version == b"\0" * 8
+
+
+@pytest.mark.parametrize("mode", list(ProducerAccessMode))
+def test_the_topic_epoch_is_echoed_for_exclusive_modes_only(bench, mode):
+    b = bench(access_mode=mode)
+    command = b.partition.create_command(1).producer
+    assert command.producer_access_mode == mode
+    assert not command.HasField("topic_epoch")
+    b.connect(topic_epoch=5)
+    b.partition.disconnected(None)
+    command = b.partition.create_command(2).producer
+    assert command.HasField("topic_epoch") == (mode is not ProducerAccessMode.Shared)
+
+
+def test_waiting_for_exclusive_access(bench):
+    b = bench(access_mode=ProducerAccessMode.WaitForExclusive)
+    b.partition.start()
+    b.partition.must_wait()
+    assert b.partition.state is State.WAITING_FOR_EXCLUSIVE
+    b.add(b"x")
+    assert b.flushed() == []
+    b.connect(topic_epoch=1)
+    assert b.partition.ready
+    assert len(b.written()) == 1
+
+
+def test_ids_go_on_behind_the_brokers_last_one_also_for_early_messages(bench):
+    b = bench(batching_max_messages=2, producer_name="p")
+    b.partition.start()
+    for _ in range(3):
+        b.add(b"early")
+    b.connect(last_sequence_id=41)
+    b.add(b"later")
+    first, second = b.flushed()
+    assert [s.sequence_id for s in decode_batch(first.body, 2)] == [42, 43]
+    assert [s.sequence_id for s in decode_batch(second.body, 2)] == [44, 45]
+    assert b.partition.last_sequence_id == 41
+    b.receipt(42, 43)
+    assert b.partition.last_sequence_id == 43
+
+
+def test_early_key_based_messages_move_too(bench):
+    b = bench(batching_type=BatchingType.KeyBased)
+    b.partition.start()
+    b.add(b"1")
+    b.add(b"2")
+    b.connect(last_sequence_id=9)
+    b.add(b"3")
+    (sent,) = b.flushed()
+    assert [s.sequence_id for s in decode_batch(sent.body, 3)] == [10, 11, 12]
+
+
+def test_explicit_early_ids_do_not_move(bench):
+    from geminga.producer.message import OutgoingMessage
+
+    b = bench(batching_enabled=False)
+    b.partition.start()
+    b.add(b"x", OutgoingMessage(b"x", sequence_id=5))
+    b.connect(last_sequence_id=41)
+    assert [s.command.sequence_id for s in b.written()] == [5]
+
+
+def test_an_initial_id_overrules_the_brokers(bench):
+    b = bench(initial_sequence_id=99).connect(last_sequence_id=41)
+    assert b.partition.last_sequence_id == 99
+    b.add(b"x")
+    (sent,) = b.flushed()
+    assert sent.command.sequence_id == 100
+
+
+def test_the_brokers_last_id_counts_at_the_first_creation_only(bench):
+    b = bench().connect()
+    b.add(b"x")
+    b.flushed()
+    b.partition.disconnected(None)
+    b.connect(last_sequence_id=500)
+    b.add(b"y")
+    assert [s.command.sequence_id for s in b.flushed()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "after"),
+    [
+        (errors.TopicNotFound("x"), True, True),
+        (errors.TopicTerminated("x"), True, True),
+        (errors.ProducerFenced("x"), True, True),
+        (errors.ProducerBusy("x"), True, False),
+        (errors.AuthorizationError("x"), True, False),
+        (errors.IncompatibleSchema("x"), True, False),
+        (errors.ProducerBlockedQuotaExceededException("x"), True, False),
+        (errors.ProducerBlockedQuotaExceededError("x"), False, False),
+        (errors.ServiceUnitNotReady("x"), False, False),
+        (errors.ConnectError("x"), False, False),
+        (errors.Timeout("x"), False, False),
+    ],
+)
+def test_which_refusals_are_final_before_and_after_the_first_creation(bench, error, before, after):
+    b = bench()
+    assert b.partition.is_terminal(error) is before
+    b.connect()
+    assert b.partition.is_terminal(error) is after
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(errors.ProducerFenced("x"), State.FENCED), (errors.TopicTerminated("x"), State.TERMINATED)],
+)
+def test_fenced_and_terminated_fail_what_is_pending_and_what_comes(bench, error, state):
+    b = bench(batching_max_messages=1).connect()
+    b.add(b"sent")
+    b.written()
+    b.partition.disconnected(None)
+    b.add(b"waiting")
+    b.partition.refused(error, 0.0)
+    assert b.partition.state is state
+    assert [(o.tokens, o.error) for o in b.settled()] == [([b"sent"], error), ([b"waiting"], error)]
+    with pytest.raises(type(error)):
+        b.add(b"x")
+    assert b.permits_used == (0, 0, 0)
+    b.partition.fail(error, 0.0)  # the driver gives up afterwards: nothing changes
+    assert b.partition.state is state
+    b.partition.close(0.0)
+    assert b.partition.state is State.CLOSED
+
+
+def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
+    b = bench(batching_max_messages=1).connect()
+    b.partition.disconnected(None)
+    b.add(b"x")
+    b.partition.refused(errors.ProducerBlockedQuotaExceededError("hold"), 0.0)
+    assert b.settled() == []
+    refusal = errors.ProducerBlockedQuotaExceededException("fail")
+    b.partition.refused(refusal, 0.0)
+    assert [o.error for o in b.settled()] == [refusal]
+    assert b.partition.state is State.RECONNECTING
+    b.connect()
+    b.add(b"y")
+    assert len(b.written()) == 1
+
+
+def test_given_up_for_good(bench):
+    b = bench()
+    b.partition.start()
+    b.add(b"x")
+    error = errors.AuthorizationError("no")
+    b.partition.fail(error, 0.0)
+    assert b.partition.state is State.CLOSED
+    assert [o.error for o in b.settled()] == [error]
+    with pytest.raises(errors.AuthorizationError):
+        b.add(b"y")
+
+
+# --- reconnects -------------------------------------------------------------------------------------
+
+
+def test_everything_unreceipted_is_written_again_in_order_with_the_same_bytes(bench):
+    b = bench(batching_max_messages=2).connect()
+    for number in range(6):
+        b.add(b"%d" % number)
+    first = b.written()
+    b.receipt(0, 1)
+    b.partition.disconnected(errors.ConnectError("gone"))
+    assert b.partition.state is State.RECONNECTING
+    b.add(b"6")
+    b.add(b"7")
+    assert b.written() == []
+    b.receipt(2, 3)  # from the old connection: not counted
+    b.connect()
+    again = b.written()
+    assert [s.command.sequence_id for s in again] == [2, 4, 6]
+    assert [s.payload for s in again[:2]] == [s.payload for s in first[1:]]
+    assert b.partition.counters.resent_operations == 2
+    assert b.partition.counters.reconnects == 1
+    for frame in again:
+        b.receipt(frame.command.sequence_id)
+    assert [t for o in b.settled() for t in o.tokens] == [b"%d" % n for n in range(8)]
+
+
+def test_duplicates_are_receipted_as_such(bench):
+    b = bench(batching_max_messages=2).connect()
+    b.add(b"1")
+    b.add(b"2")
+    b.written()
+    b.receipt(0, 1, -1, -1)
+    (operation,) = b.settled()
+    assert operation.duplicate
+    assert b.partition.counters.duplicates == 2
+
+
+def test_output_comes_in_portions_and_stops_at_what_another_thread_encodes(bench):
+    b = bench(batching_max_messages=2, max_pending_messages=0).connect()
+    for _ in range(8):
+        b.add(b"x" * 60_000)
+    _head, *rest = list(b.partition.pending)
+    rest[1].claimed = True
+    assert [s.command.sequence_id for s in b.written()] == [0, 2]
+    assert b.partition not in b.agenda.writable
+    rest[1].claimed = False
+    b.partition.has_output()
+    assert [s.command.sequence_id for s in b.written()] == [4, 6]
+    for _ in range(40):
+        b.add(b"x" * 60_000)
+    sizes = []
+    while b.partition in b.agenda.writable:
+        sizes.append(len(b.written()))
+    assert len(sizes) > 2
+    assert sum(sizes) == 20
+
+
+# --- errors of sends --------------------------------------------------------------------------------
+
+
+def in_flight(bench, count=3, **settings):
+    b = bench(batching_enabled=False, **settings).connect()
+    for number in range(count):
+        b.add(b"%d" % number)
+    b.written()
+    return b
+
+
+def test_not_allowed_fails_that_message_alone(bench):
+    b = in_flight(bench)
+    assert b.partition.send_error(22, 1, "too big for this topic", 0.0) is Verdict.NOTHING
+    (failed,) = b.settled()
+    assert (failed.tokens, type(failed.error)) == ([b"1"], errors.NotAllowedError)
+    assert "too big for this topic" in str(failed.error)
+    b.receipt(0)
+    b.receipt(2)
+    assert [o.tokens for o in b.settled()] == [[b"0"], [b"2"]]
+    assert b.partition.send_error(22, 99, "unknown", 0.0) is Verdict.NOTHING
+
+
+def test_a_checksum_error_sends_intact_messages_again_and_fails_damaged_ones(bench):
+    b = in_flight(bench)
+    assert b.partition.send_error(9, 0, "checksum", 0.0) is Verdict.DETACH
+    assert b.settled() == []
+    head = b.partition.pending.head
+    head.body = b"damaged"
+    assert b.partition.send_error(9, 0, "checksum", 0.0) is Verdict.NOTHING
+    (failed,) = b.settled()
+    assert isinstance(failed.error, errors.ChecksumError)
+    assert b.partition.counters.checksum_errors == 2
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 4, 6, 7])
+def test_other_errors_reconnect_and_keep_everything(bench, code):
+    b = in_flight(bench)
+    assert b.partition.send_error(code, 0, "x", 0.0) is Verdict.DETACH
+    b.partition.disconnected(None)
+    b.connect()
+    assert len(b.written()) == 3
+
+
+@pytest.mark.parametrize(("code", "state"), [(15, State.TERMINATED), (25, State.FENCED)])
+def test_terminated_and_fenced_end_the_producer(bench, code, state):
+    b = in_flight(bench)
+    assert b.partition.send_error(code, 0, "over", 0.0) is Verdict.ENDED
+    assert b.partition.state is state
+    assert len(b.settled()) == 3
+    assert b.partition.send_error(code, 0, "again", 0.0) is Verdict.NOTHING
+
+
+def test_an_error_from_before_a_reconnect_is_ignored(bench):
+    b = in_flight(bench)
+    b.partition.disconnected(None)
+    assert b.partition.send_error(15, 0, "old", 0.0) is Verdict.NOTHING
+    assert b.partition.state is State.RECONNECTING
+
+
+# --- time -------------------------------------------------------------------------------------------
+
+
+def test_the_send_timeout_of_the_head_fails_everything(bench):
+    b = bench(send_timeout_seconds=5, batching_max_messages=2).connect()
+    b.add(b"0")
+    b.add(b"1")
+    b.written()
+    b.now = 4.0
+    b.add(b"2")
+    assert b.partition.next_deadline() == pytest.approx(4.01)
+    b.partition.tick(4.02)
+    assert b.partition.next_deadline() == 5.0
+    b.partition.tick(4.99)
+    assert b.settled() == []
+    b.partition.tick(5.0)
+    outcomes = [(o.tokens, type(o.error)) for o in b.settled()]
+    assert outcomes == [([b"0", b"1"], errors.Timeout), ([b"2"], errors.Timeout)]
+    assert b.permits_used == (0, 0, 0)
+    assert b.partition.next_deadline() == float("inf")
+
+
+def test_a_late_receipt_after_the_timeout_is_ignored_and_later_ones_are_not(bench):
+    b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
+    b.add(b"0")
+    b.written()
+    b.partition.tick(1.0)
+    b.now = 2.0
+    b.add(b"1")
+    b.written()
+    b.receipt(0)
+    assert b.partition.counters.late_receipts == 1
+    b.receipt(1)
+    assert [o.error is None for o in b.settled()] == [False, True]
+
+
+def test_the_timeout_names_what_stood_in_the_way(bench):
+    b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
+    b.partition.disconnected(errors.ConnectError("the cable is out"))
+    b.add(b"x")
+    b.partition.tick(1.0)
+    (failed,) = b.settled()
+    assert "send_timeout=1 s" in str(failed.error)
+    assert "reconnecting" in str(failed.error)
+    assert "the cable is out" in str(failed.error)
+
+
+def test_without_a_timeout_nothing_expires(bench):
+    b = bench(send_timeout_seconds=0, batching_max_messages=1).connect()
+    b.add(b"x")
+    assert b.partition.next_deadline() == float("inf")
+    b.partition.tick(1e9)
+    assert b.settled() == []
+
+
+# --- ready-made operations --------------------------------------------------------------------------
+
+
+def ready_made(count=10, first=0):
+    from geminga.producer.operation import SendOperation
+
+    return SendOperation.of_encoded(
+        b"x" * 100, count, sequence_id=first, highest_sequence_id=first + count - 1, compression=0,
+        uncompressed_size=100, token="t",
+    )  # fmt: skip
+
+
+def test_ready_made_batches_go_between_rows_in_order(bench):
+    b = bench().connect()
+    b.add(b"row")
+    first = b.partition.reserve_sequence_ids(10)
+    b.partition.submit(ready_made(first=first), 0.0)
+    b.add(b"row")
+    sent = b.flushed()
+    assert [(s.command.sequence_id, s.command.num_messages) for s in sent] == [(0, 1), (1, 10), (11, 1)]
+    b.receipt(0)
+    b.receipt(1, 10)
+    b.receipt(11)
+    assert b.permits_used == (0, 0, 0)
+    assert b.partition.counters.acknowledged_messages == 12
+
+
+def test_fixed_ids_are_kept_and_rows_go_on_behind_them(bench):
+    b = bench().connect(last_sequence_id=5)
+    b.partition.continue_after(1009)
+    b.partition.submit(ready_made(first=1000), 0.0)
+    b.add(b"row")
+    assert [s.command.sequence_id for s in b.flushed()] == [1000, 1010]
+
+
+def test_ready_made_batches_count_in_bytes(bench):
+    b = bench(memory=150).connect()
+    b.partition.submit(ready_made(), 0.0)
+    with pytest.raises(errors.MemoryBufferIsFull):
+        b.partition.submit(ready_made(first=10), 0.0)
+    b.written()
+    b.receipt(0, 9)
+    b.partition.submit(ready_made(first=10), 0.0)
+
+
+# --- blocked and closed -----------------------------------------------------------------------------
+
+
+def test_why_a_partition_is_blocked(bench):
+    b = bench(max_pending_messages=2, blocked_after_seconds=1.0)
+    assert b.partition.blocked(0.0) is None  # choosing it starts it
+    b.partition.start()
+    assert b.partition.blocked(0.0) is Blocked.CONNECTION
+    b.connect()
+    assert b.partition.blocked(0.0) is None
+    b.add(b"x")
+    assert b.partition.blocked(0.0) is None
+    b.flushed()
+    assert b.partition.blocked(1.0) is None
+    assert b.partition.blocked(1.1) is Blocked.AGE
+    b.add(b"x")
+    assert b.partition.blocked(0.0) is Blocked.PERMITS
+    b.partition.disconnected(None)
+    assert b.partition.blocked(0.0) is Blocked.CONNECTION
+
+
+def test_closing_writes_the_open_batch_and_waits_for_receipts(bench):
+    b = bench().connect()
+    b.add(b"x")
+    b.partition.close(0.0)
+    assert b.partition.state is State.CLOSING
+    with pytest.raises(errors.AlreadyClosed):
+        b.add(b"y")
+    assert len(b.written()) == 1
+    b.receipt(0)
+    assert [o.error for o in b.settled()] == [None]
+    b.partition.closed(0.0)
+    assert b.partition.state is State.CLOSED
+
+
+def test_what_is_pending_when_closing_ends_fails(bench):
+    b = bench().connect()
+    b.add(b"x")
+    b.partition.close(0.0)
+    b.partition.closed(0.0)
+    assert [type(o.error) for o in b.settled()] == [errors.AlreadyClosed]
+    b.partition.close(0.0)
+    b.partition.closed(0.0)
+    assert b.partition.state is State.CLOSED
+
+
+def test_closing_what_never_started_is_at_once(bench):
+    b = bench()
+    b.partition.close(0.0)
+    assert b.partition.state is State.CLOSED
+
+
+def test_a_creation_that_succeeds_while_closing_still_sends(bench):
+    b = bench().connect()
+    b.partition.disconnected(None)
+    b.add(b"x")
+    b.partition.close(0.0)
+    b.connect()
+    assert b.partition.state is State.CLOSING
+    assert len(b.written()) == 1

@@ -1,0 +1,335 @@
+"""Many partitions: shares, growth, the hot batch, and permits that never leak (stateful)."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
+from geminga.producer.backlog import ByteBudget
+from geminga.producer.batching import CLOSED
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.settings import BatchingType, ProducerSettings
+from geminga.producer.states import State
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def hot_append(producer, payload):
+    """The lines that the shell writes out."""
+    batch = producer.hot
+    size = batch.size + len(payload)
+    if len(batch.payloads) < batch.last and size < batch.size_limit:
+        batch.payloads.append(payload)
+        batch.tokens.append(payload)
+        batch.size = size
+        return True
+    return False
+
+
+def test_a_topic_without_partitions_has_one_with_index_minus_one(topic):
+    producer = topic(0)
+    assert [p.index for p in producer.partitions] == [-1]
+    assert producer.partitions[0].topic == "persistent://public/default/t"
+    assert not producer.partitioned
+
+
+def test_partitions_have_their_names_and_fair_shares(topic):
+    producer = topic(4, max_pending_messages=1000, max_pending_messages_across_partitions=100)
+    assert [p.topic for p in producer.partitions][3] == "persistent://public/default/t-partition-3"
+    assert [p.backlog.own.limit for p in producer.partitions] == [25] * 4
+    fresh = producer.grow(5)
+    assert [p.index for p in fresh] == [4]
+    assert [p.backlog.own.limit for p in producer.partitions] == [20] * 5
+    assert producer.grow(3) == []
+
+
+def test_keys_keep_their_partition_and_others_do_not(topic, connect):
+    producer = topic(8, batching_enabled=False)
+    for partition in producer.partitions:
+        connect(partition)
+    keyed = {producer.choose(OutgoingMessage(b"", partition_key="k"), 0.0).index for _ in range(20)}
+    assert len(keyed) == 1
+    assert {producer.choose(None, 0.0).index for _ in range(20)} == set(range(8))
+
+
+def test_the_hot_batch_takes_plain_messages_until_it_is_full(topic, connect):
+    producer = topic(0, batching_max_messages=5)
+    connect(producer.partitions[0])
+    assert producer.hot is CLOSED
+    assert not hot_append(producer, b"0")
+    producer.add(b"0", b"0", None, 0.0)
+    for number in range(1, 4):
+        assert hot_append(producer, b"%d" % number)
+    assert not hot_append(producer, b"4")  # it would fill the batch: that is not the hot path's work
+    producer.add(b"4", b"4", None, 0.0)
+    assert producer.hot is CLOSED
+    (operation,) = producer.partitions[0].pending
+    assert operation.tokens == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    "message", [OutgoingMessage(b"x", schema_version=b"1"), OutgoingMessage(b"x", sequence_id=5)]
+)
+def test_a_batch_that_plain_messages_must_not_join_is_not_hot(topic, connect, message):
+    producer = topic(0)
+    connect(producer.partitions[0])
+    producer.add(b"x", None, message, 0.0)
+    assert producer.hot is CLOSED
+    producer.add(b"y", None, None, 0.0)
+    assert producer.hot is producer.partitions[0].batch
+
+
+def test_without_the_plain_path_nothing_is_hot():
+    producer = PartitionedProducer(
+        topic="t", partitions=0, settings=ProducerSettings(), memory=ByteBudget(),
+        new_producer_id=lambda: 0, random=lambda: 0.0, plain_path=False,
+    )  # fmt: skip
+    producer.add(b"x", None, None, 0.0)
+    assert producer.hot is CLOSED
+
+
+def test_a_keyed_message_does_not_make_its_partition_the_hot_one(topic, connect):
+    producer = topic(2, start=0.0)
+    for partition in producer.partitions:
+        connect(partition)
+    producer.add(b"x", None, OutgoingMessage(b"x", partition_key="k"), 0.0)
+    assert producer.hot is CLOSED
+
+
+def test_unused_leases_of_one_partition_serve_another(topic, connect):
+    producer = topic(2, max_pending_messages=0, max_pending_messages_across_partitions=10)
+    for partition in producer.partitions:
+        connect(partition)
+        partition.backlog.own.limit = 1 << 62
+    one, other = producer.partitions
+    producer.add(b"x", None, None, 0.0, partition=one)
+    assert producer.shared.free == 0  # leased ahead by the open batch
+    producer.add(b"x", None, None, 0.0, partition=other)
+    assert one.batch.leased_count == 1
+    assert not hot_append(producer, b"y") or producer.hot is other.batch
+
+
+def test_lazy_partitions_are_started_by_their_first_message(topic):
+    producer = topic(3)
+    producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])
+    assert producer.unstarted == [producer.partitions[1]]
+    assert producer.partitions[1].state is State.CONNECTING
+    producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])
+    assert len(producer.unstarted) == 1
+
+
+def test_an_urgent_message_asks_for_attention(topic, connect):
+    producer = topic(0)
+    connect(producer.partitions[0])
+    producer.agenda.timer_at = 0.0
+    producer.agenda.attention = False
+    producer.add(b"x", None, None, 0.0)
+    assert not producer.agenda.attention
+    producer.add(b"y", None, None, 0.0, urgent=True)
+    assert producer.agenda.attention
+    producer.tick(0.0)
+    assert producer.partitions[0].batch is None
+
+
+def test_one_stuck_partition_does_not_hold_up_the_others(topic, connect):
+    producer = topic(8, batching_max_messages=10, max_pending_messages=50)
+    for partition in producer.partitions:
+        connect(partition)
+    stuck = producer.partitions[3]
+    now, accepted = 0.0, 0
+    for _ in range(4000):
+        now += 0.0001
+        producer.add(b"x", None, None, now)
+        accepted += 1
+        for partition in producer.partitions:
+            if partition is not stuck:
+                for operation in list(partition.pending):
+                    partition.take_output(now, 1)
+                    partition.receipt(operation.sequence_id, 0, 1, 1, now)
+    assert accepted == 4000
+    assert stuck.pending.messages == 50
+    statistics = stuck.statistics()
+    assert statistics.stepped_over_permits > 10
+    others = [p.counters.acknowledged_messages for p in producer.partitions if p is not stuck]
+    assert min(others) > 400
+
+
+# --- permits never leak -----------------------------------------------------------------------------
+
+
+class Permits(RuleBasedStateMachine):
+    """Any order of sends, receipts, errors, reconnects and closes keeps the counts exact."""
+
+    @initialize(
+        partitions=st.sampled_from([0, 1, 3]),
+        max_pending=st.sampled_from([0, 3, 20]),
+        across=st.sampled_from([0, 4, 50]),
+        memory=st.sampled_from([0, 100, 2000]),
+        batching=st.booleans(),
+        keyed=st.booleans(),
+        count=st.sampled_from([1, 2, 5, 100]),
+        size=st.sampled_from([5, 60, 1000]),
+    )
+    def begin(self, partitions, max_pending, across, memory, batching, keyed, count, size):
+        ids = iter(range(100))
+        self.memory = ByteBudget(memory)
+        self.producer = PartitionedProducer(
+            topic="persistent://a/b/c",
+            partitions=partitions,
+            settings=ProducerSettings(
+                max_pending_messages=max_pending,
+                max_pending_messages_across_partitions=across,
+                batching_enabled=batching,
+                chunking_enabled=not batching,
+                chunk_max_message_size=None if batching else 600,
+                batching_type=BatchingType.KeyBased if keyed else BatchingType.Default,
+                batching_max_messages=count,
+                batching_max_allowed_size_in_bytes=size,
+                send_timeout_seconds=30,
+                producer_name="p",
+            ),
+            memory=self.memory,
+            new_producer_id=lambda: next(ids),
+            random=lambda: 0.3,
+        )
+        self.now = 0.0
+        self.handed_over = 0
+        self.outcomes = 0
+        for partition in self.producer.partitions:
+            partition.start()
+        self.refused = 0
+
+    def pick(self, index):
+        return self.producer.partitions[index % len(self.producer.partitions)]
+
+    @rule(size=st.integers(0, 40), times=st.integers(1, 6))
+    def send_plain(self, size, times):
+        for _ in range(times):
+            payload = b"x" * size
+            if hot_append(self.producer, payload):
+                self.handed_over += 1
+            else:
+                self.send(payload, None)
+
+    @rule(
+        size=st.sampled_from([0, 10, 40, 700, 3000]),
+        key=st.sampled_from([None, "a", "b"]),
+        sequence_id=st.sampled_from([-1, -1, -1, 7, 10_000]),
+        deliver_at=st.sampled_from([0, 0, 5]),
+        urgent=st.booleans(),
+    )
+    def send_rich(self, size, key, sequence_id, deliver_at, urgent):
+        payload = b"y" * size
+        message = OutgoingMessage(
+            payload, partition_key=key, sequence_id=sequence_id, deliver_at_time=deliver_at
+        )
+        self.send(payload, message, urgent)
+
+    def send(self, payload, message, urgent=False):
+        before = self.used()
+        try:
+            self.producer.add(payload, payload, message, self.now, urgent=urgent)
+            self.handed_over += 1
+        except (ProducerQueueIsFull, MemoryBufferIsFull, MessageTooBig):
+            self.refused += 1
+            assert self.used()[1] <= max(before[1], self.memory.limit)
+        except PulsarException:
+            assert any(p.failure is not None or p.state is State.CLOSED for p in self.producer.partitions)
+
+    @rule(index=st.integers(0, 5))
+    def connect(self, index):
+        partition = self.pick(index)
+        if partition.state in (State.CONNECTING, State.RECONNECTING):
+            success = pb.CommandProducerSuccess(
+                request_id=1, producer_name="p", last_sequence_id=-1, schema_version=b""
+            )
+            partition.created(success, 2000, self.now)
+
+    @rule(index=st.integers(0, 5))
+    def disconnect(self, index):
+        partition = self.pick(index)
+        if partition.connected:
+            partition.disconnected(None)
+
+    @rule(index=st.integers(0, 5))
+    def write(self, index):
+        self.pick(index).take_output(self.now, 1)
+
+    @rule(index=st.integers(0, 5), count=st.integers(1, 10))
+    def receipts(self, index, count):
+        partition = self.pick(index)
+        for _ in range(count):
+            head = partition.pending.head
+            if head is not None and partition.pending.in_flight:
+                partition.receipt(head.sequence_id, head.highest_sequence_id, 1, 1, self.now)
+
+    @rule(index=st.integers(0, 5), code=st.sampled_from([2, 9, 22, 22, 22]))
+    def error(self, index, code):
+        partition = self.pick(index)
+        head = partition.pending.head
+        if head is not None:
+            partition.send_error(code, head.highest_sequence_id, "x", self.now)
+
+    @rule(seconds=st.sampled_from([0.001, 0.02, 31.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.producer.tick(self.now)
+
+    @rule()
+    def flush(self):
+        self.producer.close_batches()
+
+    @rule()
+    def grow(self):
+        if self.producer.partitioned and len(self.producer.partitions) < 6:
+            for partition in self.producer.grow(len(self.producer.partitions) + 1):
+                partition.start()
+
+    @rule(index=st.integers(0, 5), chance=st.integers(0, 9))
+    def end_one(self, index, chance):
+        if chance == 0 and self.pick(index).state is not State.CLOSED:
+            self.pick(index).fail(MessageTooBig("any"), self.now)
+
+    def used(self):
+        return self.producer.shared.used, self.memory.used
+
+    @invariant()
+    def counts_are_exact(self):
+        if not hasattr(self, "producer"):
+            return
+        self.outcomes += sum(len(o.tokens) for o in self.producer.agenda.take_settled())
+        total_count = total_size = 0
+        for partition in self.producer.partitions:
+            batch = partition.batch
+            count = sum(o.permits for o in partition.pending)
+            size = sum(o.size for o in partition.pending)
+            if batch is not None:
+                assert batch.leased_count >= len(batch)
+                assert batch.leased_size >= batch.size
+                count += batch.leased_count
+                size += batch.leased_size
+            assert partition.backlog.own.used == count
+            total_count += count
+            total_size += size
+        assert self.producer.shared.used == total_count <= self.producer.shared.limit
+        if self.memory.limited:
+            assert self.memory.used == total_size <= self.memory.limit
+        assert self.handed_over == self.outcomes + self.producer.pending_messages
+
+    def teardown(self):
+        if not hasattr(self, "producer"):
+            return
+        for partition in self.producer.partitions:
+            partition.close(self.now)
+            if partition.state is State.CLOSING:
+                partition.closed(self.now)
+        self.counts_are_exact()
+        assert self.used() == (0, 0)
+        assert self.handed_over == self.outcomes
+
+
+TestPermits = Permits.TestCase
+TestPermits.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
