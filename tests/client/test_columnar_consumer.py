@@ -1,0 +1,199 @@
+"""Receiving and acknowledging Arrow tables."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga import CompressionType, InitialPosition
+from geminga.client.admin import admin
+from geminga.errors import InvalidConfiguration, Timeout
+
+pa = pytest.importorskip("pyarrow")
+EARLIEST = InitialPosition.Earliest
+
+
+def publish(client: Any, topic: str, count: int, start: int = 0, **options: Any) -> list[bytes]:
+    values = [b"%d" % number for number in range(start, start + count)]
+    with client.create_producer(topic, **options) as producer:
+        for number, value in enumerate(values):
+            producer.send_async(value, None, partition_key=f"k{number % 3}", event_timestamp=1000 + number)
+        producer.flush()
+    return values
+
+
+def collect(consumer: Any, count: int, **options: Any) -> Any:
+    tables = []
+    while sum(table.num_rows for table in tables) < count:
+        tables.append(consumer.receive_table(timeout_millis=5000, **options))
+    return pa.concat_tables([table.unify_dictionaries() for table in tables]), tables
+
+
+def backlog(broker: Any, topic: str) -> int:
+    path = topic.replace("://", "/")
+    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("compression", list(CompressionType))
+@pytest.mark.parametrize("batched", [True, False])
+def test_tables(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, compression: Any, batched: bool
+) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    values = publish(pulsar_client, pulsar_topic, 300, compression_type=compression, batching_enabled=batched)
+    table, parts = collect(consumer, 300)
+    assert table.column("value").to_pylist() == values
+    assert table.column("key").to_pylist() == [f"k{n % 3}" for n in range(300)]
+    assert set(table.column("topic").to_pylist()) == {pulsar_topic}
+    for part in parts:
+        consumer.acknowledge_table(part)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_chosen_columns_and_rows(pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    publish(pulsar_client, pulsar_topic, 100, batching_enabled=False)
+    table = consumer.receive_table(max_rows=10, timeout_millis=5000, columns=["value", "key"])
+    assert table.column_names == ["value", "key"]
+    assert 1 <= table.num_rows <= 10
+    consumer.acknowledge_table(table)
+    rest, _ = collect(consumer, 100 - table.num_rows, max_rows=7)
+    assert table.num_rows + rest.num_rows == 100
+
+
+def test_only_the_acknowledged_rows_are_done(pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    values = publish(pulsar_client, pulsar_topic, 20, batching_enabled=False)
+    table, _ = collect(consumer, 20)
+    consumer.acknowledge_table(table.slice(0, 12))
+    consumer.close()
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    table, _ = collect(consumer, 8)
+    assert table.column("value").to_pylist() == values[12:]
+    with pytest.raises(InvalidConfiguration, match="ledger_id"):
+        consumer.acknowledge_table(table.select(["value"]))
+
+
+def test_parts_of_a_batch_complete_it(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    publish(pulsar_client, pulsar_topic, 10)
+    table, _ = collect(consumer, 10)
+    consumer.acknowledge_table(table.slice(0, 4))
+    time.sleep(0.2)
+    assert backlog(pulsar_broker, pulsar_topic) > 0
+    consumer.acknowledge_table(table.slice(4))
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_rows_and_tables_mixed(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    values = publish(pulsar_client, pulsar_topic, 30)
+    first = [consumer.receive(5000) for _ in range(4)]
+    table, parts = collect(consumer, 26)
+    assert [m.data() for m in first] + table.column("value").to_pylist() == values
+    more = publish(pulsar_client, pulsar_topic, 6, start=30)
+    messages = [consumer.receive(5000) for _ in range(6)]
+    assert [m.data() for m in messages] == more
+    for message in [*first, *messages]:
+        consumer.acknowledge(message)
+    for part in parts:
+        consumer.acknowledge_table(part)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    values = publish(pulsar_client, pulsar_topic, 60)
+    table, parts = collect(consumer, 60)
+    assert sorted(table.column("value").to_pylist()) == sorted(values)
+    for part in parts:
+        consumer.acknowledge_table(part.slice(0))
+    consumer.close()
+    again = pulsar_client.subscribe(pulsar_topic, "s")
+    with pytest.raises(Timeout):
+        again.receive_table(timeout_millis=200)
+
+
+def test_chunked_messages(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    payload = bytes(range(256)) * 500
+    with pulsar_client.create_producer(
+        pulsar_topic, chunking_enabled=True, batching_enabled=False, chunk_max_message_size=20_000,
+        compression_type=CompressionType.ZSTD,
+    ) as producer:  # fmt: skip
+        producer.send(payload)
+    (table,) = collect(consumer, 1)[1]
+    assert table.column("value").to_pylist() == [payload]
+    consumer.acknowledge_table(table)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_empty_and_timeout(pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    with pytest.raises(Timeout):
+        consumer.receive_table(timeout_millis=50)
+    with pytest.raises(InvalidConfiguration, match="max_rows"):
+        consumer.receive_table(max_rows=0)
+
+
+def test_receipts(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", ack_receipt_enabled=True)
+    publish(pulsar_client, pulsar_topic, 10)
+    for part in collect(consumer, 10)[1]:
+        consumer.acknowledge_table(part)
+    assert backlog(pulsar_broker, pulsar_topic) == 0
+
+
+def test_a_damaged_entry_is_left_out(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from geminga.client import consumer_handle
+
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    consumer._consumer.group.receive_whole_entries()
+    handle = next(iter(consumer._consumer.group.handles.values()))
+    original = handle.consumer.receive
+
+    def damage(frame: Any, now: float, now_ms: int) -> None:
+        if frame.entry_id == 1:
+            broken = bytearray(frame.entry)
+            broken[-1] ^= 1
+            frame.entry = bytes(broken)
+        original(frame, now, now_ms)
+
+    monkeypatch.setattr(handle.consumer, "receive", damage)
+    assert consumer_handle.MESSAGE
+    publish(pulsar_client, pulsar_topic, 3, batching_enabled=False)
+    table, _ = collect(consumer, 2)
+    assert table.column("value").to_pylist() == [b"0", b"2"]
+
+
+def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    values = publish(pulsar_client, pulsar_topic, 50)
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+            seen: list[bytes] = []
+            while len(seen) < 50:
+                table = await consumer.receive_table(timeout_millis=5000)
+                seen += table.column("value").to_pylist()
+                await consumer.acknowledge_table(table)
+            assert seen == values
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)

@@ -1,0 +1,195 @@
+"""Consumers of partitions, lists of topics, and patterns."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga import InitialPosition, MessageId
+from geminga.client import multi_consumer
+from geminga.client.admin import admin
+from geminga.client.topic_set import TopicPattern
+from geminga.errors import InvalidTopicName, OperationNotSupported, Timeout, TopicNotFound
+from geminga.ids import TopicName
+
+EARLIEST = InitialPosition.Earliest
+
+
+def partition(broker: Any, topic: str, count: int) -> None:
+    admin(broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", count)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.01)
+
+
+def publish(client: Any, topic: str, count: int) -> list[bytes]:
+    values = [f"{topic[-6:]}{number}".encode() for number in range(count)]
+    with client.create_producer(topic, batching_max_publish_delay_ms=1) as producer:
+        for number, value in enumerate(values):
+            producer.send(value, partition_key=str(number))
+    return values
+
+
+def receive(consumer: Any, count: int) -> list[Any]:
+    return [consumer.receive(5000) for _ in range(count)]
+
+
+def test_all_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    partition(pulsar_broker, pulsar_topic, 4)
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    assert consumer.topic() == pulsar_topic
+    values = publish(pulsar_client, pulsar_topic, 40)
+    messages = receive(consumer, 40)
+    assert sorted(m.data() for m in messages) == sorted(values)
+    assert {m.topic_name() for m in messages} <= {f"{pulsar_topic}-partition-{i}" for i in range(4)}
+    assert all(m.message_id().partition == int(m.topic_name()[-1]) for m in messages)
+    for number, message in enumerate(messages):
+        if number % 3 == 0:
+            consumer.acknowledge(message)
+        elif number % 3 == 1:
+            consumer.acknowledge(message.message_id())
+        else:
+            consumer.acknowledge(MessageId.deserialize(message.message_id().serialize()))
+    consumer.close()
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    with pytest.raises(Timeout):
+        consumer.receive(100)
+    consumer.seek(MessageId.earliest)
+    again = receive(consumer, 40)
+    assert sorted(m.data() for m in again) == sorted(values)
+    with pytest.raises(OperationNotSupported, match="get_last_message_ids"):
+        consumer.get_last_message_id()
+    assert len(consumer.get_last_message_ids()) == 4
+    of_first = [m for m in again if m.message_id().partition == 0]
+    if len(of_first) > 1:
+        consumer.seek(of_first[0].message_id())
+        assert consumer.receive(5000).data() == of_first[1].data()
+    with pytest.raises(OperationNotSupported, match="does not tell"):
+        consumer.seek(MessageId(-1, 5, 5))
+    consumer.unsubscribe()
+
+
+def test_cumulative_within_each_partition(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    partition(pulsar_broker, pulsar_topic, 2)
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.Failover)
+    publish(pulsar_client, pulsar_topic, 20)
+    messages = receive(consumer, 20)
+    last = {message.topic_name(): message for message in messages}
+    for message in last.values():
+        consumer.acknowledge_cumulative(message)
+    consumer.close()
+    again = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.Failover)
+    with pytest.raises(Timeout):
+        again.receive(200)
+
+
+def test_the_queue_is_shared_out(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    partition(pulsar_broker, pulsar_topic, 3)
+    consumer = pulsar_client.subscribe(
+        pulsar_topic, "s", receiver_queue_size=100, max_total_receiver_queue_size_across_partitions=60
+    )
+    handles = consumer._consumer.group.handles.values()
+    assert [handle.consumer.flow.queue_size for handle in handles] == [20, 20, 20]
+
+
+def test_new_partitions_are_read_from_their_beginning(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition(pulsar_broker, pulsar_topic, 1)
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    admin(pulsar_broker.admin_url, "POST", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    values = publish(pulsar_client, pulsar_topic, 30)
+    pulsar_client.runtime.call(consumer._consumer.group.refresh())
+    assert sorted(m.data() for m in receive(consumer, 30)) == sorted(values)
+    assert len(consumer._consumer.group.handles) == 3
+    assert multi_consumer.logger.name == "geminga"
+
+
+def test_a_list_of_topics(pulsar_client: Any, pulsar_topic: str) -> None:
+    topics = [f"{pulsar_topic}-{letter}" for letter in "abc"]
+    consumer = pulsar_client.subscribe(topics, "s")
+    assert consumer.topic() == ", ".join(topics)
+    values = [value for topic in topics for value in publish(pulsar_client, topic, 5)]
+    messages = receive(consumer, 15)
+    assert sorted(m.data() for m in messages) == sorted(values)
+    for message in messages:
+        consumer.acknowledge(message)
+    foreign = pulsar_client.subscribe(f"{pulsar_topic}-d", "s")
+    publish(pulsar_client, f"{pulsar_topic}-d", 1)
+    stranger = foreign.receive(5000)
+    with pytest.raises(OperationNotSupported):
+        consumer.seek(stranger.message_id())
+
+
+def test_one_topic_that_cannot_be_opened_opens_none(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    with pytest.raises(TopicNotFound):
+        pulsar_client.subscribe([pulsar_topic, "public/no-such-namespace/x"], "s")
+    # Nothing of the first attempt is left: an exclusive consumer fits in.
+    pulsar_client.subscribe(pulsar_topic, "s").close()
+
+
+def test_patterns(pulsar_broker: Any, pulsar_client: Any) -> None:
+    prefix = f"p{uuid.uuid4().hex[:8]}"
+    plain, other = f"{prefix}-plain", f"other-{prefix}"
+    partitioned = f"persistent://public/default/{prefix}-parts"
+    partition(pulsar_broker, partitioned, 2)
+    publish(pulsar_client, plain, 1)
+    publish(pulsar_client, other, 1)
+    consumer = pulsar_client.subscribe(
+        re.compile(f"persistent://public/default/{prefix}-.*"), "s", initial_position=EARLIEST,
+        pattern_auto_discovery_period=0.1,
+    )  # fmt: skip
+    values = publish(pulsar_client, partitioned, 10)
+    assert sorted(m.data() for m in receive(consumer, 11)) == sorted([*values, f"-plain{0}".encode()])
+    late = publish(pulsar_client, f"{prefix}-late", 3)
+    assert [m.data() for m in receive(consumer, 3)] == late
+    with pytest.raises(Timeout):
+        consumer.receive(100)
+    group = consumer._consumer.group
+    admin(pulsar_broker.admin_url, "DELETE", f"persistent/public/default/{prefix}-late?force=true")
+    eventually(lambda: len(group.handles) == 3)
+    consumer.close()
+
+
+def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
+    prefix = f"q{uuid.uuid4().hex[:8]}"
+    consumer = pulsar_client.subscribe(re.compile(f"{prefix}.*"), "s", pattern_auto_discovery_period=0.1)
+    assert not consumer.is_connected()
+    values = publish(pulsar_client, f"{prefix}x", 2)
+    assert [m.data() for m in receive(consumer, 2)] == values
+
+
+@pytest.mark.parametrize(
+    ("pattern", "namespace", "matching", "not_matching"),
+    [
+        ("persistent://public/default/a.*", "public/default", "a1", "b1"),
+        ("public/default/a[0-9]", "public/default", "a1", "a12"),
+        ("a.*", "public/default", "abc", "ba"),
+        ("acme/web/.*", "acme/web", "anything", ""),
+    ],
+)
+def test_pattern_texts(pattern: str, namespace: str, matching: str, not_matching: str) -> None:
+    parsed = TopicPattern.parse(re.compile(pattern))
+    assert parsed.namespace == namespace
+    assert parsed.matches(TopicName.parse(f"{namespace}/{matching}"))
+    assert parsed.matches(TopicName.parse(f"{namespace}/{matching}-partition-3"))
+    if not_matching:
+        assert not parsed.matches(TopicName.parse(f"{namespace}/{not_matching}"))
+
+
+@pytest.mark.parametrize("pattern", ["public/default", "pub.*lic/(x|y)/a", "public/*/a"])
+def test_patterns_need_one_namespace(pattern: str) -> None:
+    with pytest.raises(InvalidTopicName):
+        TopicPattern.parse(re.compile(pattern))

@@ -1,0 +1,184 @@
+"""Readers of both shells against the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import geminga.asyncio
+from geminga import MessageId
+from geminga.client.admin import admin
+from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration, Timeout
+
+
+def publish(client: Any, topic: str, count: int, *, batched: bool = True, start: int = 0) -> list[bytes]:
+    values = [b"%d" % number for number in range(start, start + count)]
+    with client.create_producer(topic, batching_enabled=batched) as producer:
+        for value in values:
+            producer.send_async(value, None)
+        producer.flush()
+    return values
+
+
+def read_all(reader: Any) -> list[bytes]:
+    values = []
+    while reader.has_message_available():
+        values.append(reader.read_next(5000).data())
+    return values
+
+
+def subscriptions(broker: Any, topic: str) -> list[str]:
+    return list(admin(broker.admin_url, "GET", topic.replace("://", "/") + "/subscriptions"))
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_from_the_beginning_to_the_end(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+    values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
+    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
+        assert reader.topic() == pulsar_topic
+        assert reader.is_connected()
+        assert read_all(reader) == values
+        with pytest.raises(Timeout):
+            reader.read_next(50)
+        publish(pulsar_client, pulsar_topic, 2, start=50)
+        assert read_all(reader) == [b"50", b"51"]
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("inclusive", [True, False])
+@pytest.mark.parametrize("position", [0, 7, 19])
+def test_from_a_message(
+    pulsar_client: Any, pulsar_topic: str, batched: bool, inclusive: bool, position: int
+) -> None:
+    values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
+    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
+        ids = [reader.read_next(5000).message_id() for _ in values]
+    start = MessageId.deserialize(ids[position].serialize())
+    reader = pulsar_client.create_reader(pulsar_topic, start, start_message_id_inclusive=inclusive)
+    assert read_all(reader) == values[position if inclusive else position + 1 :]
+    reader.seek(ids[3])
+    assert reader.read_next(5000).data() == (b"3" if inclusive else b"4")
+    reader.close()
+
+
+def test_from_the_end(pulsar_client: Any, pulsar_topic: str) -> None:
+    publish(pulsar_client, pulsar_topic, 5)
+    latest = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
+    inclusive = pulsar_client.create_reader(pulsar_topic, MessageId.latest, start_message_id_inclusive=True)
+    assert not latest.has_message_available()
+    assert inclusive.has_message_available()
+    assert inclusive.read_next(5000).data() == b"4"
+    publish(pulsar_client, pulsar_topic, 1, start=9)
+    assert latest.has_message_available()
+    assert latest.read_next(5000).data() == b"9"
+    assert not latest.has_message_available()
+
+
+def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
+    for start in (MessageId.earliest, MessageId.latest):
+        for inclusive in (False, True):
+            reader = pulsar_client.create_reader(pulsar_topic, start, start_message_id_inclusive=inclusive)
+            assert not reader.has_message_available()
+            assert reader.get_last_message_id().entry_id == -1
+            reader.close()
+
+
+def test_seek_by_time(pulsar_client: Any, pulsar_topic: str) -> None:
+    publish(pulsar_client, pulsar_topic, 3)
+    time.sleep(0.03)
+    moment = int(time.time() * 1000)
+    publish(pulsar_client, pulsar_topic, 3, start=3)
+    reader = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
+    reader.seek(moment)
+    assert read_all(reader) == [b"3", b"4", b"5"]
+    reader.seek(0)
+    assert len(read_all(reader)) == 6
+    reader.seek(MessageId.earliest)
+    assert len(read_all(reader)) == 6
+    reader.seek(MessageId.latest)
+    assert read_all(reader) == []
+
+
+def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    publish(pulsar_client, pulsar_topic, 5)
+    reader = pulsar_client.create_reader(
+        pulsar_topic, MessageId.earliest, reader_name="me", subscription_role_prefix="role"
+    )
+    (name,) = subscriptions(pulsar_broker, pulsar_topic)
+    assert name.startswith("role-reader-")
+    reader.read_next(5000)
+    reader.close()
+    assert subscriptions(pulsar_broker, pulsar_topic) == []
+    with pytest.raises(AlreadyClosed):
+        reader.read_next()
+    assert list(reader) == []
+
+
+def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_topic: str) -> None:
+    values = publish(pulsar_client, pulsar_topic, 30) + publish(
+        pulsar_client, pulsar_topic, 30, batched=False, start=30
+    )
+    reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=10)
+    seen = []
+    for number in range(60):
+        seen.append(reader.read_next(10_000).data())
+        if number in (7, 40):
+            for connection in pulsar_client.core.pool.connections:
+                pulsar_client.runtime.loop.call_soon_threadsafe(
+                    connection.abort, ConnectError("cut by the test")
+                )
+    assert seen == values
+
+
+def test_partitioned_topics(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        for number in range(30):
+            producer.send(b"%d" % number, partition_key=str(number))
+    reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest)
+    assert sorted(read_all(reader), key=int) == [b"%d" % number for number in range(30)]
+    with pytest.raises(InvalidConfiguration, match="earliest or latest"):
+        pulsar_client.create_reader(pulsar_topic, MessageId(-1, 3, 4))
+
+
+def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
+    publish(pulsar_client, pulsar_topic, 3)
+    seen: list[bytes] = []
+    done = threading.Event()
+
+    def listen(reader: Any, message: Any) -> None:
+        seen.append(message.data())
+        if len(seen) == 3:
+            done.set()
+
+    reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest, reader_listener=listen)
+    assert done.wait(5)
+    with pytest.raises(InvalidConfiguration, match="reader_listener"):
+        reader.read_next(10)
+    reader.close()
+    assert seen == [b"0", b"1", b"2"]
+
+
+def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    values = publish(pulsar_client, pulsar_topic, 10)
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            async with await client.create_reader(pulsar_topic, MessageId.earliest) as reader:
+                seen = []
+                async for message in reader:
+                    seen.append(message.data())
+                    if not await reader.has_message_available():
+                        break
+                assert seen == values
+                await reader.seek(message.message_id())
+                with pytest.raises(Timeout):
+                    await reader.read_next(100)
+            with pytest.raises(AlreadyClosed):
+                await reader.read_next()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
