@@ -5,7 +5,10 @@ The names are those of ``pulsar.schema``: `BytesSchema`, `StringSchema`, `JsonSc
 are additions; Java's schemas of the same names read what they write.
 """
 
-from geminga.schema.avro import AvroSchema
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from geminga.schema.definition import (
     Array,
     Boolean,
@@ -30,7 +33,6 @@ from geminga.schema.primitives import (
     Int32Schema,
     Int64Schema,
 )
-from geminga.schema.protobuf import ProtobufNativeSchema
 from geminga.schema.schema import (
     BytesSchema,
     JsonSchema,
@@ -39,6 +41,10 @@ from geminga.schema.schema import (
     SchemaType,
     StringSchema,
 )
+
+if TYPE_CHECKING:
+    from geminga.schema.avro import AvroSchema
+    from geminga.schema.protobuf import ProtobufNativeSchema
 
 __all__ = [
     "Array",
@@ -70,3 +76,16 @@ __all__ = [
     "String",
     "StringSchema",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The schemas whose modules import much are loaded when they are first used."""
+    if name == "AvroSchema":
+        from geminga.schema.avro import AvroSchema
+
+        return AvroSchema
+    if name == "ProtobufNativeSchema":
+        from geminga.schema.protobuf import ProtobufNativeSchema
+
+        return ProtobufNativeSchema
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
