@@ -419,9 +419,10 @@ class Recovery:
     def _write_tail_again(self, synced: int) -> None:
         """Write and sync again what lies behind the mark.
 
-        After a failed sync the system may show bytes that never reached the disk; from here on they count
-        as written, so they must be.
+        After a failed sync the system may show bytes, and names in the folder, that never reached the disk;
+        from here on they count as written, so they must be.
         """
+        self._filesystem.sync_folder(self._folder)
         end = self._result.position
         first_file, last_file = synced >> OFFSET_BITS, end >> OFFSET_BITS
         for number in range(max(first_file, 1), last_file + 1):

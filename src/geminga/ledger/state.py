@@ -58,6 +58,7 @@ class StoreState:
         self.dropped_files: set[int] = set()
         self.unsaved_records = 0
         self._uncataloged: dict[str, list[int]] = {}
+        self._dying: dict[int, LedgerState] = {}
         self._deleted: set[int] = set()
         self._deleted_frozen: set[int] = set()
         self._changed: list[LedgerState] = []
@@ -125,26 +126,29 @@ class StoreState:
         return infos
 
     def delete_ledger(self, ledger_id: int) -> bool:
-        """Forget a ledger; False when there is none."""
+        """Forget a ledger; False when there is none.
+
+        Its places are kept until the deletion is on disk: a checkpoint in between still covers them.
+        """
         try:
             ledger = self.ledger(ledger_id)
         except LedgerNotFound:
             return False
-        self._remove(ledger)
-        return True
-
-    def _remove(self, ledger: LedgerState) -> None:
-        ledger_id = ledger.ledger_id
-        self.index.forget(ledger)
-        if len(ledger.tail):
-            self._dropped.append(ledger.tail)
-        del self.ledgers[ledger_id]
+        self._dying[ledger_id] = self.ledgers.pop(ledger_id)
         uncataloged = self._uncataloged.get(ledger.owner)
         if uncataloged is not None and ledger_id in uncataloged:
             uncataloged.remove(ledger_id)
             if not uncataloged:
                 del self._uncataloged[ledger.owner]
         self._deleted.add(ledger_id)
+        return True
+
+    def _settle_deletion(self, ledger_id: int) -> None:
+        ledger = self._dying.pop(ledger_id, None)
+        if ledger is not None:
+            self.index.forget(ledger)
+            if len(ledger.tail):
+                self._dropped.append(ledger.tail)
 
     # --- what reached the disk ---
     def settle(self, group: Group) -> tuple[dict[int, int], int]:
@@ -159,7 +163,7 @@ class StoreState:
 
     def _settle_run(self, ledger_id: int, group: Group) -> None:
         """All records are entries of one ledger."""
-        ledger = self.ledgers.get(ledger_id)
+        ledger = self.ledgers.get(ledger_id) or self._dying.get(ledger_id)
         if ledger is None:
             return
         tail = ledger.tail
@@ -186,7 +190,7 @@ class StoreState:
             group.kinds, group.firsts, group.seconds, group.positions, group.sizes, group.crcs, strict=True
         ):
             if kind == ENTRY:
-                ledger = ledgers.get(first)
+                ledger = ledgers.get(first) or self._dying.get(first)
                 if ledger is None:
                     continue
                 tail = ledger.tail
@@ -204,6 +208,8 @@ class StoreState:
                     self._changed.append(ledger)
             elif kind == CREATE:
                 self._mark_changed(first)
+            elif kind == DELETE_LEDGER:
+                self._settle_deletion(first)
             elif kind == MOVED and self.exists(first):
                 self.index.moved.setdefault(first, {})[second] = position
                 moved_bytes += size
@@ -211,7 +217,7 @@ class StoreState:
         return counts, live_bytes
 
     def _mark_changed(self, ledger_id: int) -> None:
-        ledger = self.ledgers.get(ledger_id)
+        ledger = self.ledgers.get(ledger_id) or self._dying.get(ledger_id)
         if ledger is not None and not ledger.changed:
             ledger.changed = True
             self._changed.append(ledger)
@@ -237,6 +243,7 @@ class StoreState:
         elif kind == DELETE_LEDGER:
             self._orphans.pop(first, None)
             self.delete_ledger(first)
+            self._settle_deletion(first)
             self._deleted.add(first)
         elif kind == MANIFEST:
             self.files = set(unpack_numbers("Q", payload))
@@ -303,7 +310,8 @@ class StoreState:
         """Set apart what was settled up to here, and give all that the checkpoint must write."""
         changes: list[LedgerChange] = []
         for ledger in self._changed:
-            if self.ledgers.get(ledger.ledger_id) is ledger and ledger.changed:
+            lives = ledger.ledger_id in self.ledgers or ledger.ledger_id in self._dying
+            if lives and ledger.changed:
                 changes.append(ledger.freeze())
         self._changed = []
         self.index.moved_frozen, self.index.moved = self.index.moved, {}
@@ -332,7 +340,7 @@ class StoreState:
         self.keys.thaw()
         self._deleted_frozen = set()
         for change in snapshot.ledgers:
-            ledger = self.ledgers.get(change.ledger_id)
+            ledger = self.ledgers.get(change.ledger_id) or self._dying.get(change.ledger_id)
             if ledger is not None:
                 ledger.frozen = None
             siblings = self._uncataloged.get(change.owner)

@@ -529,4 +529,3 @@ class FileStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-

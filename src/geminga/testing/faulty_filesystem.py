@@ -170,9 +170,18 @@ class FaultyFileSystem:
     """One life on a `SimulatedDisk`; see the module's docstring.
 
     ``operations`` counts what was done; ``history`` names it, for choosing where to put faults.
+    ``interrupts_only_writes``: planned EINTR errors that fall on another operation are left out (Python's
+    own calls retry those).
     """
 
-    def __init__(self, disk: SimulatedDisk, plan: Plan | None = None, *, process: str = "1") -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        plan: Plan | None = None,
+        *,
+        process: str = "1",
+        interrupts_only_writes: bool = False,
+    ) -> None:
         self.disk = disk
         self.plan = plan or Plan()
         self.operations = 0
@@ -180,6 +189,7 @@ class FaultyFileSystem:
         self.is_dead = False
         self.last_write_bytes = 0
         self._process = process
+        self._interrupts_only_writes = interrupts_only_writes
 
     def step(self, what: str, path: str) -> int:
         """Count an operation; raise what the plan has for it."""
@@ -193,6 +203,8 @@ class FaultyFileSystem:
         code = self.plan.errors.get(number)
         if code is not None:
             if code == errno.EINTR:
+                if self._interrupts_only_writes and what != "write":
+                    return number
                 raise InterruptedError(code, "interrupted")
             raise OSError(code, os.strerror(code), path)
         return number

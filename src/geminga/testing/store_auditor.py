@@ -158,19 +158,19 @@ class StoreAuditor:
     def check_restarted(self, store: EntryStore) -> None:
         """A reopened store shows a beginning of the writes with all receipted ones; the rest never was."""
         found = observe(store, self._owners)
-        longest: Contents | None = None
-        for _, expected in self.expected():
-            longest = longest or expected
+        differences = []
+        for number, expected in self.expected():
             if found == expected:
                 self._base = found
                 self.operations = []
                 self.receipted = 0
                 self.failed = []
                 return
-        assert longest is not None
+            differences.append((number, _difference(found, expected)))
+        number, nearest = min(differences, key=lambda item: len(item[1]))
         raise AssertionError(
-            f"the store shows no allowed state ({len(self.operations)} writes, {self.receipted} receipted): "
-            + _difference(found, longest)
+            f"the store shows no allowed state ({len(self.operations)} writes, {self.receipted} receipted); "
+            f"nearest is that after {number} writes: {nearest[:2000]}"
         )
 
 
@@ -180,5 +180,15 @@ def _difference(found: Contents, expected: Contents) -> str:
         left, right = getattr(found, name), getattr(expected, name)
         for key in sorted({*left, *right}, key=str):
             if left.get(key) != right.get(key):
-                lines.append(f"{name}[{key!r}]: found {left.get(key)!r}, expected {right.get(key)!r}")
-    return "; ".join(lines)[:2000]
+                lines.append(
+                    f"{name}[{key!r}]: found {_short(left.get(key))}, expected {_short(right.get(key))}"
+                )
+    return "; ".join(lines)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bytes):
+        return f"{value[:12]!r}({len(value)})"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_short, value))}]"
+    return repr(value)

@@ -1,0 +1,244 @@
+"""The durable store when the disk returns errors, and what only this store does.
+
+The common behaviour is in test_contract, power losses are in test_recovery.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import random
+
+import pytest
+from geminga.errors import StoreError, StoreStopped
+from geminga.ledger.api import Done
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from geminga.testing.store_auditor import StoreAuditor
+
+FOLDER = "/data/store"
+
+
+def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None = None) -> FileStore:
+    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk, plan), threads=False)
+
+
+def write_until_stopped(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> bool:
+    """Whether the store stopped on the way."""
+    try:
+        ledgers: list[int] = []
+        for number in range(rounds):
+            ledgers.append(auditor.create_ledger(store, f"topic-{number % 2}"))
+            for entry in range(3):
+                auditor.append(store, ledgers[(number + entry) % len(ledgers)], bytes([number]) * 150)
+            auditor.merge(store, f"cursor-{number % 2}", b"delta %d" % number)
+            store.poll()
+            if number % 3 == 2:
+                auditor.delete_ledgers(store, [ledgers.pop(0), ledgers.pop(0)])
+                auditor.put(store, f"cursor-{number % 2}", b"base %d" % number)
+            store.poll()
+    except StoreStopped:
+        return True
+    return store.failure is not None
+
+
+def history_of(settings: StoreSettings) -> list[tuple[str, str]]:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    store = FileStore.open(FOLDER, settings=settings, filesystem=filesystem, threads=False)
+    write_until_stopped(StoreAuditor(), store)
+    store.close()
+    return filesystem.history
+
+
+def nothing(error: StoreError | None) -> None:
+    pass
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("then", ["process dies", "power goes"])
+def test_error_at_every_operation(small_settings: StoreSettings, code: int, then: str) -> None:
+    """I6: nothing is receipted after the error; reopened, everything that was receipted is there."""
+    stopped = 0
+    for number, (kind, path) in enumerate(history_of(small_settings), 1):
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        try:
+            store = open_store(disk, small_settings, Plan(errors={number: code}))
+        except OSError:
+            pass  # an error while opening is the caller's to see
+        else:
+            if write_until_stopped(auditor, store):
+                stopped += 1
+                check_stopped(store, kind)
+            store.close()
+        disk = disk.kill() if then == "process dies" else disk.crash(Fate("none", "none"))
+        store = open_store(disk, small_settings)
+        assert store.damage == [], (number, kind, path)
+        auditor.check_restarted(store)
+        assert not write_until_stopped(auditor, store)
+        disk = disk.crash(Fate("none", "none"))  # and what was reopened is on the disk, not only in its cache
+        store = open_store(disk, small_settings)
+        assert store.damage == []
+        auditor.check_restarted(store)
+        store.close()
+    assert stopped > 20
+
+
+def check_stopped(store: FileStore, kind: str) -> None:
+    assert isinstance(store.failure, StoreStopped)
+    assert "open the store again" in str(store.failure)
+    calls = [
+        lambda: store.create_ledger("a"),
+        lambda: store.append(0, b"", nothing),
+        lambda: store.put("k", b""),
+        lambda: store.merge("k", b""),
+        lambda: store.delete("k"),
+        lambda: store.delete_ledgers([0]),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError):
+            call()
+    for owner in ("topic-0", "topic-1"):
+        for info in store.ledgers(owner):
+            if info.entries:
+                assert store.read(info.ledger_id, 0, entries_max=9, bytes_max=999)
+
+
+def test_failed_sync_that_then_succeeds_is_not_believed(small_settings: StoreSettings) -> None:
+    """The pages of a failed sync count as clean: only writing them again makes them durable."""
+    history = history_of(small_settings)
+    for number, (kind, path) in enumerate(history, 1):
+        if kind != "sync" or "log-" not in path:
+            continue
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        try:
+            store = open_store(disk, small_settings, Plan(errors={number: errno.EIO}))
+        except OSError:
+            continue
+        write_until_stopped(auditor, store)  # the last sync belongs to closing
+        store.close()
+        store = open_store(disk.kill(), small_settings)
+        auditor.check_restarted(store)
+        store.close()
+        store = open_store(disk.crash(Fate("none", "none")), small_settings)
+        assert store.damage == []
+        auditor.check_restarted(store)
+        store.close()
+
+
+def test_interrupted_and_short_writes_are_finished(small_settings: StoreSettings) -> None:
+    chance = random.Random(3)
+    numbers = range(1, 4000)
+    plan = Plan(
+        errors={n: errno.EINTR for n in numbers if chance.random() < 0.2},
+        short_writes={n: chance.randrange(1, 200) for n in numbers},
+    )
+    disk, auditor = SimulatedDisk(), StoreAuditor()
+    filesystem = FaultyFileSystem(disk, plan, interrupts_only_writes=True)
+    store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
+    assert not write_until_stopped(auditor, store)
+    auditor.check_running(store)
+    store.close()
+    assert auditor.receipted == len(auditor.operations)
+    store = open_store(disk.crash(Fate("none", "none")), small_settings)
+    assert store.damage == []
+    auditor.check_restarted(store)
+
+
+def test_pending_writes_all_hear_of_the_failure_in_order(small_settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
+    heard: list[tuple[str, StoreError | None]] = []
+
+    def done(name: str) -> Done:
+        return lambda error: heard.append((name, error))
+
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"good", done("good"))
+    store.poll()
+    filesystem.plan.errors[filesystem.operations + 1] = errno.ENOSPC
+    filesystem.plan.errors[filesystem.operations + 2] = errno.ENOSPC
+    store.append(ledger, b"bad", done("bad"))
+    store.put("k", b"v", done("put"))
+    store.delete_ledgers([ledger], done("delete"))
+    store.poll()
+    assert [name for name, _ in heard] == ["good", "bad", "put", "delete"]
+    assert heard[0][1] is None
+    assert all(isinstance(error, StoreStopped) for _, error in heard[1:])
+    assert "No space left" in str(heard[1][1])
+    store.close()
+
+
+def test_congested_above_the_limit(small_settings: StoreSettings) -> None:
+    settings = dataclasses.replace(small_settings, pending_bytes_max=4096)
+    store = open_store(SimulatedDisk(), settings)
+    ledger = store.create_ledger("a")
+    store.append(ledger, bytes(4000), nothing)
+    assert not store.congested
+    store.append(ledger, bytes(4000), nothing)
+    assert store.congested
+    assert store.stats().pending_writes == 3
+    store.poll()
+    assert not store.congested
+    store.close()
+
+
+def test_deleted_ledgers_give_their_space_back(small_settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, small_settings)
+    kept = store.create_ledger("kept")
+    for number in range(100):
+        ledger = store.create_ledger("short-lived")
+        for _ in range(5):
+            store.append(ledger, bytes([number]) * 300, nothing)
+        store.merge("cursor", b"%d" % number)
+        if number % 20 == 0:
+            store.append(kept, b"kept %d" % number, nothing)
+        store.delete_ledgers([ledger])
+        store.poll()
+    store.checkpoint()
+    store.checkpoint()
+    assert store.stats().disk_bytes < 16 * 1024
+    assert sum(len(inode.visible) for path, inode in disk.names.items() if "log-" in path) < 20 * 1024
+    assert store.read(kept, 0, entries_max=9, bytes_max=999) == [b"kept %d" % n for n in range(0, 100, 20)]
+    store.close()
+
+
+def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> None:
+    store = open_store(SimulatedDisk(), small_settings)
+    ledgers = [store.create_ledger(f"topic-{number}") for number in range(300)]
+    for number, ledger in enumerate(ledgers):
+        store.append(ledger, b"entry", nothing)
+        store.put(f"key-{number}", b"value")
+    store.poll()
+    busy = store.create_ledger("busy")
+    for _ in range(4):
+        store.append(busy, bytes(600), nothing)  # pushes the others out of the cache of recent entries
+        store.checkpoint()
+    assert len(store._state.ledgers) < 10
+    assert store._state.keys.unsaved == 0
+    assert store.read(ledgers[7], 0, entries_max=1, bytes_max=10) == [b"entry"]
+    assert store.append(ledgers[7], b"more", nothing) == 1
+    assert [info.entries for info in store.ledgers("topic-7")] == [2]
+    store.close()
+
+
+def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    seen: set[int] = set()
+    for _ in range(5):
+        store = open_store(disk, small_settings)
+        ledger = store.create_ledger("a")
+        assert ledger not in seen
+        assert ledger > max(seen, default=-1)
+        seen.add(ledger)
+        store.delete_ledgers([ledger])
+        store.close()
+        disk.databases.clear()
+
+
+def test_power_loss_carries_through(small_settings: StoreSettings) -> None:
+    """No handler of errors in the store may take a power loss for an error and go on."""
+    with pytest.raises(PowerLoss):
+        open_store(SimulatedDisk(), small_settings, Plan(crash_at=2))
