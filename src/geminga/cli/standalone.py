@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -71,6 +72,7 @@ def command(
         auto_create_topics=auto_create_topics,
         max_message_size=max_message_size,
         deduplication=deduplication,
-        **({} if retention_minutes is None else {"retention_minutes": retention_minutes}),
     )
+    if retention_minutes is not None:
+        settings = replace(settings, retention_minutes=retention_minutes)
     raise click.exceptions.Exit(run(settings))

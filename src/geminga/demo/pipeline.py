@@ -31,7 +31,8 @@ weeks; the state (one row a day, origin and carrier) is small enough to wait for
 CLOSING_PROPERTY = "closing"
 """An event that carries this property moves the watermark past the year; it is in no result."""
 
-Progress = Callable[[str, int], None]
+Progress = Callable[[int], None]
+"""Called with the rows done so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +152,13 @@ def run_query(
     lake: Lake,
     dimensions: dict[str, DataFrame],
     *,
-    progress: Progress,
+    progress: Progress | None = None,
+    rows_before: int = 0,
     stop_after_rows: int | None = None,
 ) -> RunReport:
     """Run one query over what the topic holds now; with ``stop_after_rows``, break it off in between.
 
-    A broken-off run is stopped while it works on a batch: what that batch had written is put right by
+    ``progress`` counts from ``rows_before``. A broken-off run is stopped while it works on a batch: what that batch had written is put right by
     the next run from the same checkpoint.
     """
     stream = spark.readStream.format("pulsar").options(**source).load()
@@ -175,7 +177,7 @@ def run_query(
     started = time.perf_counter()
     running = writer.start()
     try:
-        _watch(running, report, progress, stop_after_rows)
+        _watch(running, report, lambda done: progress and progress(rows_before + done), stop_after_rows)
     finally:
         if running.isActive:
             running.stop()
@@ -186,7 +188,9 @@ def run_query(
     return report
 
 
-def _watch(running: Any, report: RunReport, progress: Progress, stop_after_rows: int | None) -> None:
+def _watch(
+    running: Any, report: RunReport, progress: Callable[[int], object], stop_after_rows: int | None
+) -> None:
     """Follow a query's batches until it ends or has done enough."""
     seen: set[int] = set()
     ended = False
@@ -200,7 +204,7 @@ def _watch(running: Any, report: RunReport, progress: Progress, stop_after_rows:
             report.batches += 1 if batch["numInputRows"] else 0
             report.dropped_late += sum(o.get("numRowsDroppedByWatermark", 0) for o in batch["stateOperators"])
             report.last_batch_ids.append(batch["batchId"])
-            progress(report.query, report.rows)
+            progress(report.rows)
         if stop_after_rows is not None and report.rows >= stop_after_rows:
             return
 

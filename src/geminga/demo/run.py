@@ -209,21 +209,19 @@ def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Co
             with console.progress(f"query {query!r}, first half", total) as progress:
                 first = pipeline.run_query(
                     spark, query, source, lake, dimensions,
-                    progress=lambda _q, done, show=progress: show(done), stop_after_rows=total // 2,
+                    progress=progress, stop_after_rows=total // 2,
                 )  # fmt: skip
             console.line(f"{query!r} broken off after {first.rows:,} rows in {first.batches} batches")
             with console.progress(f"query {query!r}, on from its checkpoint", total) as progress:
                 second = pipeline.run_query(
                     spark, query, source, lake, dimensions,
-                    progress=lambda _q, done, show=progress, base=first.rows: show(base + done),
+                    progress=progress, rows_before=first.rows,
                 )  # fmt: skip
             runs += [first, second]
         last = table.column("event_time")[-1].as_py().astimezone(UTC)
         publish_closing(client, last)
         for query in pipeline.QUERIES:
-            runs.append(
-                pipeline.run_query(spark, query, source, lake, dimensions, progress=lambda _q, _d: None)
-            )
+            runs.append(pipeline.run_query(spark, query, source, lake, dimensions))
         console.step("Counting and summing what lies in the lake")
         return lake, runs, pipeline.sums(spark, lake), pipeline.highlights(spark, lake)
     finally:
