@@ -209,9 +209,6 @@ def test_wrong_reader_arguments(client):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda c: c.create_producer("t", encryption_key="k"),
-        lambda c: c.create_producer("t", crypto_key_reader=geminga.CryptoKeyReader("a", "b")),
-        lambda c: c.subscribe("t", "s", crypto_key_reader=geminga.CryptoKeyReader("a", "b")),
         lambda c: c.create_table_view("non-persistent://public/default/t"),
     ],
 )

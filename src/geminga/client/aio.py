@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from geminga.client import arguments
 from geminga.client.authentication import Authentication
 from geminga.client.core import ClientCore
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
     CompressionType,
@@ -145,7 +145,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[..., int] | None = None,
         *,
@@ -156,6 +156,8 @@ class Client:
         blocked_after_ms: int = 1000,
         partitions_refresh_seconds: float = 60.0,
         interceptors: Sequence[Any] = (),
+        encryption_keys: Sequence[str] = (),
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
     ) -> AsyncProducer:
         """A producer on ``topic``; the arguments are those of `geminga.Client.create_producer`."""
         from geminga.client.producer import create_producer
@@ -182,7 +184,9 @@ class Client:
             properties=properties,
             batching_type=batching_type,
             encryption_key=encryption_key,
+            encryption_keys=encryption_keys,
             crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             access_mode=access_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -211,7 +215,7 @@ class Client:
         is_read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -286,7 +290,7 @@ class Client:
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> AsyncReader:

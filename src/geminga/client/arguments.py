@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from geminga.client import crypto
 from geminga.client.authentication import Authentication
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
     CompressionType,
@@ -161,7 +162,9 @@ def producer_settings(
     properties: Mapping[str, str] | None,
     batching_type: BatchingType,
     encryption_key: str | None,
-    crypto_key_reader: CryptoKeyReader | None,
+    encryption_keys: Sequence[str],
+    crypto_key_reader: KeyReader | None,
+    crypto_failure_action: ProducerCryptoFailureAction,
     access_mode: ProducerAccessMode,
     message_router: Callable[..., int] | None,
     hashing_scheme: HashingScheme,
@@ -187,11 +190,6 @@ def producer_settings(
         )
     check_int("blocked_after_ms", blocked_after_ms, 0)
     check_type("properties", properties, Mapping, optional=True)
-    check_type("crypto_key_reader", crypto_key_reader, CryptoKeyReader, optional=True)
-    if encryption_key:
-        raise not_supported("encryption_key", encryption_key)
-    if crypto_key_reader is not None:
-        raise not_supported("crypto_key_reader", crypto_key_reader)
     if message_router is not None:
         message_routing_mode = PartitionsRoutingMode.CustomPartition
     plain = type(schema) is BytesSchema
@@ -223,6 +221,7 @@ def producer_settings(
         partitions_refresh_seconds=partitions_refresh_seconds,
         blocked_after_seconds=blocked_after_ms / 1000,
         interceptors=tuple(interceptors),
+        encryptor=crypto.encryptor(encryption_key, encryption_keys, crypto_key_reader, crypto_failure_action),
     )
 
 
@@ -261,7 +260,7 @@ def consumer_settings(
     properties: Mapping[str, str] | None,
     pattern_auto_discovery_period: float,
     initial_position: InitialPosition,
-    crypto_key_reader: CryptoKeyReader | None,
+    crypto_key_reader: KeyReader | None,
     replicate_subscription_state_enabled: bool,
     max_pending_chunked_message: int,
     auto_ack_oldest_chunked_message_on_queue_full: bool,
@@ -282,9 +281,6 @@ def consumer_settings(
     """The settings of `subscribe`."""
     if message_listener is not None and not callable(message_listener):
         refuse("message_listener", message_listener, "a callable that takes (consumer, message), or None")
-    check_type("crypto_key_reader", crypto_key_reader, CryptoKeyReader, optional=True)
-    if crypto_key_reader is not None:
-        raise not_supported("crypto_key_reader", crypto_key_reader)
     for name, mapping in (("properties", properties), ("subscription_properties", subscription_properties)):
         check_type(name, mapping, Mapping, optional=True)
     return ConsumerSettings(
@@ -311,6 +307,7 @@ def consumer_settings(
         retry_enabled=retry_enabled,
         max_pending_chunked_message=max_pending_chunked_message,
         auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+        decryptor=crypto.decryptor(crypto_key_reader),
         crypto_failure_action=crypto_failure_action,
         message_listener=message_listener,
         batch_receive_policy=batch_receive_policy,
@@ -333,7 +330,7 @@ def reader_settings(
     reader_name: str | None,
     subscription_role_prefix: str | None,
     is_read_compacted: bool,
-    crypto_key_reader: CryptoKeyReader | None,
+    crypto_key_reader: KeyReader | None,
     start_message_id_inclusive: bool,
     crypto_failure_action: ConsumerCryptoFailureAction,
     subscription_name: str | None = None,
@@ -341,9 +338,6 @@ def reader_settings(
     """The settings of `create_reader`."""
     if reader_listener is not None and not callable(reader_listener):
         refuse("reader_listener", reader_listener, "a callable that takes (reader, message), or None")
-    check_type("crypto_key_reader", crypto_key_reader, CryptoKeyReader, optional=True)
-    if crypto_key_reader is not None:
-        raise not_supported("crypto_key_reader", crypto_key_reader)
     return ReaderSettings(
         schema=None if type(schema) is BytesSchema else schema,
         receiver_queue_size=receiver_queue_size,
@@ -353,5 +347,6 @@ def reader_settings(
         is_read_compacted=is_read_compacted,
         start_message_id_inclusive=start_message_id_inclusive,
         reader_listener=reader_listener,
+        decryptor=crypto.decryptor(crypto_key_reader),
         crypto_failure_action=crypto_failure_action,
     )

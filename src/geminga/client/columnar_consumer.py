@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 from geminga.config import check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
+from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import BATCH_DESERIALIZE_ERROR, CHECKSUM_MISMATCH, InvalidEntry
-from geminga.errors import CorruptPayload, InvalidConfiguration
+from geminga.errors import CorruptPayload, InvalidConfiguration, OperationNotSupported
 from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from geminga.client.consumer import AsyncConsumer
+    from geminga.client.async_consumer import AsyncConsumer
 
 logger = logging.getLogger("geminga")
 
@@ -43,9 +44,15 @@ async def collect_entries(
 ) -> list[ReceivedEntry]:
     """On the loop's thread: entries of about ``max_rows`` messages; waits for the first.
 
-    Raises `Timeout` when none comes within ``timeout_millis``, and what ends the consumer.
+    Raises `Timeout` when none comes within ``timeout_millis``, and what ends the consumer;
+    `OperationNotSupported` when messages that cannot be decrypted are to be delivered
+    (``ConsumerCryptoFailureAction.CONSUME``), which a table has no place for.
     """
     check_int("max_rows", max_rows, 1)
+    if consumer.settings.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
+        raise OperationNotSupported(
+            "a table cannot hold what is still encrypted: crypto_failure_action must be FAIL or DISCARD"
+        )
     consumer.check_receiving()
     consumer.group.receive_whole_entries()
     items = consumer.queue.items

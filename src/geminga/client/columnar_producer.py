@@ -160,6 +160,8 @@ class ColumnarProducer:
         self._publisher = publisher
         self._state = publisher.state
         self._settings = publisher.settings
+        encryptor = publisher.settings.encryptor
+        self._seal = None if encryptor is None else encryptor.seal
         self._changed = threading.Condition()
         self._in_flight_bytes = 0
         self._turn = 0
@@ -172,7 +174,8 @@ class ColumnarProducer:
         are ignored. Rows with a key go to the partition of its hash, the others step over blocked
         partitions a batch at a time. Rows of one partition keep their order. The rows of a batch share the
         sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
-        Raises `InvalidMessage` for columns that cannot be sent; rows before the bad piece may be sent.
+        Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` when they cannot be
+        encrypted; rows before the bad piece may be sent.
         """
         import pyarrow
 
@@ -220,6 +223,7 @@ class ColumnarProducer:
                     compression=compression,
                     uncompressed_size=batch.uncompressed_size,
                     message=_outer(batch.partition_key, batch.ordering_key),
+                    seal=self._seal,
                 )
                 yield operation, batch.partition if batch.keyed else -1
 
@@ -238,6 +242,7 @@ class ColumnarProducer:
                 compression=batch.compression,
                 uncompressed_size=batch.uncompressed_size,
                 message=_outer(batch.partition_key, batch.ordering_key),
+                seal=self._seal,
             )
             yield operation, batch.partition
 

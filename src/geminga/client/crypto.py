@@ -1,16 +1,139 @@
-"""End-to-end encryption arguments, under ``pulsar-client``'s names."""
+"""End-to-end encryption arguments, under ``pulsar-client``'s names (framing.md section 1.5).
+
+::
+
+    reader = CryptoKeyReader("public.pem", "private.pem")
+    producer = client.create_producer(topic, encryption_key="orders", crypto_key_reader=reader)
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader)
+
+Keys are RSA (every official client reads it) or EC (the Java client does).
+"""
 
 from __future__ import annotations
 
-from geminga.config import check_type
-from geminga.consumer.encryption_context import EncryptionContext, EncryptionKey
+import os
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["CryptoKeyReader", "EncryptionContext", "EncryptionKey"]
+from geminga.config import check_type, refuse
+from geminga.consumer.encryption_context import EncryptionContext, EncryptionKey
+from geminga.wire.encryption import EncryptionKeyInfo, PayloadDecryptor, PayloadEncryptor, ReadKey
+
+__all__ = [
+    "CryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "EncryptionKeyInfo",
+    "KeyReader",
+    "ProducerCryptoFailureAction",
+]
+
+
+class ProducerCryptoFailureAction(Enum):
+    """What a producer does as long as no data key can be made, for example for want of a public key.
+
+    ``FAIL``: creating it fails, nothing is sent; ``SEND``: it sends what it is given, not encrypted.
+    """
+
+    FAIL = 0
+    SEND = 1
+
+
+@runtime_checkable
+class KeyReader(Protocol):
+    """What can stand for a `CryptoKeyReader`: an object of yours that asks a key server.
+
+    Both methods are given the key's name and what travelled with it, and answer the PEM bytes, or an
+    `EncryptionKeyInfo` with what is to travel with it. What they raise becomes a `CryptoError`.
+    ``get_public_key`` is called on a thread of its own, when a producer is created and every 4 hours.
+    ``get_private_key`` is called on the client's I/O thread, once for each data key: it should be quick.
+    """
+
+    def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes: ...
+
+    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes: ...
 
 
 class CryptoKeyReader:
-    """Names the PEM files that hold the public and the private key."""
+    """Reads the public and the private key from PEM files, whatever the key's name.
+
+    A program that only publishes, or only reads, may leave the other path empty.
+    """
 
     def __init__(self, public_key_path: str, private_key_path: str) -> None:
         self.public_key_path = check_type("public_key_path", public_key_path, str)
         self.private_key_path = check_type("private_key_path", private_key_path, str)
+
+    def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes:
+        """The content of ``public_key_path``. Raises `OSError`."""
+        return Path(self.public_key_path).read_bytes()
+
+    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes:
+        """The content of ``private_key_path``. Raises `OSError`."""
+        return Path(self.private_key_path).read_bytes()
+
+    @staticmethod
+    def of(public_key: ReadKey | None = None, private_key: ReadKey | None = None) -> KeyReader:
+        """A reader made of two functions ``(key_name, metadata) -> PEM bytes``."""
+        for name, function in (("public_key", public_key), ("private_key", private_key)):
+            if function is not None and not callable(function):
+                refuse(name, function, "a callable that takes (key_name, metadata), or None")
+        return _FunctionReader(public_key or _no_key, private_key or _no_key)
+
+
+class _FunctionReader:
+    def __init__(self, public_key: ReadKey, private_key: ReadKey) -> None:
+        self.get_public_key = public_key
+        self.get_private_key = private_key
+
+
+def _no_key(key_name: str, metadata: Mapping[str, str]) -> bytes:
+    raise LookupError("this reader has none")
+
+
+def checked_key_reader(crypto_key_reader: Any) -> KeyReader | None:
+    """The argument ``crypto_key_reader``. Raises `TypeError` for what cannot read keys."""
+    if crypto_key_reader is None or isinstance(crypto_key_reader, KeyReader):
+        return crypto_key_reader
+    check_type("crypto_key_reader", crypto_key_reader, CryptoKeyReader, optional=True)
+    return None
+
+
+def encryptor(
+    encryption_key: str | None,
+    encryption_keys: Sequence[str],
+    crypto_key_reader: Any,
+    crypto_failure_action: ProducerCryptoFailureAction,
+    random: Callable[[int], bytes] = os.urandom,
+) -> PayloadEncryptor | None:
+    """From the arguments of ``create_producer``; None when nothing is to be encrypted.
+
+    Key names without a reader, and a reader without key names, are refused: both would publish plain text
+    by mistake. Raises `CryptoError` where the package ``cryptography`` is missing.
+    """
+    check_type("encryption_key", encryption_key, str, optional=True)
+    if isinstance(encryption_keys, str):
+        refuse("encryption_keys", encryption_keys, "a list of key names; encryption_key takes one")
+    check_type("crypto_failure_action", crypto_failure_action, ProducerCryptoFailureAction)
+    reader = checked_key_reader(crypto_key_reader)
+    names = list(dict.fromkeys((*((encryption_key,) if encryption_key else ()), *encryption_keys)))
+    if reader is None and not names:
+        return None
+    if reader is None:
+        refuse("crypto_key_reader", None, f"a CryptoKeyReader, to encrypt for {', '.join(names)}")
+    if not names:
+        refuse("encryption_key", encryption_key, "the name of a key, as there is a crypto_key_reader")
+    return PayloadEncryptor(
+        names,
+        reader.get_public_key,
+        random,
+        plain_on_failure=crypto_failure_action is ProducerCryptoFailureAction.SEND,
+    )
+
+
+def decryptor(crypto_key_reader: Any) -> PayloadDecryptor | None:
+    """From the argument of ``subscribe`` and ``create_reader``."""
+    reader = checked_key_reader(crypto_key_reader)
+    return None if reader is None else PayloadDecryptor(reader.get_private_key)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from geminga.client.core import ClientCore
 from geminga.client.publisher import FullToken, Publisher, Waiter, fail_token
 from geminga.client.runtime import LoopThread
-from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
+from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import OutgoingMessage, build_message, payload_of
 from geminga.producer.result import Result
 from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
+from geminga.wire.encryption import RENEWAL_SECONDS, PayloadEncryptor
 
 if TYPE_CHECKING:
     import concurrent.futures
@@ -46,6 +47,9 @@ async def create_producer(core: ClientCore, topic: str, settings: ProducerSettin
     `ConnectError`; whatever was started is closed again then.
     """
     name = str(TopicName.parse(topic))
+    if settings.encryptor is not None:
+        # Before the broker hears of us: without a key there is nothing that could be sent.
+        await renew_data_key(core, settings.encryptor)
     partitions = await core.partitions(name)
     publisher = Publisher(core, name, partitions, settings)
     producer = AsyncProducer(core, publisher)
@@ -60,7 +64,23 @@ async def create_producer(core: ClientCore, topic: str, settings: ProducerSettin
         await publisher.close()
         raise
     producer.watch_partitions()
+    if settings.encryptor is not None:
+        producer.renew_data_keys(settings.encryptor)
     return producer
+
+
+async def renew_data_key(core: ClientCore, encryptor: PayloadEncryptor) -> None:
+    """Make the first data key, or the next, off the loop: key readers may wait for a key server.
+
+    Raises `CryptoError`; with ``plain_on_failure`` it is logged, and what is sent is not encrypted as long
+    as there is no data key.
+    """
+    try:
+        await core.loop.run_in_executor(None, encryptor.renew)
+    except CryptoError as error:
+        if not encryptor.plain_on_failure:
+            raise
+        logger.warning("sending goes on without a new data key (crypto_failure_action=SEND): %s", error)
 
 
 class _Messages:
@@ -140,6 +160,7 @@ class AsyncProducer:
         self._messages = _Messages(self, core, publisher.settings, state.partitioned)
         self._columnar: ColumnarProducer | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:
@@ -258,9 +279,11 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Send what is open, wait for the receipts while there is a connection, and end."""
-        watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
+        tasks = (self._watching, self._renewing)
+        self._watching = self._renewing = None
+        for task in tasks:
+            if task is not None:
+                task.cancel()
         self._core.unregister(self)
         if not self._publisher.closed:
             await self._publisher.close()
@@ -295,6 +318,21 @@ class AsyncProducer:
     def _columnar_allowed(self) -> None:
         if self._publisher.closed:
             raise AlreadyClosed("the producer is closed")
+
+    # --- encryption -------------------------------------------------------------------------------
+
+    def renew_data_keys(self, encryptor: PayloadEncryptor) -> None:
+        """Make a new data key every `RENEWAL_SECONDS`; when that fails, the one before stays in use."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(RENEWAL_SECONDS)
+                try:
+                    await renew_data_key(self._core, encryptor)
+                except CryptoError as error:
+                    logger.warning("%s keeps its data key: %s", self._state.topic, error)
+
+        self._renewing = self._core.loop.create_task(renew())
 
     # --- partitions -------------------------------------------------------------------------------
 

@@ -290,6 +290,10 @@ class Publisher:
     def _encode(self, partition: PartitionProducer, operation: SendOperation) -> None:
         try:
             operation.encode_body()
+        except PulsarException as error:
+            # This thread may be the sender of another message: the loop tries again and, when it fails
+            # there too, tells those whose messages they are.
+            logger.debug("%s: a batch could not be encoded: %s", partition.topic, error)
         finally:
             with self.lock:
                 operation.claimed = False

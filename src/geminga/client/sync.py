@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from geminga.client import arguments
 from geminga.client.authentication import Authentication
 from geminga.client.core import ClientCore
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
     CompressionType,
@@ -183,7 +183,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[..., int] | None = None,
         *,
@@ -194,11 +194,15 @@ class Client:
         blocked_after_ms: int = 1000,
         partitions_refresh_seconds: float = 60.0,
         interceptors: Sequence[Any] = (),
+        encryption_keys: Sequence[str] = (),
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
     ) -> Producer:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
         ``hashing_scheme`` decides the partition of a key: ``BoostHash``, the default, agrees with
-        ``pulsar-client``, ``JavaStringHash`` with the Java client.
+        ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and
+        ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
+        part of any of them can read what is sent.
 
         Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
         reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
@@ -226,7 +230,9 @@ class Client:
             properties=properties,
             batching_type=batching_type,
             encryption_key=encryption_key,
+            encryption_keys=encryption_keys,
             crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             access_mode=access_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -259,7 +265,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         pattern_auto_discovery_period: float = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -336,7 +342,7 @@ class Client:
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:

@@ -1,0 +1,346 @@
+"""End-to-end encryption through a broker: both shells, batches, chunks, tables, and the official client."""
+
+import asyncio
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+import geminga
+from geminga.client import producer as producer_module
+from geminga.client.admin import admin
+from geminga.client.crypto import CryptoKeyReader, ProducerCryptoFailureAction
+from geminga.errors import CryptoError
+
+pytest.importorskip("cryptography")
+
+KEYS = Path(__file__).parent.parent / "vectors" / "keys"
+RSA = (str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
+EC = (str(KEYS / "ec_p521_public.pem"), str(KEYS / "ec_p521_private.pem"))
+Earliest = geminga.InitialPosition.Earliest
+Action = geminga.ConsumerCryptoFailureAction
+CANARY = b"the canary that nobody must see"
+
+
+@pytest.fixture
+def client(pulsar_broker):
+    with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
+        yield client
+
+
+@pytest.fixture
+def topic():
+    return f"persistent://public/default/encrypted-{uuid.uuid4().hex[:12]}"
+
+
+def reader(files=RSA):
+    return CryptoKeyReader(*files)
+
+
+def encrypting(client, topic, files=RSA, **options):
+    return client.create_producer(
+        topic, encryption_key="k1", crypto_key_reader=CryptoKeyReader(*files), **options
+    )
+
+
+def received(consumer, count):
+    messages = [consumer.receive(5000) for _ in range(count)]
+    for message in messages:
+        consumer.acknowledge(message)
+    return messages
+
+
+def names_of(context):
+    keys = context.keys()
+    return [key.key for key in keys]
+
+
+def nothing(consumer, millis=300):
+    with pytest.raises(geminga.Timeout):
+        consumer.receive(millis)
+
+
+COMPRESSIONS = [geminga.CompressionType.NONE, geminga.CompressionType.ZSTD]
+
+
+@pytest.mark.parametrize("files", [RSA, EC], ids=["RSA", "EC"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("batching", [True, False])
+def test_messages(client, topic, files, compression, batching):
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader(files))
+    sending = encrypting(client, topic, files, compression_type=compression, batching_enabled=batching)
+    for index in range(20):
+        sending.send_async(
+            CANARY + b"%d" % index, None, properties={"p": str(index)}, partition_key=f"k{index}"
+        )
+    sending.flush()
+    messages = received(consumer, 20)
+    assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(20)]
+    assert [m.properties() for m in messages] == [{"p": str(i)} for i in range(20)]
+    context = messages[0].encryption_context()
+    assert not context.is_decryption_failed()
+    assert names_of(context) == ["k1"]
+    assert len(context.param()) == 12
+
+
+def test_the_broker_never_sees_it(client, topic):
+    consumer = client.subscribe(topic, "s", crypto_failure_action=Action.CONSUME)
+    sending = encrypting(client, topic)
+    for _ in range(10):
+        sending.send_async(CANARY, None)
+    sending.flush()
+    sending.send(CANARY)
+    batch, single = received(consumer, 2)
+    for message, size in ((batch, -1), (single, len(CANARY) + 16)):
+        assert CANARY not in message.data()
+        assert message.encryption_context().is_decryption_failed()
+        assert size in (-1, len(message.data()))
+    assert batch.encryption_context().batch_size() == 10
+    assert single.encryption_context().batch_size() == -1
+
+
+def test_consumers_without_the_key(client, topic):
+    failing = client.subscribe(topic, "fail")
+    wrong = client.subscribe(topic, "wrong", crypto_key_reader=reader(EC))
+    discarding = client.subscribe(topic, "discard", crypto_failure_action=Action.DISCARD)
+    encrypting(client, topic).send(CANARY)
+    client.create_producer(topic).send(b"plain")
+    # FAIL leaves it where it is and goes on; with the key it is there.
+    assert received(failing, 1)[0].data() == b"plain"
+    assert received(wrong, 1)[0].data() == b"plain"
+    assert received(discarding, 1)[0].data() == b"plain"
+    for consumer in (failing, wrong, discarding):
+        nothing(consumer)
+        consumer.close()
+    for name in ("fail", "wrong"):
+        with client.subscribe(topic, name, crypto_key_reader=reader()) as again:
+            assert received(again, 1)[0].data() == CANARY
+    with client.subscribe(topic, "discard", crypto_key_reader=reader()) as again:
+        nothing(again)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_chunks_are_encrypted_one_by_one(client, topic, compression):
+    import random
+
+    payload = random.Random(1).randbytes(100_000)
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
+    raw = client.subscribe(topic, "raw", crypto_failure_action=Action.CONSUME)
+    sending = encrypting(
+        client, topic, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=8_000,
+        compression_type=compression,
+    )  # fmt: skip
+    sending.send(payload, properties={"a": "b"})
+    message = received(consumer, 1)[0]
+    assert message.data() == payload
+    assert message.properties() == {"a": "b"}
+    chunks = received(raw, 13)
+    assert len({chunk.encryption_context().param() for chunk in chunks}) == len(chunks)
+
+
+def test_tables(client, topic):
+    pa = pytest.importorskip("pyarrow")
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
+    blind = client.subscribe(topic, "blind")
+    table = pa.table({"value": [b"%d" % i for i in range(5000)], "key": [f"k{i % 7}" for i in range(5000)]})
+    sending = encrypting(client, topic, compression_type=geminga.CompressionType.LZ4)
+    sending.send_table(table)
+    rows = []
+    while len(rows) < 5000:
+        rows += consumer.receive_table(timeout_millis=5000, columns=["value", "key"]).to_pylist()
+    assert sorted(rows, key=lambda row: int(row["value"])) == table.to_pylist()
+    with pytest.raises(geminga.Timeout):
+        blind.receive_table(timeout_millis=300)
+    showing = client.subscribe(topic, "shown", crypto_failure_action=Action.CONSUME)
+    with pytest.raises(geminga.OperationNotSupported, match="still encrypted"):
+        showing.receive_table(timeout_millis=300)
+
+
+def test_several_keys(client, topic):
+    files = {"rsa": RSA, "ec": EC}
+    keys = CryptoKeyReader.of(public_key=lambda name, _: Path(files[name][0]).read_bytes())
+    consumers = [
+        client.subscribe(
+            topic,
+            name,
+            crypto_key_reader=CryptoKeyReader.of(
+                private_key=lambda asked, _, mine=name: Path(files[{mine: mine}[asked]][1]).read_bytes()
+            ),
+        )
+        for name in files
+    ]
+    client.create_producer(topic, encryption_keys=["rsa", "ec"], crypto_key_reader=keys).send(CANARY)
+    for consumer in consumers:
+        assert received(consumer, 1)[0].data() == CANARY
+
+
+def test_asyncio_and_readers(pulsar_broker, topic):
+    async def main():
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(topic, encryption_key="k1", crypto_key_reader=reader())
+            await asyncio.gather(*(producer.send(b"%d" % i) for i in range(10)))
+            async with await client.create_reader(
+                topic, geminga.MessageId.earliest, crypto_key_reader=reader()
+            ) as reading:
+                return [(await reading.read_next(5000)).data() for _ in range(10)]
+
+    assert asyncio.run(main()) == [b"%d" % i for i in range(10)]
+
+
+# --- failures ---
+
+
+def producers_of(broker, topic):
+    found = admin(broker.admin_url, "GET", f"persistent/public/default/{topic.rsplit('/', 1)[1]}/stats")
+    return found["publishers"]
+
+
+def test_without_a_public_key_nothing_is_created(client, pulsar_broker, topic, tmp_path):
+    client.create_producer(topic).close()
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no key")
+    for path in (tmp_path / "missing.pem", bad):
+        with pytest.raises(CryptoError, match="public key"):
+            encrypting(client, topic, (str(path), ""))
+    assert producers_of(pulsar_broker, topic) == []
+
+
+def test_send_in_spite_of_the_failure(client, topic, caplog):
+    consumer = client.subscribe(topic, "s")
+    sending = encrypting(
+        client, topic, ("missing.pem", ""), crypto_failure_action=ProducerCryptoFailureAction.SEND
+    )
+    sending.send(b"plain")
+    assert received(consumer, 1)[0].data() == b"plain"
+    assert "without a new data key" in caplog.text
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_what_cannot_be_encrypted_fails_and_is_not_sent(client, topic, batched, monkeypatch):
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
+    sending = encrypting(client, topic, batching_enabled=batched, batching_max_messages=10)
+    encryptor = sending._publisher.settings.encryptor
+    current, encryptor._current = encryptor._current, None
+    results = []
+    for _ in range(10):  # the last one fills the batch and encodes it on this thread
+        sending.send_async(CANARY, lambda result, _: results.append(result))
+    with pytest.raises(CryptoError, match="nothing is sent"):
+        sending.send(CANARY)
+    assert results == [geminga.Result.CryptoError] * 10
+    encryptor._current = current
+    sending.send(b"again")
+    assert received(consumer, 1)[0].data() == b"again"
+
+
+def test_data_keys_are_renewed(client, topic, monkeypatch, caplog):
+    monkeypatch.setattr(producer_module, "RENEWAL_SECONDS", 0.02)
+    reads = []
+
+    def public_key(name, metadata):
+        reads.append(name)
+        if len(reads) == 3:
+            raise OSError("not now")
+        return Path(RSA[0]).read_bytes()
+
+    keys = CryptoKeyReader.of(public_key, lambda name, metadata: Path(RSA[1]).read_bytes())
+    consumer = client.subscribe(topic, "s", crypto_key_reader=keys)
+    sending = client.create_producer(topic, encryption_key="k1", crypto_key_reader=keys)
+    sending.send(b"1")
+    deadline = time.monotonic() + 10
+    while len(reads) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    sending.send(b"2")
+    messages = received(consumer, 2)
+    assert [m.data() for m in messages] == [b"1", b"2"]
+    first, second = (m.encryption_context().keys()[0].value for m in messages)
+    assert first != second
+    assert "keeps its data key" in caplog.text
+
+
+def test_a_namespace_that_requires_encryption(client, pulsar_broker):
+    namespace = f"public/secret-{uuid.uuid4().hex[:8]}"
+    admin(pulsar_broker.admin_url, "PUT", f"namespaces/{namespace}")
+    admin(pulsar_broker.admin_url, "POST", f"namespaces/{namespace}/encryptionRequired", True)
+    topic = f"persistent://{namespace}/t"
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
+    with (
+        geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=1) as impatient,
+        pytest.raises(geminga.BrokerMetadataError, match="Encryption is required"),
+    ):
+        impatient.create_producer(topic)
+    encrypting(client, topic).send(CANARY)
+    assert received(consumer, 1)[0].data() == CANARY
+    # A producer that only says that it encrypts is found out with its first message.
+    liar = encrypting(client, topic, send_timeout_millis=500)
+    liar._publisher.settings.encryptor._current = None
+    liar._publisher.settings.encryptor.plain_on_failure = True
+    with pytest.raises(geminga.PulsarException):
+        liar.send(b"plain")
+    nothing(consumer)
+
+
+# --- the official client ---
+
+
+@pytest.fixture
+def official(pulsar_broker):
+    pulsar = pytest.importorskip("pulsar")
+    client = pulsar.Client(pulsar_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield pulsar, client
+    client.close()
+
+
+@pytest.mark.witness
+@pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
+@pytest.mark.parametrize("batching", [True, False])
+def test_pulsar_client_reads_what_we_encrypt(client, official, topic, kind, batching):
+    pulsar, theirs = official
+    consumer = theirs.subscribe(topic, "s", crypto_key_reader=pulsar.CryptoKeyReader(*RSA))
+    sending = encrypting(
+        client, topic, batching_enabled=batching, compression_type=geminga.CompressionType[kind]
+    )
+    for index in range(10):
+        sending.send_async(CANARY + b"%d" % index, None, properties={"i": str(index)})
+    sending.flush()
+    messages = [consumer.receive(5000) for _ in range(10)]
+    assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(10)]
+    assert [m.properties() for m in messages] == [{"i": str(i)} for i in range(10)]
+
+
+@pytest.mark.witness
+@pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
+@pytest.mark.parametrize("batching", [True, False])
+def test_we_read_what_pulsar_client_encrypts(client, official, topic, kind, batching):
+    pulsar, theirs = official
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
+    sending = theirs.create_producer(
+        topic,
+        encryption_key="any name",
+        crypto_key_reader=pulsar.CryptoKeyReader(*RSA),
+        batching_enabled=batching,
+        compression_type=pulsar.CompressionType.__members__[kind],
+    )
+    for index in range(10):
+        sending.send_async(CANARY + b"%d" % index, None, properties={"i": str(index)})
+    sending.flush()
+    messages = received(consumer, 10)
+    assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(10)]
+    assert [m.properties() for m in messages] == [{"i": str(i)} for i in range(10)]
+    assert names_of(messages[0].encryption_context()) == ["any name"]
+
+
+@pytest.mark.witness
+def test_encrypted_chunks_of_and_for_pulsar_client(client, official, topic):
+    pulsar, theirs = official
+    payload = bytes(range(256)) * 24_000  # larger than the broker's largest message
+    ours_to_theirs = theirs.subscribe(topic, "theirs", crypto_key_reader=pulsar.CryptoKeyReader(*RSA))
+    theirs_to_ours = client.subscribe(topic, "ours", crypto_key_reader=reader())
+    options = {"batching_enabled": False, "chunking_enabled": True}
+    encrypting(client, topic, **options).send(payload)
+    theirs.create_producer(
+        topic, encryption_key="k1", crypto_key_reader=pulsar.CryptoKeyReader(*RSA), **options
+    ).send(payload[::-1])
+    for consumer in (ours_to_theirs, theirs_to_ours):
+        assert consumer.receive(10_000).data() == payload
+        assert consumer.receive(10_000).data() == payload[::-1]
