@@ -7,7 +7,7 @@ from geminga.client.settings import ClientSettings
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import TokenCredentials
 from geminga.errors import AuthenticationError, ConnectError, Timeout
-from geminga.wire.frames import encode_message
+from geminga.wire.frames import encode_message, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -180,9 +180,9 @@ def test_back_pressure(scripted):
     async def body(broker, pool, address):
         connection = await pool.get(address)
         broker.peers[0].transport.pause_reading()
-        ping = bytes.fromhex("00000009000000050812920100")
-        for _ in range(100):
-            connection.write(ping * 10_000)
+        entry = bytes(1024 * 1024)
+        for number in range(50):
+            connection.write_many([encode_send(1, number, 1, None, len(entry)), entry])
             await asyncio.sleep(0)
             if not connection.writable:
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 
 from geminga.client.enums import LoggerLevel
 from geminga.config import check_type
@@ -22,6 +23,10 @@ _LEVELS = {
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 root = logging.getLogger("geminga")
+
+_lock = threading.Lock()
+_attached: list[logging.Handler] = []
+_level_before: list[int] = []
 
 
 class ConsoleLogger:
@@ -71,14 +76,24 @@ def attach(target: logging.Logger | ConsoleLogger | FileLogger | None) -> loggin
             f"logger={target!r} is not allowed; allowed: None, logging.Logger, ConsoleLogger or FileLogger"
         )
     handler.setLevel(level)
-    if root.level == logging.NOTSET or root.level > level:
-        root.setLevel(level)
-    root.addHandler(handler)
+    with _lock:
+        if not _attached:
+            _level_before.append(root.level)
+        _attached.append(handler)
+        # Only ever lowered: other handlers may want more than this one.
+        if root.getEffectiveLevel() > level:
+            root.setLevel(level)
+        root.addHandler(handler)
     return handler
 
 
 def detach(handler: logging.Handler | None) -> None:
-    """Undo `attach`."""
-    if handler is not None:
+    """Undo `attach`; a second call does nothing. The last one restores the logger's level."""
+    with _lock:
+        if handler is None or handler not in _attached:
+            return
+        _attached.remove(handler)
         root.removeHandler(handler)
-        handler.close()
+        if not _attached:
+            root.setLevel(_level_before.pop())
+    handler.close()
