@@ -107,9 +107,7 @@ def test_no_receipted_message_is_lost_while_connections_are_cut(restartable, cli
         while not stop.is_set():
             payload = b"%d" % number
             number += 1
-            producer.send_async(
-                payload, lambda result, _, payload=payload: result or receipted.add(payload)
-            )
+            producer.send_async(payload, lambda result, _, payload=payload: result or receipted.add(payload))
             if number % 50 == 0:
                 time.sleep(0.002)
         producer.flush()

@@ -27,7 +27,9 @@ def test_values(kind, value, data):
         codec.decode(data + b"\x00")
 
 
-@pytest.mark.parametrize(("kind", "value"), [(schema.Int8Schema, 128), (schema.Int32Schema, True), (schema.FloatSchema, 1e300)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(schema.Int8Schema, 128), (schema.Int32Schema, True), (schema.FloatSchema, 1e300)]
+)
 def test_what_does_not_fit(kind, value):
     with pytest.raises(TypeError):
         kind().encode(value)

@@ -45,5 +45,3 @@ def test_ones_own_schema():
             return data.decode().lower()
 
     assert Upper().decode(Upper().encode("a")) == "a"
-
-
