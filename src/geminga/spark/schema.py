@@ -119,6 +119,9 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(
             kind, len(array), array.buffers()[:2], array.null_count, children=[words]
         )
+    if pa.types.is_timestamp(kind):
+        # Unchecked: one producer's absurd event time must not stop the query.
+        return array.cast(kind, safe=False)
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
@@ -200,4 +203,4 @@ def to_messages(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.Table:
             raise InvalidMessage(
                 f"a key is not UTF-8 text ({error}): encode it, for example with base64()"
             ) from None
-    return pa.table(arrays)
+    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))

@@ -348,8 +348,27 @@ def _needed_fields(k: Any, column: str) -> tuple[int, ...]:
     return ()
 
 
+# `pa.array` is avoided here: its first call in a process imports pandas, which takes half a second.
+
+
 def _bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _numbers(values: NDArray[Any], kind: pa.DataType, absent: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array over ``values``, which has the width of ``kind``; null where ``absent``."""
+    nulls = 0 if absent is None else int(absent.sum())
+    validity = _bitmap(~absent) if absent is not None and nulls else None
+    return pa.Array.from_buffers(
+        kind, len(values), [validity, pa.py_buffer(np.ascontiguousarray(values))], nulls
+    )
+
+
+def _binary_values(values: list[bytes]) -> pa.Array:
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers, 0)
 
 
 class _Messages:
@@ -376,11 +395,11 @@ class _Messages:
             return self._properties()
         if name == "event_time":
             times = self.found[k.EVENT_TIME]
-            return pa.array(times, mask=times == 0).cast(MILLISECONDS_UTC)
+            return _numbers(times, MILLISECONDS_UTC, times == 0)
         if name == "sequence_id":
-            return pa.array(self.found[k.MESSAGE_SEQUENCE_ID])
+            return _numbers(self.found[k.MESSAGE_SEQUENCE_ID], pa.int64())
         if name == "batch_index":
-            return pa.array(self.found[k.BATCH_INDEX].astype(np.int32))
+            return _numbers(self.found[k.BATCH_INDEX].astype(np.int32), pa.int32())
         if name == "message_id":
             return self._message_ids()
         return self._of_entry(name)
@@ -392,9 +411,8 @@ class _Messages:
         entries = self.decoder.entries
         heads = self.decoder.heads
         if name == "publish_time":
-            return pa.array(np.repeat(heads[:, self.kernels.PUBLISH_TIME], self.counts)).cast(
-                MILLISECONDS_UTC
-            )
+            times = np.repeat(heads[:, self.kernels.PUBLISH_TIME], self.counts)
+            return _numbers(times, MILLISECONDS_UTC)
         if name == "producer_name":
             starts = heads[:, self.kernels.PRODUCER_START].tolist()
             sizes = heads[:, self.kernels.PRODUCER_SIZE].tolist()
@@ -403,18 +421,19 @@ class _Messages:
         if name == "topic":
             return self._dictionary([entry.topic.encode() for entry in entries])
         if name == "ledger_id":
-            return pa.array(self._per_entry([entry.ledger_id for entry in entries], np.int64))
+            return _numbers(self._per_entry([entry.ledger_id for entry in entries], np.int64), pa.int64())
         if name == "entry_id":
-            return pa.array(self._per_entry([entry.entry_id for entry in entries], np.int64))
+            return _numbers(self._per_entry([entry.entry_id for entry in entries], np.int64), pa.int64())
         if name == "partition":
-            return pa.array(self._per_entry([entry.partition for entry in entries], np.int32))
-        return pa.array(self._per_entry([entry.redelivery_count for entry in entries], np.int32))
+            return _numbers(self._per_entry([entry.partition for entry in entries], np.int32), pa.int32())
+        counts = [entry.redelivery_count for entry in entries]
+        return _numbers(self._per_entry(counts, np.int32), pa.int32())
 
     def _dictionary(self, names: list[bytes]) -> pa.DictionaryArray:
         numbers: dict[bytes, int] = {}
         indices = self._per_entry([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
-        words = self._text(pa.array(list(numbers), pa.binary()))
-        return pa.DictionaryArray.from_arrays(pa.array(indices), words)
+        words = self._text(_binary_values(list(numbers)))
+        return pa.DictionaryArray.from_arrays(_numbers(indices, pa.int32()), words)
 
     def _checked_size(self, sizes: Int64s, column: str) -> int:
         total = int(np.maximum(sizes, 0).sum())
@@ -534,7 +553,7 @@ def decode_entries(
     """
     schema = message_schema(columns)
     if not entries:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     decoder = _Decoder(entries, chunks, max_uncompressed_size)
     if verify:
         decoder.verify()
