@@ -248,7 +248,7 @@ class Publisher:
             )
         state = self.state
         partition = None
-        if message is not None and state.router.custom and message.partition_key is None:
+        if message is not None and state.router.custom:
             index = state.router.of_custom(message, state.partitions)
             partition = state.partitions[index]
         claimed, refusal = None, None

@@ -1,0 +1,271 @@
+"""Tables and ready-made batches: what is sent is what is read, whole tables fail as a whole."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga import errors
+from geminga.client import columnar_producer
+from geminga.client.columnar_producer import ReadyBatch
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+pa = pytest.importorskip("pyarrow")
+EARLIEST = geminga.InitialPosition.Earliest
+
+
+def read(client, topic, count):
+    consumer = client.subscribe(topic, "r", initial_position=EARLIEST, consumer_type=geminga.ConsumerType.Shared)
+    messages = [consumer.receive(10_000) for _ in range(count)]
+    consumer.close()
+    return messages
+
+
+def table(rows, **columns):
+    return pa.table({"value": pa.array([b"%d" % n for n in range(rows)], pa.binary()), **columns})
+
+
+@pytest.mark.parametrize("compression", list(geminga.CompressionType))
+def test_every_row_arrives_with_its_columns(pulsar_client, pulsar_topic, compression):
+    rows = 2500
+    sent = table(
+        rows,
+        key=pa.array([None if n % 3 else f"k{n % 7}" for n in range(rows)]),
+        properties=pa.array([[("n", str(n))] for n in range(rows)], pa.map_(pa.string(), pa.string())),
+        event_time=pa.array([1_700_000_000_000 + n for n in range(rows)], pa.timestamp("ms", "UTC")),
+    )
+    producer = pulsar_client.create_producer(pulsar_topic, compression_type=compression)
+    result = producer.send_table(sent)
+    assert (result.rows, result.duplicates) == (rows, 0)
+    assert result.batches >= 3
+    first, last = result.ranges[-1]
+    assert first < last
+    got = {}
+    for message in read(pulsar_client, pulsar_topic, rows):
+        number = int(message.data())
+        got[number] = (message.partition_key(), message.properties(), message.event_timestamp())
+    assert len(got) == rows
+    for number in range(rows):
+        key = "" if number % 3 else f"k{number % 7}"
+        assert got[number] == (key, {"n": str(number)}, 1_700_000_000_000 + number)
+
+
+def test_tables_and_rows_keep_their_order(pulsar_client, pulsar_topic):
+    producer = pulsar_client.create_producer(pulsar_topic)
+    producer.send_async(b"before", None)
+    producer.send_table(table(3))
+    producer.send_async(b"after", None)
+    producer.flush()
+    assert [m.data() for m in read(pulsar_client, pulsar_topic, 5)] == [b"before", b"0", b"1", b"2", b"after"]
+
+
+def test_an_empty_table_is_nothing(pulsar_client, pulsar_topic):
+    result = pulsar_client.create_producer(pulsar_topic).send_table(table(0))
+    assert (result.rows, result.batches, result.ranges) == (0, 0, {})
+
+
+def test_record_batches_and_text_values(pulsar_client, pulsar_topic):
+    batch = pa.record_batch({"value": pa.array(["é", "b"])})
+    assert pulsar_client.create_producer(pulsar_topic).send_table(batch).rows == 2
+    assert [m.data() for m in read(pulsar_client, pulsar_topic, 2)] == ["é".encode(), b"b"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"other": [1]}, "no column 'value'"),
+        ({"value": [b"x"], "key": [1.5]}, None),
+        ({"value": [b"x"], "event_time": [-5]}, "before 1970"),
+    ],
+)
+def test_columns_that_cannot_be_sent_are_named(pulsar_client, pulsar_topic, bad, message):
+    producer = pulsar_client.create_producer(pulsar_topic)
+    if message is None:
+        producer.send_table(pa.table(bad))  # numbers are sent as their text
+    else:
+        with pytest.raises(errors.InvalidMessage, match=message):
+            producer.send_table(pa.table(bad))
+    producer.send(b"goes on")
+
+
+def test_tables_can_be_sent_without_waiting(pulsar_client, pulsar_topic):
+    producer = pulsar_client.create_producer(pulsar_topic)
+    futures = [producer.submit_table(table(100)) for _ in range(20)]
+    assert sum(f.result(10).rows for f in futures) == 2000
+    assert len(read(pulsar_client, pulsar_topic, 2000)) == 2000
+
+
+def test_keyed_rows_go_where_keyed_messages_go(pulsar_broker, pulsar_client, pulsar_topic):
+    import urllib.request
+
+    request = urllib.request.Request(
+        f"{pulsar_broker.admin_url}/admin/v2/{pulsar_topic.replace('://', '/')}/partitions", data=b"5",
+        method="PUT", headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    urllib.request.urlopen(request, timeout=10).close()
+    for scheme in geminga.HashingScheme:
+        producer = pulsar_client.create_producer(pulsar_topic, hashing_scheme=scheme)
+        for number in range(12):
+            key = f"key-{number}"
+            row = producer.send(b"row", partition_key=key)
+            result = producer.send_table(pa.table({"value": [b"column"], "key": [key]}))
+            assert set(result.ranges) == {row.partition}
+    spread = producer.send_table(table(20_000))
+    assert set(spread.ranges) == set(range(5))
+    assert sum(1 for _ in spread.ranges) == 5
+
+
+def test_a_table_has_no_custom_route(pulsar_client, pulsar_topic):
+    producer = pulsar_client.create_producer(pulsar_topic, message_router=lambda message, count: 0)
+    with pytest.raises(errors.OperationNotSupported, match="message_router"):
+        producer.send_table(table(1))
+
+
+def test_asyncio_tables(pulsar_broker, pulsar_topic):
+    async def scene():
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(pulsar_topic)
+            results = await asyncio.gather(*(producer.send_table(table(500)) for _ in range(4)))
+            assert [r.rows for r in results] == [500] * 4
+            await producer.close()
+            with pytest.raises(errors.AlreadyClosed):
+                await producer.send_table(table(1))
+
+    asyncio.run(scene())
+
+
+# --- ready-made batches -----------------------------------------------------------------------------
+
+
+def ready(encoded, first):
+    made = []
+    for batch in encoded:
+        made.append(ReadyBatch.of(batch, sequence_id=first, compression=1))
+        first += batch.count
+    return made
+
+
+def test_repeated_batches_are_duplicates_where_the_broker_deduplicates(pulsar_broker, pulsar_client, pulsar_topic):
+    from geminga.wire.columnar import encode_table
+
+    with geminga.embedded(deduplication=True) as broker, geminga.Client(broker.service_url) as client:
+        batches = ready(encode_table(table(25), max_messages=10), 1000)
+        first = client.create_producer(pulsar_topic, producer_name="sink-0")
+        result = first.publish_encoded(batches)
+        assert (result.rows, result.batches, result.duplicates) == (25, 3, 0)
+        assert first.last_sequence_id() == 1024
+        first.close()
+        again = client.create_producer(pulsar_topic, producer_name="sink-0")
+        assert again.last_sequence_id() == 1024
+        result = again.publish_encoded(batches)
+        assert (result.rows, result.duplicates, result.ranges) == (25, 25, {})
+        again.send(b"row")
+        assert again.last_sequence_id() == 1025
+        assert len(read(client, pulsar_topic, 26)) == 26
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sequence_id": -1},
+        {"sequence_id": 5, "highest_sequence_id": 4},
+        {"highest_sequence_id": 1 << 63},
+        {"count": 0},
+    ],
+)
+def test_impossible_batches_are_refused(fields):
+    values = {
+        "partition": 0, "body": b"", "count": 1, "sequence_id": 0, "highest_sequence_id": 0,
+        "uncompressed_size": 0,
+    }  # fmt: skip
+    with pytest.raises(errors.InvalidMessage, match="allowed"):
+        ReadyBatch(**{**values, **fields})
+
+
+def test_a_partition_that_does_not_exist_is_refused(pulsar_client, pulsar_topic):
+    batch = ReadyBatch(
+        partition=3, body=b"", count=1, sequence_id=0, highest_sequence_id=0, uncompressed_size=0
+    )
+    with pytest.raises(errors.InvalidMessage, match="partition=3"):
+        pulsar_client.create_producer(pulsar_topic).publish_encoded([batch])
+
+
+# --- limits and failures, against a scripted broker -------------------------------------------------
+
+
+def test_what_is_in_flight_is_bounded(broker, monkeypatch):
+    monkeypatch.setattr(columnar_producer, "IN_FLIGHT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(columnar_producer, "PIECE_BYTES", 4000)
+    held, most = [], []
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: held.append((peer, frame))
+    with geminga.Client(broker.url) as client:
+        producer = client.create_producer("t")
+        done = threading.Event()
+
+        def work():
+            producer.send_table(pa.table({"value": [b"x" * 1000] * 100}))
+            done.set()
+
+        threading.Thread(target=work, daemon=True).start()
+        deadline = time.monotonic() + 20
+        while not done.wait(0.02):
+            assert time.monotonic() < deadline
+            most.append(sum(len(frame.entry) for _, frame in held))
+
+            async def release():
+                batch, held[:] = list(held), []
+                for peer, frame in batch:
+                    broker.on_send(peer, frame)
+
+            broker.run(release(), 5)
+        assert 0 < max(most) < 13_000
+
+
+def test_the_first_error_ends_the_table(broker):
+    def refuse(peer, frame):
+        error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
+        error.send_error.producer_id = frame.send.producer_id
+        error.send_error.sequence_id = frame.send.highest_sequence_id
+        error.send_error.error = 22
+        error.send_error.message = "not here"
+        peer.send(error)
+
+    broker.answers[pb.BaseCommand.SEND] = refuse
+    with geminga.Client(broker.url) as client:
+        producer = client.create_producer("t")
+        with pytest.raises(errors.NotAllowedError, match="not here"):
+            producer.send_table(pa.table({"value": [b"x"] * 10}))
+        broker.answers[pb.BaseCommand.SEND] = broker.on_send
+        assert producer.send_table(pa.table({"value": [b"x"] * 10})).rows == 10
+
+
+def test_a_row_larger_than_the_broker_takes_fails_the_table_and_only_it(pulsar_client, pulsar_topic):
+    producer = pulsar_client.create_producer(pulsar_topic)
+    with pytest.raises(errors.MessageTooBig, match="max_message_size"):
+        producer.send_table(pa.table({"value": [b"ok", bytes(6 * 1024 * 1024)]}))
+    producer.send_table(pa.table({"value": [b"ok"]}))
+
+
+def test_memory_is_waited_for_and_given_back(broker):
+    with geminga.Client(broker.url, memory_limit_bytes=300_000) as client:
+        producer = client.create_producer("t", batching_max_allowed_size_in_bytes=50_000)
+        result = producer.send_table(pa.table({"value": [b"x" * 1000] * 2000}))
+        assert result.rows == 2000
+        with pytest.raises(errors.MemoryBufferIsFull):
+            producer.send_table(pa.table({"value": [b"x" * 400_000]}))
+        producer.send_table(pa.table({"value": [b"x" * 200_000]}))
+
+
+def test_closing_fails_what_is_in_flight(broker):
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+    with geminga.Client(broker.url, operation_timeout_seconds=0.3) as client:
+        producer = client.create_producer("t")
+        future = producer.submit_table(pa.table({"value": [b"x"] * 10}))
+        producer.close()
+        with pytest.raises(errors.AlreadyClosed):
+            future.result(5)
+        with pytest.raises(errors.AlreadyClosed):
+            producer.send_table(pa.table({"value": [b"x"]}))

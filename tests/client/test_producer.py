@@ -1,0 +1,361 @@
+"""Producers against the embedded broker, through the public API."""
+
+import asyncio
+import logging
+import random
+import threading
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga import errors
+from geminga.client import producer as producer_module
+from geminga.errors import Result
+from geminga.producer.interceptors import ProducerInterceptor
+
+EARLIEST = geminga.InitialPosition.Earliest
+
+
+@pytest.fixture
+def topic(pulsar_topic):
+    return pulsar_topic
+
+
+@pytest.fixture
+def client(pulsar_client):
+    return pulsar_client
+
+
+def read(client, topic, count, **settings):
+    """The first ``count`` messages of a topic."""
+    consumer = client.subscribe(topic, f"r{random.random()}", initial_position=EARLIEST, **settings)
+    messages = [consumer.receive(5000) for _ in range(count)]
+    consumer.close()
+    return messages
+
+
+def partitioned(broker, topic, count):
+    import urllib.request
+
+    name = topic.replace("://", "/")
+    request = urllib.request.Request(
+        f"{broker.admin_url}/admin/v2/{name}/partitions", data=str(count).encode(), method="PUT",
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def test_names_and_ids(client, topic):
+    producer = client.create_producer(topic, producer_name="mine")
+    assert producer.topic() == topic
+    assert producer.producer_name() == "mine"
+    assert producer.last_sequence_id() == -1
+    assert producer.is_connected()
+    first, second = producer.send(b"1"), producer.send(b"2")
+    assert first < second
+    assert (first.partition, first.batch_index) == (-1, -1)
+    assert producer.last_sequence_id() == 1
+    producer.close()
+    assert not producer.is_connected()
+    with pytest.raises(errors.AlreadyClosed):
+        producer.send(b"3")
+
+
+def test_a_generated_name(client, topic):
+    with client.create_producer(topic) as producer:
+        assert producer.producer_name()
+        assert repr(producer) == f"<Producer {producer.producer_name()!r} on {topic}>"
+
+
+def test_every_field_arrives(client, topic):
+    with client.create_producer(topic) as producer:
+        producer.send(
+            b"v", properties={"a": "b", "c": ""}, partition_key="k", ordering_key="o", sequence_id=9,
+            event_timestamp=1_700_000_000_123,
+        )  # fmt: skip
+    (message,) = read(client, topic, 1)
+    assert message.data() == b"v"
+    assert message.properties() == {"a": "b", "c": ""}
+    assert message.partition_key() == "k"
+    assert message.ordering_key() in ("o", b"o")
+    assert message.event_timestamp() == 1_700_000_000_123
+
+
+@pytest.mark.parametrize("compression", list(geminga.CompressionType))
+@pytest.mark.parametrize("batching", [True, False])
+def test_batches_in_every_compression(client, topic, compression, batching):
+    producer = client.create_producer(topic, compression_type=compression, batching_enabled=batching)
+    payloads = [b"%d " % n * 20 for n in range(50)]
+    got = []
+    for payload in payloads:
+        producer.send_async(payload, lambda r, m: got.append((r, m)))
+    producer.flush()
+    assert [r for r, _ in got] == [Result.Ok] * 50
+    assert [m for _, m in got] == sorted(m for _, m in got)
+    assert [m.data() for m in read(client, topic, 50)] == payloads
+    fill = producer.statistics().batch_fill
+    assert fill > 1 if batching else fill == 1
+
+
+def test_ids_of_batches_name_what_is_read(client, topic):
+    producer = client.create_producer(topic)
+    ids = {}
+    for number in range(30):
+        payload = b"%d" % number
+        producer.send_async(payload, lambda r, m, payload=payload: ids.setdefault(payload, m))
+    producer.flush()
+    for message in read(client, topic, 30):
+        assert message.message_id() == ids[message.data()]
+
+
+def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
+    producer = client.create_producer(topic)
+    with pytest.raises(TypeError):
+        producer.send("text")
+    with pytest.raises(errors.InvalidMessage, match="sequence_id=-4"):
+        producer.send(b"", sequence_id=-4)
+    with pytest.raises(errors.InvalidMessage, match="properties"):
+        producer.send_async(b"", lambda r, m: None, properties={"a": 1})
+    with pytest.raises(TypeError, match="callback"):
+        producer.send_async(b"", "callback", {})
+    with pytest.raises(errors.MessageTooBig, match="max_message_size"):
+        producer.send(bytes(6 * 1024 * 1024))
+    got = []
+    producer.send_async(bytes(6 * 1024 * 1024), lambda r, m: got.append(r))
+    assert got == [Result.MessageTooBig]
+    producer.send(b"fine")
+
+
+def test_delayed_messages_go_alone_and_keep_their_place(client, topic):
+    producer = client.create_producer(topic)
+    got = []
+    producer.send_async(b"1", lambda r, m: got.append(m))
+    producer.send_async(b"2", lambda r, m: got.append(m))
+    producer.send_async(b"3", lambda r, m: got.append(m), deliver_after=timedelta(milliseconds=1))
+    producer.flush()
+    assert [m.batch_index for m in got] == [0, 1, -1]
+    assert [m.data() for m in read(client, topic, 3)] == [b"1", b"2", b"3"]
+
+
+def test_chunks(client, topic):
+    producer = client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=10_000,
+        compression_type=geminga.CompressionType.LZ4,
+    )  # fmt: skip
+    payload = random.Random(3).randbytes(50_000)
+    message_id = producer.send(payload)
+    assert message_id.first_chunk < message_id
+    (message,) = read(client, topic, 1)
+    assert message.data() == payload
+
+
+def test_key_based_batches(client, topic):
+    producer = client.create_producer(topic, batching_type=geminga.BatchingType.KeyBased)
+    for number in range(60):
+        producer.send_async(b"%d" % number, None, partition_key=str(number % 3))
+    producer.flush()
+    by_key = {}
+    for message in read(client, topic, 60):
+        by_key.setdefault(message.partition_key(), []).append(int(message.data()))
+    assert by_key == {str(k): list(range(k, 60, 3)) for k in range(3)}
+
+
+# --- partitions -------------------------------------------------------------------------------------
+
+
+def test_partitions_share_the_work_and_keys_stay(pulsar_broker, client, topic):
+    partitioned(pulsar_broker, topic, 4)
+    producer = client.create_producer(topic, batching_max_messages=10)
+    ids = []
+    for _ in range(200):
+        producer.send_async(b"x", lambda r, m: ids.append(m))
+    for number in range(40):
+        producer.send_async(b"k", lambda r, m: ids.append(m), partition_key=str(number % 2))
+    producer.flush()
+    assert set(Counter(m.partition for m in ids)) == {0, 1, 2, 3}
+    messages = read(client, topic, 240)
+    homes = {}
+    for message in messages:
+        if message.partition_key():
+            homes.setdefault(message.partition_key(), set()).add(message.message_id().partition)
+    assert all(len(home) == 1 for home in homes.values())
+    assert len(producer.statistics().partitions) == 4
+
+
+def test_lazy_partitions_start_with_their_first_message(pulsar_broker, client, topic):
+    partitioned(pulsar_broker, topic, 5)
+    producer = client.create_producer(topic, lazy_start_partitioned_producers=True)
+    states = Counter(p.state for p in producer.statistics().partitions)
+    assert states == {"ready": 1, "not started": 4}
+    for number in range(50):
+        producer.send(b"x", partition_key=str(number))
+    assert Counter(p.state for p in producer.statistics().partitions) == {"ready": 5}
+
+
+def test_added_partitions_are_found(pulsar_broker, client, topic):
+    partitioned(pulsar_broker, topic, 1)
+    seen = []
+
+    class Watcher(ProducerInterceptor):
+        def on_partitions_change(self, name, partitions):
+            seen.append((name, partitions))
+
+    producer = client.create_producer(
+        topic, partitions_refresh_seconds=0.05, batching_enabled=False, interceptors=[Watcher()]
+    )
+    import urllib.request
+
+    request = urllib.request.Request(
+        f"{pulsar_broker.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions", data=b"3", method="POST",
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    urllib.request.urlopen(request, timeout=10).close()
+    used = set()
+    for _ in range(500):
+        used.add(int(producer.send(b"x").partition))
+        if used == {0, 1, 2}:
+            break
+    assert used == {0, 1, 2}
+    assert seen == [(topic, 3)]
+
+
+def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
+    partitioned(pulsar_broker, topic, 3)
+    calls = []
+
+    def route(message, count, states):
+        calls.append((message.data(), count, [s.state.value for s in states]))
+        return int(message.properties()["to"])
+
+    producer = client.create_producer(topic, message_router=route)
+    assert [producer.send(b"x", properties={"to": str(n)}).partition for n in (2, 0, 1)] == [2, 0, 1]
+    assert calls[0] == (b"x", 3, ["ready"] * 3)
+    with pytest.raises(errors.InvalidMessage, match="message_router returned 7"):
+        producer.send(b"x", properties={"to": "7"})
+    # As in the Java client, a custom router decides about keys too.
+    assert {producer.send(b"x", {"to": "1"}, partition_key=str(n)).partition for n in range(9)} == {1}
+
+
+def test_one_line_tells_that_java_routes_keys_differently(pulsar_broker, client, topic, caplog):
+    partitioned(pulsar_broker, topic, 2)
+    producer_module._notices["keys"] = False
+    with caplog.at_level(logging.INFO, logger="geminga.producer"):
+        producer = client.create_producer(topic)
+        for _ in range(3):
+            producer.send(b"x", partition_key="k")
+    assert caplog.text.count("BoostHash") == 1
+
+
+# --- interceptors, access modes, sequence ids -------------------------------------------------------
+
+
+def test_interceptors_change_messages_and_see_outcomes(client, topic):
+    seen = []
+
+    class Stamp(ProducerInterceptor):
+        def before_send(self, producer, message):
+            return message.replace(properties=(*message.properties, ("stamp", "1")))
+
+        def on_send_acknowledgement(self, producer, message, message_id, error):
+            seen.append((message.payload, message_id, error))
+
+        def close(self):
+            seen.append("closed")
+
+    producer = client.create_producer(topic, interceptors=[Stamp()])
+    got = []
+    producer.send_async(b"1", lambda r, m: got.append(m))
+    message_id = producer.send(b"2")
+    producer.close()
+    assert [m.properties() for m in read(client, topic, 2)] == [{"stamp": "1"}] * 2
+    assert seen == [(b"1", got[0], None), (b"2", message_id, None), "closed"]
+
+
+def test_exclusive_access(client, topic):
+    first = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
+    with pytest.raises(errors.ProducerFenced):
+        client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
+    with pytest.raises(errors.ProducerBusy):
+        client.create_producer(topic)
+    waiting = {}
+
+    def wait():
+        waiting["producer"] = client.create_producer(
+            topic, access_mode=geminga.ProducerAccessMode.WaitForExclusive
+        )
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    first.close()
+    thread.join(5)
+    waiting["producer"].send(b"mine now")
+    fencing = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.ExclusiveWithFencing)
+    fencing.send(b"and now mine")
+    with pytest.raises(errors.ProducerFenced):
+        waiting["producer"].send(b"no more")
+
+
+def test_initial_and_explicit_sequence_ids(client, topic):
+    producer = client.create_producer(topic, initial_sequence_id=100)
+    assert producer.last_sequence_id() == 100
+    producer.send(b"1")
+    assert producer.last_sequence_id() == 101
+    producer.send(b"2", sequence_id=500)
+    assert producer.last_sequence_id() == 500
+
+
+# --- asyncio ----------------------------------------------------------------------------------------
+
+
+def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
+    async def scene():
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(topic, batching_max_publish_delay_ms=60_000)
+            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
+            assert ids == sorted(ids)
+            assert producer.statistics().sent_batches == 1
+            await producer.send(b"alone", partition_key="k", properties={"a": "b"})
+            got = []
+            producer.send_async(b"later", lambda r, m: got.append(r))
+            await producer.flush()
+            assert got == [Result.Ok]
+            with pytest.raises(errors.InvalidMessage):
+                await producer.send(b"", event_timestamp=-1)
+            await producer.close()
+            with pytest.raises(errors.AlreadyClosed):
+                await producer.send(b"x")
+
+    asyncio.run(scene())
+
+
+def test_a_full_queue_makes_tasks_wait_without_blocking_the_loop(pulsar_broker, topic):
+    async def scene():
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(topic, max_pending_messages=5, block_if_queue_full=True)
+            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(300)))
+            assert len(set(map(str, ids))) == 300
+            refusing = await client.create_producer(topic, max_pending_messages=5)
+            results = await asyncio.gather(*(refusing.send(b"x") for _ in range(20)), return_exceptions=True)
+            kinds = Counter(type(r) for r in results)
+            assert kinds[errors.ProducerQueueIsFull] >= 1
+
+    asyncio.run(scene())
+
+
+def test_a_cancelled_waiter_does_not_stop_the_line(pulsar_broker, topic):
+    async def scene():
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
+            tasks = [asyncio.ensure_future(producer.send(b"%d" % n)) for n in range(20)]
+            await asyncio.sleep(0)
+            for task in tasks[3:17]:
+                task.cancel()
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+            assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
+
+    asyncio.run(scene())
