@@ -1,0 +1,238 @@
+"""TTL, backlog quotas, retention, and what is deleted because nobody uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.core import HOUSEKEEPING_SECONDS
+from geminga.ids import MessageId, TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+Command = pb.BaseCommand
+
+
+class Topic:
+    """A topic with small ledgers to which entries are published at the time that it is."""
+
+    def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
+        self.harness = harness
+        self.topics = harness.broker.topics
+        self._make_entry = make_entry
+        self.peer = harness.peer()
+        self.peer.producer(TOPIC)
+        self.count = 0
+
+    def publish(self, count: int, size: int = 100) -> None:
+        for _ in range(count):
+            entry = self._make_entry(b"x" * size, publish_time=self.harness.now_ms)
+            self.peer.send(self.count, entry)
+            self.count += 1
+        self.peer.receipts()
+
+    def subscribe(self, name: str = "s") -> None:
+        self.topics.create_subscription(NAME, name, MessageId.earliest, lambda error: None)
+
+    @property
+    def stored(self) -> int:
+        ledger = self.topics.find(NAME).ledger
+        return int(ledger.confirmed - ledger.start)
+
+    def backlog(self, name: str = "s") -> int:
+        return int(self.topics.find(NAME).subscriptions[name].backlog)
+
+    def keep_connected(self, seconds: float) -> None:
+        """Let time pass; the producer answers PINGs."""
+        while seconds > 0:
+            step = min(seconds, HOUSEKEEPING_SECONDS)
+            self.harness.advance(step)
+            if not self.peer.is_closed:
+                self.peer.command("ping")
+                self.peer.take(Command.PONG)
+                self.peer.take(Command.PING)
+            seconds -= step
+
+
+@pytest.fixture
+def make(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> Callable[..., Topic]:
+    def new(**settings: Any) -> Topic:
+        return Topic(make_harness(**{"ledger_entries_max": 2, **settings}), make_entry)
+
+    return new
+
+
+# --- retention ---
+def test_by_default_acknowledged_messages_stay_for_a_week(make: Any) -> None:
+    topic = make()
+    topic.publish(6)
+    topic.keep_connected(60)
+    assert topic.stored == 6
+    topic.peer.disconnect()
+    topic.harness.advance(7 * 24 * 3600)
+    assert topic.stored == 2
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "left"), [(0, 0, 2), (-1, -1, 6), (1, -1, 2), (-1, 0, 2), (5, -1, 6), (-1, 1, 6)]
+)
+def test_retention(make: Any, minutes: int, megabytes: int, left: int) -> None:
+    topic = make(retention_minutes=minutes, retention_megabytes=megabytes)
+    topic.publish(6)
+    topic.keep_connected(90)
+    assert topic.stored == left
+
+
+def test_retention_by_size_keeps_the_newest(make: Any) -> None:
+    topic = make(retention_minutes=-1, retention_megabytes=1)
+    topic.publish(8, size=300_000)
+    topic.keep_connected(20)
+    assert topic.stored == 4
+    assert topic.topics.find(NAME).ledger.size_bytes >= 1024 * 1024
+
+
+def test_what_a_subscription_has_not_acknowledged_stays(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.subscribe()
+    topic.publish(6)
+    topic.keep_connected(20)
+    assert topic.stored == 6
+    topic.topics.skip(NAME, "s", 3, lambda error: None)
+    topic.keep_connected(20)
+    assert (topic.stored, topic.backlog()) == (4, 3)
+
+
+def test_a_live_reader_is_moved_on_when_its_entries_go(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    reader = topic.harness.peer()
+    topic.publish(6)
+    first = {"ledgerId": 0, "entryId": 0}
+    reader.subscribe(TOPIC, "r", durable=False, start_message_id=first, permits=1)
+    assert [m.ledger_id for m in reader.messages()] == [0]
+    topic.keep_connected(20)
+    assert topic.stored == 2
+    reader.command("flow", consumer_id=1, messagePermits=10)
+    assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
+
+
+def test_topics_that_are_not_in_memory_are_looked_after_too(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.publish(6)
+    topic.peer.disconnect()
+    topic.harness.broker.topics.unload(NAME)
+    assert topic.topics.loaded() == []
+    topic.harness.advance(HOUSEKEEPING_SECONDS * 4)
+    assert topic.topics.loaded() == []
+    assert len(topic.harness.store.ledgers(TOPIC)) == 1
+
+
+# --- TTL ---
+def test_old_messages_expire(make: Any) -> None:
+    topic = make(message_ttl_seconds=60)
+    topic.subscribe()
+    topic.publish(2)
+    topic.keep_connected(40)
+    topic.publish(2)
+    assert topic.backlog() == 4
+    topic.keep_connected(40)
+    assert topic.backlog() == 2
+    stats = topic.topics.stats(NAME)["subscriptions"]["s"]
+    assert stats["totalMsgExpired"] == 2
+    assert stats["lastExpireTimestamp"] > 0
+    topic.harness.restart()
+    assert topic.harness.broker.topics.find(NAME).subscriptions["s"].backlog == 2
+
+
+def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
+    topic = make(message_ttl_seconds=10)
+    topic.subscribe()
+    topic.publish(2)
+    topic.topics.skip_all(NAME, "s", lambda error: None)
+    topic.keep_connected(60)
+    assert topic.topics.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
+
+
+# --- backlog quotas ---
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        ("producer_request_hold", pb.ProducerBlockedQuotaExceededError),
+        ("producer_exception", pb.ProducerBlockedQuotaExceededException),
+    ],
+)
+def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str, code: int) -> None:
+    topic = make(backlog_quota_bytes=500, backlog_quota_action=action)
+    topic.subscribe()
+    topic.publish(10)
+    topic.keep_connected(16)
+    assert topic.peer.take(Command.CLOSE_PRODUCER)
+    frame = topic.peer.request("producer", topic=TOPIC, producer_id=1)
+    assert frame.command.error.error == code
+    topic.topics.skip_all(NAME, "s", lambda error: None)
+    topic.keep_connected(16)
+    assert topic.peer.producer(TOPIC).producer_ready
+
+
+def test_eviction_gives_up_the_oldest(make: Any) -> None:
+    topic = make(backlog_quota_bytes=500, backlog_quota_action="consumer_backlog_eviction")
+    topic.subscribe("slow")
+    topic.publish(10)
+    topic.subscribe("fast")
+    topic.topics.skip_all(NAME, "fast", lambda error: None)
+    topic.keep_connected(16)
+    assert 0 < topic.backlog("slow") < 5
+    assert topic.backlog("fast") == 0
+    assert not topic.peer.take(Command.CLOSE_PRODUCER)
+
+
+def test_a_backlog_may_be_too_old(make: Any) -> None:
+    topic = make(backlog_quota_seconds=30)
+    topic.subscribe()
+    topic.publish(1)
+    topic.keep_connected(15)
+    assert not topic.peer.take(Command.CLOSE_PRODUCER)
+    topic.keep_connected(30)
+    assert topic.peer.take(Command.CLOSE_PRODUCER)
+
+
+# --- what nobody uses ---
+def test_inactive_topics_are_deleted_where_that_is_wanted(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
+    topic.publish(1)
+    topic.keep_connected(60)
+    assert topic.topics.exists(NAME)
+    topic.peer.disconnect()
+    topic.harness.advance(60)
+    assert not topic.topics.exists(NAME)
+
+
+def test_subscriptions_keep_a_topic(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
+    topic.subscribe()
+    topic.peer.disconnect()
+    topic.harness.advance(300)
+    assert topic.topics.exists(NAME)
+
+
+def test_unused_subscriptions_expire_where_that_is_wanted(make: Any) -> None:
+    topic = make(subscription_expiration_minutes=1)
+    topic.subscribe("unused")
+    consumer = topic.harness.peer()
+    consumer.subscribe(TOPIC, "used")
+    for _ in range(8):
+        topic.keep_connected(15)
+        consumer.command("ping")
+    assert list(topic.topics.subscriptions(NAME)) == ["used"]
+
+
+def test_a_reader_that_does_not_come_back_after_a_seek_is_forgotten(make: Any) -> None:
+    topic = make()
+    reader = topic.harness.peer()
+    reader.subscribe(TOPIC, "r", durable=False)
+    reader.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
+    assert list(topic.topics.subscriptions(NAME)) == ["r"]
+    topic.keep_connected(80)
+    assert list(topic.topics.subscriptions(NAME)) == []
