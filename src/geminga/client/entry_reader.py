@@ -12,8 +12,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
-from geminga.client.consumer import AsyncConsumer
 from geminga.client.core import ClientCore
 from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet

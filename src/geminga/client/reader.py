@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from geminga.client.consumer import AsyncConsumer, Consumer
+from geminga.client.async_consumer import AsyncConsumer
+from geminga.client.consumer import Consumer
 from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerRunner
 from geminga.client.runtime import LoopThread

@@ -137,12 +137,15 @@ class EntryOpener:
             return
         entry = ReceivedEntry(
             self._origin, frame.ledger_id, frame.entry_id, metadata, batched=batched,
-            raw=raw, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
+            # An opened entry is kept once: in its open form.
+            raw=raw if self.whole else None,
+            count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
         payload: Buffer = parsed.payload
         if metadata.encryption_keys:
             plain = self._decrypt(metadata, payload)
             if plain is None:
+                entry.raw = raw  # kept: `Message.encryption_context` tells by it that nothing was opened
                 entry.body = bytes(payload)
                 entry.count = 1
                 entry.batched = False
