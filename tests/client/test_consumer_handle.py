@@ -1,0 +1,377 @@
+"""One consumer's connection: refusals, retries, lost brokers, late answers; with a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import geminga.asyncio
+from geminga import MessageId
+from geminga.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    ConsumerBusy,
+    NotConnected,
+    Timeout,
+    UnknownError,
+)
+from geminga.wire.batch import encode_plain_batch
+from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_message
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+TOPIC = "persistent://public/default/t"
+
+
+def command(kind: int, field: str, **values: Any) -> pb.BaseCommand:
+    result = pb.BaseCommand(type=kind)  # type: ignore[arg-type]
+    body = getattr(result, field)
+    body.SetInParent()
+    for name, value in values.items():
+        setattr(body, name, value)
+    return result
+
+
+def entry(*payloads: bytes) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    if len(payloads) == 1:
+        return build_entry(metadata.SerializeToString(), payloads[0])
+    metadata.num_messages_in_batch = len(payloads)
+    return build_entry(metadata.SerializeToString(), encode_plain_batch(payloads, 0))
+
+
+class Peer(asyncio.Protocol):
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.decoder = FrameDecoder()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.broker.peers.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self.decoder.feed(data):
+            self.broker.log.append(pb.BaseCommand.Type.Name(frame.type))
+            answer = self.broker.answers.get(frame.type)
+            if answer is not None:
+                answer(self, frame)
+
+    def send(self, *commands: pb.BaseCommand) -> None:
+        self.transport.write(b"".join(map(encode_command, commands)))
+
+    def message(self, entry_id: int, raw: bytes) -> None:
+        self.transport.write(encode_message(0, 1, entry_id, -1, len(raw)) + raw)
+
+
+class Broker:
+    """Answers what a consumer needs; a test replaces the answers that it wants to go wrong."""
+
+    def __init__(self) -> None:
+        self.peers: list[Peer] = []
+        self.log: list[str] = []
+        self.port = 0
+        self.answers: dict[int, Callable[[Peer, Frame], None]] = {
+            Type.CONNECT: lambda p, f: p.send(
+                command(Type.CONNECTED, "connected", server_version="test", protocol_version=21)
+            ),
+            Type.PING: lambda p, f: p.send(command(Type.PONG, "pong")),
+            Type.PARTITIONED_METADATA: lambda p, f: p.send(
+                command(
+                    Type.PARTITIONED_METADATA_RESPONSE, "partitionMetadataResponse", partitions=0,
+                    request_id=f.command.partitionMetadata.request_id,
+                    response=pb.CommandPartitionedTopicMetadataResponse.Success,
+                )
+            ),
+            Type.LOOKUP: lambda p, f: p.send(
+                command(
+                    Type.LOOKUP_RESPONSE, "lookupTopicResponse", request_id=f.command.lookupTopic.request_id,
+                    response=pb.CommandLookupTopicResponse.Connect,
+                    brokerServiceUrl=f"pulsar://127.0.0.1:{self.port}",
+                )
+            ),
+            Type.SUBSCRIBE: lambda p, f: self.ok(p, f.command.subscribe.request_id),
+            Type.CLOSE_CONSUMER: lambda p, f: self.ok(p, f.command.close_consumer.request_id),
+            Type.UNSUBSCRIBE: lambda p, f: self.ok(p, f.command.unsubscribe.request_id),
+        }  # fmt: skip
+
+    @staticmethod
+    def ok(peer: Peer, request_id: int) -> None:
+        peer.send(command(Type.SUCCESS, "success", request_id=request_id))
+
+    @staticmethod
+    def error(peer: Peer, request_id: int, code: Any, message: str = "said so") -> None:
+        peer.send(command(Type.ERROR, "error", request_id=request_id, error=code, message=message))
+
+    async def until(self, name: str, count: int = 1) -> None:
+        async with asyncio.timeout(5):
+            while self.log.count(name) < count:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def scripted(**options: Any) -> AsyncIterator[tuple[Broker, geminga.asyncio.Client]]:
+    broker = Broker()
+    server = await asyncio.get_running_loop().create_server(lambda: Peer(broker), "127.0.0.1", 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    settings = {"initial_backoff_interval_ms": 10, "operation_timeout_seconds": 2, **options}
+    client = geminga.asyncio.Client(f"pulsar://127.0.0.1:{broker.port}", **settings)
+    try:
+        yield broker, client
+    finally:
+        await client.close()
+        server.close()
+
+
+def run(test: Any) -> None:
+    asyncio.run(asyncio.wait_for(test, 20))
+
+
+def test_a_retriable_refusal_is_tried_again() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            fine = broker.answers[Type.SUBSCRIBE]
+
+            def refuse_once(peer: Peer, frame: Frame) -> None:
+                broker.answers[Type.SUBSCRIBE] = fine
+                broker.error(peer, frame.command.subscribe.request_id, pb.ServiceNotReady)
+
+            broker.answers[Type.SUBSCRIBE] = refuse_once
+            consumer = await client.subscribe(TOPIC, "s")
+            assert broker.log.count("SUBSCRIBE") == 2
+            assert consumer.is_connected()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(pb.ConsumerBusy, ConsumerBusy), (pb.AuthorizationError, AuthorizationError)]
+)
+def test_a_final_refusal_is_raised(code: Any, error: type[Exception]) -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+                p, f.command.subscribe.request_id, code
+            )
+            with pytest.raises(error, match="said so"):
+                await client.subscribe(TOPIC, "s")
+            assert broker.log.count("SUBSCRIBE") == 1
+
+    run(main())
+
+
+def test_an_unanswered_subscribe_is_taken_back() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
+            del broker.answers[Type.SUBSCRIBE]
+            with pytest.raises(Timeout):
+                await client.subscribe(TOPIC, "s")
+            await broker.until("CLOSE_CONSUMER")
+
+    run(main())
+
+
+def test_a_broker_that_goes_away_and_comes_back() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            await broker.until("FLOW")
+            broker.peers[-1].message(0, entry(b"a", b"b"))
+            first = await consumer.receive()
+            broker.peers[-1].transport.abort()
+            await broker.until("SUBSCRIBE", 2)
+            await broker.until("FLOW", 2)
+            broker.peers[-1].message(0, entry(b"a", b"b"))
+            assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
+            assert first.data() == b"a"
+
+    run(main())
+
+
+def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            waiting = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0.05)
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+                p, f.command.subscribe.request_id, pb.AuthorizationError
+            )
+            broker.peers[-1].transport.abort()
+            with pytest.raises(AuthorizationError):
+                await waiting
+            with pytest.raises(AuthorizationError):
+                await consumer.receive()
+            assert not consumer.is_connected()
+            await consumer.close()
+            with pytest.raises(AlreadyClosed):
+                await consumer.receive()
+
+    with caplog.at_level(logging.ERROR, "geminga"):
+        run(main())
+    assert "has failed" in caplog.text
+
+
+def test_a_busy_subscription_while_reconnecting_is_not_final() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            await broker.until("FLOW")
+            fine = broker.answers[Type.SUBSCRIBE]
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+                p, f.command.subscribe.request_id, pb.ConsumerBusy
+            )
+            broker.peers[-1].transport.abort()
+            await broker.until("SUBSCRIBE", 3)
+            assert not consumer.is_connected()
+            broker.answers[Type.SUBSCRIBE] = fine
+            await broker.until("FLOW", 2)
+            assert consumer.is_connected()
+
+    run(main())
+
+
+def test_closed_by_the_broker() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            await broker.until("FLOW")
+            close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
+            broker.peers[-1].send(close)
+            await broker.until("SUBSCRIBE", 2)
+            await broker.until("FLOW", 2)
+            assert consumer.is_connected()
+            assert len(broker.peers) == 1, "the connection itself is fine"
+
+    run(main())
+
+
+def test_seek_waits_for_the_answer_before_it_subscribes_again() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+
+            def on_seek(peer: Peer, frame: Frame) -> None:
+                request_id = frame.command.seek.request_id
+                peer.message(7, entry(b"of the old position"))
+                peer.send(
+                    command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
+                )
+                asyncio.get_running_loop().call_later(0.2, broker.ok, peer, request_id)
+
+            broker.answers[Type.SEEK] = on_seek
+            task = asyncio.create_task(consumer.seek(MessageId.earliest))
+            await broker.until("SEEK")
+            await asyncio.sleep(0.1)
+            assert broker.log.count("SUBSCRIBE") == 1
+            await task
+            assert broker.log.count("SUBSCRIBE") == 2
+            broker.peers[-1].message(0, entry(b"first"))
+            assert (await consumer.receive()).data() == b"first"
+
+    run(main())
+
+
+def test_a_refused_seek_changes_nothing() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+
+            def on_seek(peer: Peer, frame: Frame) -> None:
+                peer.message(7, entry(b"arrived meanwhile"))
+                broker.error(peer, frame.command.seek.request_id, pb.UnknownError)
+
+            broker.answers[Type.SEEK] = on_seek
+            with pytest.raises(UnknownError):
+                await consumer.seek(MessageId.earliest)
+            assert (await consumer.receive()).data() == b"arrived meanwhile"
+            assert broker.log.count("SUBSCRIBE") == 1
+
+    run(main())
+
+
+def test_seek_without_a_broker() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=0.5) as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: None
+            broker.peers[-1].transport.abort()
+            await asyncio.sleep(0.05)
+            with pytest.raises(NotConnected):
+                await consumer.seek(MessageId.earliest)
+
+    run(main())
+
+
+def test_receipts_that_never_come() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=0.5) as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
+            await broker.until("FLOW")
+            broker.peers[-1].message(0, entry(b"a"))
+            message = await consumer.receive()
+            with pytest.raises(Timeout, match="receipt"):
+                await consumer.acknowledge(message)
+            task = asyncio.create_task(consumer.acknowledge(message))
+            await asyncio.sleep(0.05)
+            await consumer.close()
+            with pytest.raises((AlreadyClosed, Timeout)):
+                await task
+
+    run(main())
+
+
+def test_receipts_survive_a_reconnect() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
+            await broker.until("FLOW")
+            broker.peers[-1].message(0, entry(b"a"))
+            message = await consumer.receive()
+            task = asyncio.create_task(consumer.acknowledge(message))
+            await broker.until("ACK")
+
+            def receipt(peer: Peer, frame: Frame) -> None:
+                request_id = frame.command.ack.request_id
+                peer.send(command(Type.ACK_RESPONSE, "ackResponse", consumer_id=0, request_id=request_id))
+
+            broker.answers[Type.ACK] = receipt
+            broker.peers[-1].transport.abort()
+            await task
+
+    run(main())
+
+
+def test_a_corrupt_entry_is_reported_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            await broker.until("FLOW")
+            damaged = bytearray(entry(b"damaged"))
+            damaged[-1] ^= 1
+            broker.peers[-1].message(0, bytes(damaged))
+            broker.peers[-1].message(1, entry(b"fine"))
+            assert (await consumer.receive()).data() == b"fine"
+            await broker.until("ACK")
+
+    with caplog.at_level(logging.WARNING, "geminga"):
+        run(main())
+    assert "acknowledged as unreadable" in caplog.text
+
+
+def test_a_silent_broker_does_not_hold_up_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.client.consumer_handle.CLOSE_TIMEOUT_SECONDS", 0.1)
+
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            del broker.answers[Type.CLOSE_CONSUMER]
+            async with asyncio.timeout(1):
+                await consumer.close()
+
+    run(main())
