@@ -295,6 +295,30 @@ def test_cancelling_start_leaves_nothing_behind(scripted):
     run(scripted, body)
 
 
+def test_cancelled_at_every_step(scripted):
+    """However far the start got, cancelling it leaves no handle on a connection and the client usable."""
+
+    async def body(broker, core, handle, driver):
+        steps = 0
+        finished = False
+        while not finished:
+            steps += 1
+            each = ProducerHandle(core)
+            starting = HandleDriver(core, each)
+            task = asyncio.ensure_future(starting.start())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            finished = task.done()
+            task.cancel()
+            await asyncio.wait([task])
+            await starting.close()
+            assert all(connection.handles_count == 0 for connection in core.pool.connections)
+        assert steps > 3
+        await driver.start()
+
+    run(scripted, body)
+
+
 def test_frames_are_dropped_while_detached(scripted):
     async def body(broker, core, handle, driver):
         await driver.start()

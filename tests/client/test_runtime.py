@@ -96,8 +96,10 @@ def test_a_forked_child_is_told(runtime):
     if child == 0:
         code = 1
         try:
-            runtime.call(value(1))
-        except ForkedProcessError:
+            with pytest.raises(ForkedProcessError):
+                runtime.call(value(1))
+            with pytest.raises(ForkedProcessError):
+                runtime.post(print)
             runtime.close()
             code = 0
         finally:

@@ -237,7 +237,11 @@ def test_a_forked_child_is_told(client):
     if child == 0:
         code = 1
         try:
-            for call in (lambda: client.create_producer("u"), lambda: producer.send(b"x")):
+            for call in (
+                lambda: client.create_producer("u"),
+                lambda: producer.send(b"x"),
+                lambda: producer.send_async(b"x", None),
+            ):
                 try:
                     call()
                 except ForkedProcessError:

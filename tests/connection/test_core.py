@@ -33,6 +33,8 @@ from geminga.wire.frames import (
     FRAME_PADDING,
     MAX_MESSAGE_SIZE,
     FrameDecoder,
+    MessageFrame,
+    ReceiptFrame,
     encode_command,
     encode_message,
     encode_send_receipt,
@@ -394,6 +396,29 @@ def test_topic_migration_and_watch_updates():
 def test_a_command_for_brokers_is_the_peers_fault():
     with pytest.raises(ProtocolError, match="which no client accepts"):
         ready().receive(encode_command(lookup_command(1)), NOW)
+
+
+def test_a_reset_at_every_byte():
+    """Wherever the stream ends, the events so far are those of the whole frames, and the rest is told."""
+    entry = b"\x00\x00\x00\x00"
+    pieces = [
+        PING,
+        success(1),
+        encode_message(9, 1, 2, -1, len(entry)) + entry,
+        encode_send_receipt(7, 1, None, 3, 4),
+        producer_success(True),
+    ]
+    stream = b"".join(pieces)
+    kinds = [None, RequestAnswered, MessageFrame, ReceiptFrame, RequestAnswered]
+    for cut in range(len(stream) + 1):
+        connection = ready()
+        connection.request(lookup_command(1), 1, NOW + 5)
+        connection.request(lookup_command(4), 4, NOW + 5)
+        events = connection.receive(stream[:cut], NOW)
+        whole = sum(len(b"".join(pieces[: n + 1])) <= cut for n in range(len(pieces)))
+        assert [type(event) for event in events] == [kind for kind in kinds[:whole] if kind]
+        answered = {event.request_id for event in events if isinstance(event, RequestAnswered)}
+        assert set(connection.close()) == {1, 4} - answered
 
 
 def test_tls_bytes_on_the_plain_port():

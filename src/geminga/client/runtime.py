@@ -102,7 +102,12 @@ class LoopThread:
             raise
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Run a plain function on the loop soon; for the hot path, where no result is awaited."""
+        """Run a plain function on the loop soon; for the hot path, where no result is awaited.
+
+        Raises `ForkedProcessError` and `AlreadyClosed`.
+        """
+        if self.forked:
+            self.check()  # the wake-up would reach the parent's loop: both share its pipe
         try:
             self.loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
