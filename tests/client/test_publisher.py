@@ -1,4 +1,4 @@
-"""The engine: wake-ups, timers, blocking, forks, and tokens of every kind."""
+"""The engine against a scripted broker: wake-ups, timers, blocking, forks, lost connections, closing."""
 
 import asyncio
 import os
@@ -9,106 +9,9 @@ import pytest
 
 import geminga
 from geminga import errors
-from geminga.client.publisher import FullToken, Waiter, deliver, fail_token
 from geminga.errors import Result
-from geminga.ids import MessageId
-from geminga.producer.chunking import ChunkedMessage, ChunkPart
-from geminga.producer.operation import SendOperation
 from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-
-class Partition:
-    index = 4
-
-
-def settled(tokens, *, error=None, place=(7, 8), is_batch=True, chunk=None):
-    operation = SendOperation(
-        None, tokens, sequence_id=0, highest_sequence_id=len(tokens) - 1, size=0, permits=0, opened_at=0.0,
-        deadline=0.0, is_batch=is_batch, chunk=chunk,
-    )  # fmt: skip
-    operation.partition = Partition
-    operation.error = error
-    operation.ledger_id, operation.entry_id = place
-    return operation
-
-
-# --- tokens -----------------------------------------------------------------------------------------
-
-
-def test_a_batchs_callbacks_get_their_ids_in_order():
-    got = []
-    deliver([settled([lambda r, m: got.append((r, m)), None, lambda r, m: got.append((r, m))])])
-    assert got == [(Result.Ok, MessageId(4, 7, 8, 0)), (Result.Ok, MessageId(4, 7, 8, 2))]
-    assert [m.batch_size for _, m in got] == [3, 3]
-
-
-def test_a_plain_messages_id_has_no_batch_index():
-    got = []
-    deliver([settled([lambda r, m: got.append(m)], is_batch=False)])
-    assert got == [MessageId(4, 7, 8, -1)]
-
-
-def test_a_duplicates_id_is_the_earliest():
-    got = []
-    deliver([settled([lambda r, m: got.append(m)] * 2, place=(-1, -1))])
-    assert got == [MessageId.earliest] * 2
-
-
-def test_a_message_in_chunks_knows_its_first_one():
-    whole = ChunkedMessage(2, 10)
-    whole.first_ledger_id, whole.first_entry_id = 7, 5
-    got = []
-    deliver([settled([], is_batch=False, chunk=ChunkPart(whole, 0))])
-    deliver([settled([lambda r, m: got.append(m)], is_batch=False, chunk=ChunkPart(whole, 1))])
-    assert got[0].first_chunk == MessageId(4, 7, 5)
-
-
-def test_errors_reach_every_kind_of_token():
-    async def scene():
-        got = []
-        error = errors.Timeout("late")
-        waiter, future = Waiter(), asyncio.get_running_loop().create_future()
-        full = FullToken(lambda message_id, reason: got.append(reason))
-        callback = lambda r, m: got.append((r, m))  # noqa: E731
-        deliver([settled([waiter, future, full, callback, None], error=error)])
-        waiter.wait()
-        assert waiter.error is error
-        with pytest.raises(errors.Timeout):
-            await future
-        assert got == [error, (Result.Timeout, MessageId.earliest)]
-
-    asyncio.run(scene())
-
-
-def test_receipts_reach_every_kind_of_token():
-    async def scene():
-        got = []
-        waiter, future = Waiter(), asyncio.get_running_loop().create_future()
-        cancelled = asyncio.get_running_loop().create_future()
-        cancelled.cancel()
-        deliver([settled([waiter, future, FullToken(lambda m, e: got.append((m, e))), cancelled])])
-        waiter.wait()
-        assert waiter.message_id == MessageId(4, 7, 8, 0)
-        assert await future == MessageId(4, 7, 8, 1)
-        assert got == [(MessageId(4, 7, 8, 2), None)]
-
-    asyncio.run(scene())
-
-
-def test_a_callback_that_raises_harms_nobody(caplog):
-    got = []
-
-    def broken(result, message_id):
-        raise ValueError("mine")
-
-    deliver([settled([broken, lambda r, m: got.append(r)])])
-    fail_token(broken, errors.Timeout("x"))
-    assert got == [Result.Ok]
-    assert caplog.text.count("a send callback raised") == 2
-
-
-# --- against a scripted broker ----------------------------------------------------------------------
 
 
 @pytest.fixture

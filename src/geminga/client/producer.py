@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
-from geminga.client.publisher import FullToken, Publisher, Waiter, fail_token
+from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
+from geminga.client.tokens import FullToken, Waiter, fail_token
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.producer.interceptors import InterceptorChain

@@ -15,174 +15,31 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from geminga.client.core import ClientCore
-from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
+from geminga.client.producer_handle import ProducerHandle
+from geminga.client.tokens import Waiter, deliver, finisher, set_done
 from geminga.errors import (
     AlreadyClosed,
     ForkedProcessError,
     MemoryBufferIsFull,
     ProducerQueueIsFull,
     PulsarException,
-    Timeout,
 )
-from geminga.ids import MessageId
 from geminga.producer.batching import CLOSED
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
-from geminga.producer.partition import PartitionProducer, Verdict
+from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
-from geminga.producer.result import Result, result_of
-from geminga.producer.settings import ProducerAccessMode, ProducerSettings
+from geminga.producer.settings import ProducerSettings
 from geminga.producer.states import ENDED, State
-from geminga.wire.frames import Frame
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga.producer")
 
 TIMER_SLACK_SECONDS = 0.0006
 """Event loops round timers to milliseconds: what is due within this time is done now."""
-
-_SEND_RECEIPT = pb.BaseCommand.SEND_RECEIPT
-_SEND_ERROR = pb.BaseCommand.SEND_ERROR
-_FOREVER_SECONDS = 10.0 * 365 * 86_400
-
-
-class Waiter:
-    """A thread that waits: for the receipt of its message, or for permits. Cheaper than an Event."""
-
-    __slots__ = ("_lock", "error", "message_id")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.error: Exception | None = None
-        self.message_id: MessageId | None = None
-
-    def wake(self) -> None:
-        self._lock.release()
-
-    def wait(self) -> None:
-        self._lock.acquire()
-
-
-class ProducerHandle:
-    """One partition's side towards the driver; every method runs on the loop's thread."""
-
-    def __init__(self, publisher: Publisher, partition: PartitionProducer) -> None:
-        self.topic = partition.topic
-        self.partition = partition
-        self.connection: BrokerConnection | None = None
-        self.driver = HandleDriver(publisher.core, self)
-        self._publisher = publisher
-
-    async def start(self) -> None:
-        """Attach for the first time; raises what the creation fails with."""
-        exclusive = self._publisher.settings.access_mode is ProducerAccessMode.WaitForExclusive
-        try:
-            await self.driver.start(_FOREVER_SECONDS if exclusive else None)
-        except Exception as error:
-            self.on_failed(error)
-            raise
-
-    async def attach(self, connection: BrokerConnection) -> None:
-        publisher, partition = self._publisher, self.partition
-        connection.add_producer(partition.producer_id, self)
-        request_id = connection.new_request_id()
-        with publisher.lock:
-            command = partition.create_command(request_id)
-        timeout = publisher.core.settings.operation_timeout_seconds
-        try:
-            answer = await connection.request(command, request_id, timeout)
-        except Exception as error:
-            if isinstance(error, Timeout) and not connection.closed:
-                # The broker may create it after all: it must not stand in the way of the next attempt.
-                connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
-            with publisher.lock:
-                partition.refused(error, time.monotonic())
-            publisher.schedule()
-            raise
-        with publisher.lock:
-            partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
-        self.connection = connection
-        publisher.schedule()
-
-    def on_frame(self, frame: Frame) -> None:
-        publisher, partition = self._publisher, self.partition
-        kind = frame.type
-        if kind == _SEND_RECEIPT:
-            receipt = frame.receipt
-            assert receipt is not None
-            with publisher.lock:
-                partition.receipt(
-                    receipt.sequence_id,
-                    receipt.highest_sequence_id,
-                    receipt.ledger_id,
-                    receipt.entry_id,
-                    time.monotonic(),
-                )
-            publisher.schedule()
-        elif kind == _SEND_ERROR:
-            body = frame.command.send_error
-            with publisher.lock:
-                verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())
-            logger.warning("%s: the broker refused a message: %s", self.topic, body.message)
-            if verdict is Verdict.DETACH:
-                self.driver.reattach(PulsarException(body.message))
-            elif verdict is Verdict.ENDED:
-                publisher.spawn(self.driver.close())
-            publisher.schedule()
-
-    def on_detached(self, error: Exception | None) -> None:
-        self.connection = None
-        with self._publisher.lock:
-            self.partition.disconnected(error)
-        self._publisher.schedule()
-
-    def is_terminal(self, error: Exception) -> bool:
-        return self.partition.is_terminal(error)
-
-    def on_failed(self, error: Exception) -> None:
-        self.connection = None
-        with self._publisher.lock:
-            self.partition.fail(error, time.monotonic())
-        self._publisher.schedule()
-
-    async def close(self) -> None:
-        """Tell the broker, stop driving, fail what is still pending."""
-        publisher, connection = self._publisher, self.connection
-        try:
-            if connection is not None and not connection.closed:
-                request_id = connection.new_request_id()
-                command = _close_command(self.partition.producer_id, request_id)
-                await connection.request(
-                    command, request_id, publisher.core.settings.operation_timeout_seconds
-                )
-        except PulsarException as error:
-            logger.info("closing the producer of %s: %s", self.topic, error)
-        finally:
-            self.connection = None
-            await self.driver.close()
-            with publisher.lock:
-                if self.partition.state is not State.CLOSED:
-                    self.partition.closed(time.monotonic())
-            publisher.schedule()
-
-
-def _close_command(producer_id: int, request_id: int) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
-    command.close_producer.producer_id = producer_id
-    command.close_producer.request_id = request_id
-    return command
-
-
-def _close_frame(producer_id: int, request_id: int) -> bytes:
-    from geminga.wire.frames import encode_command
-
-    return encode_command(_close_command(producer_id, request_id))
 
 
 class Publisher:
@@ -378,7 +235,7 @@ class Publisher:
                 if threading.get_ident() == self._loop_thread:
                     waiter.set_result(None)
                 else:
-                    self._loop.call_soon_threadsafe(_set_done, waiter)
+                    self._loop.call_soon_threadsafe(set_done, waiter)
                 return
 
     # --- the loop's side --------------------------------------------------------------------------
@@ -514,7 +371,7 @@ class Publisher:
                     done.append(future)
                     if tail.watchers is None:
                         tail.watchers = []
-                    tail.watchers.append(_finisher(future))
+                    tail.watchers.append(finisher(future))
         self.schedule()
         if done:
             results = await asyncio.gather(*done, return_exceptions=True)
@@ -558,130 +415,7 @@ class Publisher:
         if self._drained():
             progress, self._progress = self._progress, []
             for future in progress:
-                _set_done(future)
-
-
-def deliver(settled: list[SendOperation]) -> None:
-    """Give every token of the settled operations its outcome, in order; on the loop's thread.
-
-    A token is a callback ``(result, message_id)``, an asyncio future, a `Waiter`, or None. A callback that
-    raises is logged and harms nothing else.
-    """
-    for operation in settled:
-        if operation.error is None:
-            _deliver_receipt(operation)
-        else:
-            _deliver_error(operation, operation.error)
-        if operation.watchers is not None:
-            for watcher in operation.watchers:
-                watcher(operation)
-
-
-_new_id = MessageId.__new__
-
-
-def _deliver_receipt(operation: SendOperation) -> None:
-    tokens = operation.tokens
-    if not tokens:
-        return
-    ledger_id, entry_id = operation.ledger_id, operation.entry_id
-    duplicate = ledger_id == -1 and entry_id == -1
-    partition = -1 if duplicate else operation.partition.index
-    batch_size = operation.count if operation.is_batch and not duplicate else 0
-    first = _first_chunk(operation, partition)
-    index = -1
-    for token in tokens:
-        if batch_size:
-            index += 1
-        if token is None:
-            continue
-        # Written out: a call of the constructor would be the largest part of a receipt's cost.
-        message_id = _new_id(MessageId)
-        message_id._partition = partition
-        message_id._ledger_id = ledger_id
-        message_id._entry_id = entry_id
-        message_id._batch_index = index
-        message_id.batch_size = batch_size
-        message_id.first_chunk = first
-        message_id.topic = ""
-        if type(token) is asyncio.Future:
-            if not token.done():
-                token.set_result(message_id)
-        elif type(token) is Waiter:
-            token.message_id = message_id
-            token.wake()
-        else:
-            try:
-                token(Result.Ok, message_id)
-            except Exception:
-                logger.exception("a send callback raised")
-
-
-def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
-    if operation.chunk is None:
-        return None
-    whole = operation.chunk.message
-    return MessageId(partition, whole.first_ledger_id, whole.first_entry_id)
-
-
-def _deliver_error(operation: SendOperation, error: Exception) -> None:
-    result = result_of(error)
-    for token in operation.tokens:
-        fail_token(token, error, result)
-
-
-def fail_token(token: Any, error: Exception, result: Result | None = None) -> None:
-    """Give one token its error. A callback gets the result code and the earliest id."""
-    if token is None:
-        return
-    if isinstance(token, asyncio.Future):
-        if not token.done():
-            token.set_exception(error)
-    elif isinstance(token, Waiter):
-        token.error = error
-        token.wake()
-    elif isinstance(token, FullToken):
-        token.fail(error)
-    else:
-        try:
-            token(result_of(error) if result is None else result, MessageId.earliest)
-        except Exception:
-            logger.exception("a send callback raised")
-
-
-class FullToken:
-    """A token that wants the exception itself: interceptors stand behind it."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Callable[[MessageId | None, Exception | None], None]) -> None:
-        self._done = done
-
-    def __call__(self, result: Result, message_id: MessageId) -> None:
-        self._done(message_id, None)
-
-    def fail(self, error: Exception) -> None:
-        try:
-            self._done(None, error)
-        except Exception:
-            logger.exception("a send callback raised")
-
-
-def _finisher(future: asyncio.Future[None]) -> Callable[[SendOperation], None]:
-    def finish(operation: SendOperation) -> None:
-        if future.done():
-            return
-        if operation.error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(operation.error)
-
-    return finish
-
-
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+                set_done(future)
 
 
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()

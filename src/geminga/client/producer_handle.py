@@ -1,0 +1,139 @@
+"""One partition's producer as the connection's driver sees it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from geminga.client.driver import HandleDriver
+from geminga.client.pool import BrokerConnection
+from geminga.errors import PulsarException, Timeout
+from geminga.producer.partition import PartitionProducer, Verdict
+from geminga.producer.settings import ProducerAccessMode
+from geminga.producer.states import State
+from geminga.wire.frames import Frame, encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.client.publisher import Publisher
+
+logger = logging.getLogger("geminga.producer")
+
+_SEND_RECEIPT = pb.BaseCommand.SEND_RECEIPT
+_SEND_ERROR = pb.BaseCommand.SEND_ERROR
+_FOREVER_SECONDS = 10.0 * 365 * 86_400
+
+
+class ProducerHandle:
+    """One partition's side towards the driver; every method runs on the loop's thread."""
+
+    def __init__(self, publisher: Publisher, partition: PartitionProducer) -> None:
+        self.topic = partition.topic
+        self.partition = partition
+        self.connection: BrokerConnection | None = None
+        self.driver = HandleDriver(publisher.core, self)
+        self._publisher = publisher
+
+    async def start(self) -> None:
+        """Attach for the first time; raises what the creation fails with."""
+        exclusive = self._publisher.settings.access_mode is ProducerAccessMode.WaitForExclusive
+        try:
+            await self.driver.start(_FOREVER_SECONDS if exclusive else None)
+        except Exception as error:
+            self.on_failed(error)
+            raise
+
+    async def attach(self, connection: BrokerConnection) -> None:
+        publisher, partition = self._publisher, self.partition
+        connection.add_producer(partition.producer_id, self)
+        request_id = connection.new_request_id()
+        with publisher.lock:
+            command = partition.create_command(request_id)
+        timeout = publisher.core.settings.operation_timeout_seconds
+        try:
+            answer = await connection.request(command, request_id, timeout)
+        except Exception as error:
+            if isinstance(error, Timeout) and not connection.closed:
+                # The broker may create it after all: it must not stand in the way of the next attempt.
+                connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
+            with publisher.lock:
+                partition.refused(error, time.monotonic())
+            publisher.schedule()
+            raise
+        with publisher.lock:
+            partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
+        self.connection = connection
+        publisher.schedule()
+
+    def on_frame(self, frame: Frame) -> None:
+        publisher, partition = self._publisher, self.partition
+        kind = frame.type
+        if kind == _SEND_RECEIPT:
+            receipt = frame.receipt
+            assert receipt is not None
+            with publisher.lock:
+                partition.receipt(
+                    receipt.sequence_id,
+                    receipt.highest_sequence_id,
+                    receipt.ledger_id,
+                    receipt.entry_id,
+                    time.monotonic(),
+                )
+            publisher.schedule()
+        elif kind == _SEND_ERROR:
+            body = frame.command.send_error
+            with publisher.lock:
+                verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())
+            logger.warning("%s: the broker refused a message: %s", self.topic, body.message)
+            if verdict is Verdict.DETACH:
+                self.driver.reattach(PulsarException(body.message))
+            elif verdict is Verdict.ENDED:
+                publisher.spawn(self.driver.close())
+            publisher.schedule()
+
+    def on_detached(self, error: Exception | None) -> None:
+        self.connection = None
+        with self._publisher.lock:
+            self.partition.disconnected(error)
+        self._publisher.schedule()
+
+    def is_terminal(self, error: Exception) -> bool:
+        return self.partition.is_terminal(error)
+
+    def on_failed(self, error: Exception) -> None:
+        self.connection = None
+        with self._publisher.lock:
+            self.partition.fail(error, time.monotonic())
+        self._publisher.schedule()
+
+    async def close(self) -> None:
+        """Tell the broker, stop driving, fail what is still pending."""
+        publisher, connection = self._publisher, self.connection
+        try:
+            if connection is not None and not connection.closed:
+                request_id = connection.new_request_id()
+                command = _close_command(self.partition.producer_id, request_id)
+                await connection.request(
+                    command, request_id, publisher.core.settings.operation_timeout_seconds
+                )
+        except PulsarException as error:
+            logger.info("closing the producer of %s: %s", self.topic, error)
+        finally:
+            self.connection = None
+            await self.driver.close()
+            with publisher.lock:
+                if self.partition.state is not State.CLOSED:
+                    self.partition.closed(time.monotonic())
+            publisher.schedule()
+
+
+def _close_command(producer_id: int, request_id: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.producer_id = producer_id
+    command.close_producer.request_id = request_id
+    return command
+
+
+def _close_frame(producer_id: int, request_id: int) -> bytes:
+    return encode_command(_close_command(producer_id, request_id))

@@ -1,0 +1,160 @@
+"""What waits for a message's outcome, and how it is told.
+
+A token is a callback ``(result, message_id)``, an asyncio future, a `Waiter`, a `FullToken`, or None.
+Receipts settle whole operations: all tokens of one are told in one loop, on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from geminga.errors import Result, result_of
+from geminga.ids import MessageId
+from geminga.producer.operation import SendOperation
+
+logger = logging.getLogger("geminga.producer")
+
+
+class Waiter:
+    """A thread that waits: for the receipt of its message, or for permits. Cheaper than an Event."""
+
+    __slots__ = ("_lock", "error", "message_id")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.error: Exception | None = None
+        self.message_id: MessageId | None = None
+
+    def wake(self) -> None:
+        self._lock.release()
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+
+def deliver(settled: list[SendOperation]) -> None:
+    """Give every token of the settled operations its outcome, in order; on the loop's thread.
+
+    A token is a callback ``(result, message_id)``, an asyncio future, a `Waiter`, or None. A callback that
+    raises is logged and harms nothing else.
+    """
+    for operation in settled:
+        if operation.error is None:
+            _deliver_receipt(operation)
+        else:
+            _deliver_error(operation, operation.error)
+        if operation.watchers is not None:
+            for watcher in operation.watchers:
+                watcher(operation)
+
+
+_new_id = MessageId.__new__
+
+
+def _deliver_receipt(operation: SendOperation) -> None:
+    tokens = operation.tokens
+    if not tokens:
+        return
+    ledger_id, entry_id = operation.ledger_id, operation.entry_id
+    duplicate = ledger_id == -1 and entry_id == -1
+    partition = -1 if duplicate else operation.partition.index
+    batch_size = operation.count if operation.is_batch and not duplicate else 0
+    first = _first_chunk(operation, partition)
+    index = -1
+    for token in tokens:
+        if batch_size:
+            index += 1
+        if token is None:
+            continue
+        # Written out: a call of the constructor would be the largest part of a receipt's cost.
+        message_id = _new_id(MessageId)
+        message_id._partition = partition
+        message_id._ledger_id = ledger_id
+        message_id._entry_id = entry_id
+        message_id._batch_index = index
+        message_id.batch_size = batch_size
+        message_id.first_chunk = first
+        message_id.topic = ""
+        if type(token) is asyncio.Future:
+            if not token.done():
+                token.set_result(message_id)
+        elif type(token) is Waiter:
+            token.message_id = message_id
+            token.wake()
+        else:
+            try:
+                token(Result.Ok, message_id)
+            except Exception:
+                logger.exception("a send callback raised")
+
+
+def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
+    if operation.chunk is None:
+        return None
+    whole = operation.chunk.message
+    return MessageId(partition, whole.first_ledger_id, whole.first_entry_id)
+
+
+def _deliver_error(operation: SendOperation, error: Exception) -> None:
+    result = result_of(error)
+    for token in operation.tokens:
+        fail_token(token, error, result)
+
+
+def fail_token(token: Any, error: Exception, result: Result | None = None) -> None:
+    """Give one token its error. A callback gets the result code and the earliest id."""
+    if token is None:
+        return
+    if isinstance(token, asyncio.Future):
+        if not token.done():
+            token.set_exception(error)
+    elif isinstance(token, Waiter):
+        token.error = error
+        token.wake()
+    elif isinstance(token, FullToken):
+        token.fail(error)
+    else:
+        try:
+            token(result_of(error) if result is None else result, MessageId.earliest)
+        except Exception:
+            logger.exception("a send callback raised")
+
+
+class FullToken:
+    """A token that wants the exception itself: interceptors stand behind it."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[MessageId | None, Exception | None], None]) -> None:
+        self._done = done
+
+    def __call__(self, result: Result, message_id: MessageId) -> None:
+        self._done(message_id, None)
+
+    def fail(self, error: Exception) -> None:
+        try:
+            self._done(None, error)
+        except Exception:
+            logger.exception("a send callback raised")
+
+
+def finisher(future: asyncio.Future[None]) -> Callable[[SendOperation], None]:
+    def finish(operation: SendOperation) -> None:
+        if future.done():
+            return
+        if operation.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(operation.error)
+
+    return finish
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
