@@ -265,3 +265,17 @@ def test_ids_and_clocks(scripted):
         assert core.now_ms() > 1_700_000_000_000
 
     run(scripted, body)
+
+
+def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
+    async def body(broker, core):
+        broker.answers[Type.CONNECT] = lambda peer, frame: None
+        with pytest.raises(Timeout, match=r"within 0\.3 s.*127\.0\.0\.1.*handshake"):
+            await core.partitions(TOPIC, timeout=0.3)
+
+    run(
+        scripted,
+        body,
+        url="pulsar://127.0.0.1:{port},localhost:{port}",
+        connection_timeout_seconds=0.2,
+    )

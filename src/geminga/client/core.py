@@ -78,6 +78,7 @@ class ClientCore:
         self._consumer_ids = itertools.count()
         self._handles: set[Closable] = set()
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
+        self._last_failure: PulsarException | None = None
         self._service_index = self.random.randrange(len(self.service_url.addresses))
 
     # --- clocks, ids, handles --------------------------------------------------------------------
@@ -141,9 +142,12 @@ class ClientCore:
         for _ in addresses:
             address = addresses[self._service_index]
             try:
-                return await self.pool.get(address, slot=0)
+                connection = await self.pool.get(address, slot=0)
+                self._last_failure = None
+                return connection
             except (ConnectError, Timeout) as error:
                 failures.append(ConnectError(str(error)))
+                self._last_failure = error
                 self._next_service_address()
         raise ServiceUnreachable("; ".join(str(failure) for failure in failures)) from failures[-1]
 
@@ -323,8 +327,8 @@ class ClientCore:
             await asyncio.sleep(delay)
             self.check_open()
 
-    @staticmethod
-    def _timed_out(what: str, limit: float, last: PulsarException | None) -> Timeout:
+    def _timed_out(self, what: str, limit: float, last: PulsarException | None) -> Timeout:
+        last = last or self._last_failure
         reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
         return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
 
