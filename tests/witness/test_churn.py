@@ -1,0 +1,156 @@
+"""Consumers come and go, refuse and acknowledge at random: nothing is lost, nothing acked comes back.
+
+The invariants are checked from outside: every published message is acknowledged in the end (nothing is
+skipped), and no message is delivered after its acknowledgement was confirmed by a later one on the
+same consumer's connection having been persisted (each consumer is closed, which flushes its acks).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from geminga.broker.embedded import EmbeddedBroker
+
+MESSAGES = 1500
+KEYS = 17
+
+
+class Churn:
+    """A few consumers of one subscription, replaced at random while messages are published."""
+
+    def __init__(self, client: Any, topic: str, kind: Any, seed: int, *, refusals: bool) -> None:
+        self.client, self.topic, self.kind, self.refusals = client, topic, kind, refusals
+        self.chance = random.Random(seed)
+        self.acked: dict[int, int] = {}
+        self.after_close: set[int] = set()
+        self.came_back: list[int] = []
+        self.consumers: list[tuple[Any, set[int]]] = []
+        self.names = 0
+
+    def open(self) -> None:
+        self.names += 1
+        consumer = self.client.subscribe(
+            self.topic, "s", consumer_type=self.kind, consumer_name=f"c{self.names}",
+            receiver_queue_size=self.chance.choice((1, 7, 100)), negative_ack_redelivery_delay_ms=50,
+            initial_position=pulsar.InitialPosition.Earliest, batch_index_ack_enabled=True,
+        )  # fmt: skip
+        self.consumers.append((consumer, set()))
+
+    def close_one(self) -> None:
+        consumer, acked = self.consumers.pop(self.chance.randrange(len(self.consumers)))
+        consumer.close()  # sends the acknowledgements that are still grouped
+        self.after_close |= acked
+
+    def step(self) -> None:
+        consumer, acked = self.chance.choice(self.consumers)
+        try:
+            message = consumer.receive(timeout_millis=2)
+        except pulsar.Timeout:
+            return
+        number = int(message.data())
+        if number in self.after_close:
+            self.came_back.append(number)
+        if self.refusals and self.chance.random() < 0.1:
+            consumer.negative_acknowledge(message)
+            return
+        consumer.acknowledge(message)
+        acked.add(number)
+        self.acked[number] = self.acked.get(number, 0) + 1
+
+
+def publish(client: Any, topic: str, batched: bool) -> None:
+    producer = client.create_producer(
+        topic, batching_enabled=batched, batching_max_messages=20, block_if_queue_full=True
+    )
+    for number in range(MESSAGES):
+        producer.send_async(
+            str(number).encode(), lambda result, _id: None, partition_key=f"key-{number % KEYS}"
+        )
+        if number % 100 == 0:
+            time.sleep(0.01)
+    producer.flush()
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
+@pytest.mark.parametrize("kind", ["Shared", "KeyShared", "Failover"])
+def test_churn(
+    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str, kind: str, batched: bool
+) -> None:
+    if kind == "KeyShared" and batched:
+        pytest.skip("Key_Shared needs batches of one key, which are single entries to the broker")
+    publisher, client = connect(broker.service_url), connect(broker.service_url)
+    # A refused message brings its whole batch again, also what still waits in the first consumer's queue.
+    refusals = kind != "Failover" and not batched
+    churn = Churn(
+        client, topic, getattr(pulsar.ConsumerType, kind), len(kind) * 2 + batched, refusals=refusals
+    )
+    for _ in range(3):
+        churn.open()
+    publishing = threading.Thread(target=publish, args=(publisher, topic, batched))
+    publishing.start()
+    deadline = time.monotonic() + 40
+    while len(churn.acked) < MESSAGES and time.monotonic() < deadline:
+        churn.step()
+        if churn.chance.random() < 0.01:
+            if len(churn.consumers) > 1 and churn.chance.random() < 0.5:
+                churn.close_one()
+            elif len(churn.consumers) < 5:
+                churn.open()
+    publishing.join()
+    missing = sorted(set(range(MESSAGES)) - set(churn.acked))
+    assert not missing, f"{len(missing)} messages were never delivered: {missing[:10]}"
+    if kind != "Failover":
+        # There the next active consumer gets what the last one had not acknowledged yet, and both go on.
+        assert not churn.came_back, f"acknowledged messages came back: {churn.came_back[:10]}"
+    while churn.consumers:
+        churn.close_one()
+    last = client.subscribe(topic, "s", consumer_type=churn.kind)
+    with pytest.raises(pulsar.Timeout):
+        raise AssertionError(f"came back at the end: {last.receive(timeout_millis=500).data()!r}")
+
+
+def test_key_shared_order_over_churn(broker: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+    """Every key's messages arrive in order although consumers come and go (each drains before it leaves)."""
+    client = connect(broker.service_url)
+    lock = threading.Lock()
+    seen: dict[str, list[int]] = {}
+    stop = threading.Event()
+
+    def consume(number: int, life_seconds: float) -> None:
+        consumer = client.subscribe(
+            topic, "s", consumer_type=pulsar.ConsumerType.KeyShared, consumer_name=f"c{number}",
+            receiver_queue_size=10, initial_position=pulsar.InitialPosition.Earliest,
+        )  # fmt: skip
+        end = time.monotonic() + life_seconds
+        while not stop.is_set() and time.monotonic() < end:
+            try:
+                message = consumer.receive(timeout_millis=50)
+            except pulsar.Timeout:
+                continue
+            with lock:
+                found = seen.setdefault(message.partition_key(), [])
+                if int(message.data()) not in found:
+                    found.append(int(message.data()))
+            consumer.acknowledge(message)
+        consumer.close()
+
+    lives = [0.6, 1.2, 1.9, 60.0]
+    threads = [threading.Thread(target=consume, args=item) for item in enumerate(lives)]
+    for thread in threads:
+        thread.start()
+    publish(connect(broker.service_url), topic, batched=False)
+    deadline = time.monotonic() + 25
+    while sum(map(len, seen.values())) < MESSAGES and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert sum(map(len, seen.values())) == MESSAGES
+    assert all(found == sorted(found) for found in seen.values())
