@@ -189,6 +189,7 @@ class Harness:
         self.store = store or MemoryStore()
         self.settings = BrokerSettings(memory=True, **settings)
         self.now = 1000.0
+        self.start_ms = START_MS
         self.auto_poll = True
         self.broker = self._open()
 
@@ -197,7 +198,7 @@ class Harness:
 
     @property
     def now_ms(self) -> int:
-        return START_MS + int((self.now - 1000.0) * 1000)
+        return self.start_ms + int((self.now - 1000.0) * 1000)
 
     def poll(self) -> None:
         self.broker.poll(self.now, self.now_ms)
