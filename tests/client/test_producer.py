@@ -294,10 +294,15 @@ def test_exclusive_access(client, topic):
     first.close()
     thread.join(5)
     waiting["producer"].send(b"mine now")
+
+
+def test_a_fenced_producer_gets_its_error(client, topic):
+    fenced = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
+    fenced.send(b"mine")
     fencing = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.ExclusiveWithFencing)
     fencing.send(b"and now mine")
     with pytest.raises(errors.ProducerFenced):
-        waiting["producer"].send(b"no more")
+        fenced.send(b"no more")
 
 
 def test_initial_and_explicit_sequence_ids(client, topic):

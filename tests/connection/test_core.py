@@ -16,6 +16,7 @@ from geminga.connection.core import (
     HandleClosed,
     Input,
     RequestAnswered,
+    RequestMustWait,
     RequestTimedOut,
     State,
     TopicMoved,
@@ -323,7 +324,7 @@ def producer_success(ready_: bool) -> bytes:
 def test_a_wait_for_exclusive_access_outlasts_the_request_deadline():
     connection = ready(keepalive_interval_seconds=1000.0)
     connection.request(lookup_command(4), 4, NOW + 5)
-    assert connection.receive(producer_success(False), NOW) == []
+    assert connection.receive(producer_success(False), NOW) == [RequestMustWait(4)]
     assert connection.tick(NOW + 500) == []
     (event,) = connection.receive(producer_success(True), NOW + 501)
     assert event.request_id == 4

@@ -21,6 +21,7 @@ from geminga.connection.core import (
     CredentialsWanted,
     HandleClosed,
     RequestAnswered,
+    RequestMustWait,
     RequestTimedOut,
     State,
     TopicMoved,
@@ -89,6 +90,7 @@ class BrokerConnection(asyncio.Protocol):
         self._consumers: dict[int, FrameReceiver] = {}
         self._detach_callbacks: dict[FrameReceiver, DetachCallback] = {}
         self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
+        self._on_wait: dict[int, Callable[[], None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
         self._next_request_id = 0
         self._outgoing: list[Buffer] = []
@@ -164,16 +166,26 @@ class BrokerConnection(asyncio.Protocol):
         self._next_request_id = request_id + 1
         return request_id
 
-    async def request(self, command: pb.BaseCommand, request_id: int, timeout: float) -> pb.BaseCommand:
+    async def request(
+        self,
+        command: pb.BaseCommand,
+        request_id: int,
+        timeout: float,
+        on_wait: Callable[[], None] | None = None,
+    ) -> pb.BaseCommand:
         """Send a command and wait for its answer, at most ``timeout`` seconds.
 
-        Raises the `ServerReportedError` that the answer carries, `Timeout`, or `ConnectError`.
+        ``on_wait`` is called when the broker says that the answer has to wait for exclusive access; from
+        then on there is no time-out. Raises the `ServerReportedError` that the answer carries, `Timeout`,
+        or `ConnectError`.
         """
         if self.closed:
             raise self._lost_error()
         self._core.request(command, request_id, self._loop.time() + timeout)
         answer: asyncio.Future[pb.BaseCommand] = self._loop.create_future()
         self._answers[request_id] = answer
+        if on_wait is not None:
+            self._on_wait[request_id] = on_wait
         self._write_core_output()
         try:
             return await answer
@@ -182,6 +194,7 @@ class BrokerConnection(asyncio.Protocol):
             raise Timeout(f"{self.peer} did not answer {name} within {timeout:g} s") from None
         finally:
             self._answers.pop(request_id, None)
+            self._on_wait.pop(request_id, None)
             self._core.abandon(request_id)
 
     # --- handles ---------------------------------------------------------------------------------
@@ -370,6 +383,10 @@ class BrokerConnection(asyncio.Protocol):
             answer = self._answers.get(event.request_id)
             if answer is not None and not answer.done():
                 answer.set_exception(Timeout("no answer"))
+        elif isinstance(event, RequestMustWait):
+            on_wait = self._on_wait.get(event.request_id)
+            if on_wait is not None:
+                on_wait()
         elif isinstance(event, HandleClosed):
             self._handle_closed(event)
         elif isinstance(event, Connected):

@@ -52,7 +52,7 @@ class ProducerHandle:
             command = partition.create_command(request_id)
         timeout = publisher.core.settings.operation_timeout_seconds
         try:
-            answer = await connection.request(command, request_id, timeout)
+            answer = await connection.request(command, request_id, timeout, self._must_wait)
         except Exception as error:
             if isinstance(error, Timeout) and not connection.closed:
                 # The broker may create it after all: it must not stand in the way of the next attempt.
@@ -65,6 +65,10 @@ class ProducerHandle:
             partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
         self.connection = connection
         publisher.schedule()
+
+    def _must_wait(self) -> None:
+        with self._publisher.lock:
+            self.partition.must_wait()
 
     def on_frame(self, frame: Frame) -> None:
         publisher, partition = self._publisher, self.partition

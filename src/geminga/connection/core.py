@@ -157,6 +157,13 @@ class RequestTimedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestMustWait:
+    """A producer's creation was accepted and waits for exclusive access; the answer proper comes later."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class HandleClosed:
     """The broker closed a producer or consumer; ``assigned`` is the new broker's address, if it said so."""
 
@@ -187,6 +194,7 @@ Event = (
     | CredentialsWanted
     | RequestAnswered
     | RequestTimedOut
+    | RequestMustWait
     | HandleClosed
     | TopicMoved
     | WatchUpdate
@@ -358,7 +366,7 @@ class ClientConnection:
         if is_interim(command):
             # The wait for exclusive access has no limit of its own; the caller may still give up.
             self._requests.extend(request_id, float("inf"))
-            return None
+            return RequestMustWait(request_id)
         if not self._requests.settle(request_id):
             return None  # late: timed out or abandoned
         return RequestAnswered(request_id, command)

@@ -1,0 +1,217 @@
+"""One partition's handle: creation that is late, refused or has to wait, and what ends or moves it."""
+
+import threading
+import time
+
+import pytest
+
+import geminga
+from geminga import errors
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+
+
+@pytest.fixture
+def client(broker):
+    made = geminga.Client(broker.url, operation_timeout_seconds=5)
+    yield made
+    made.close()
+
+
+def until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.002)
+
+
+def record(broker):
+    """The PRODUCER commands that come in, answered as usual."""
+    commands = []
+
+    def on_producer(peer, frame):
+        commands.append(frame.command.producer)
+        broker.on_producer(peer, frame)
+
+    broker.answers[Type.PRODUCER] = on_producer
+    return commands
+
+
+def send_error(code, text="refused"):
+    def answer(peer, frame):
+        error = pb.BaseCommand(type=Type.SEND_ERROR)
+        error.send_error.producer_id = frame.send.producer_id
+        error.send_error.sequence_id = frame.send.sequence_id
+        error.send_error.error = code
+        error.send_error.message = text
+        peer.send(error)
+
+    return answer
+
+
+def test_a_creation_without_an_answer_is_taken_back(broker):
+    broker.answers[Type.PRODUCER] = lambda peer, frame: None
+    with geminga.Client(broker.url, operation_timeout_seconds=0.3) as client:
+        with pytest.raises(errors.Timeout):
+            client.create_producer("t")
+        until(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
+
+
+def test_a_retriable_refusal_is_tried_again(broker, client):
+    refused = []
+
+    def once(peer, frame):
+        if not refused:
+            refused.append(True)
+            broker.refuse(peer, frame.command.producer.request_id, 6, "moving")
+        else:
+            broker.on_producer(peer, frame)
+
+    broker.answers[Type.PRODUCER] = once
+    client.create_producer("t").send(b"x")
+
+
+def test_a_storage_error_creates_the_producer_again_and_resends(broker, client):
+    commands = record(broker)
+    producer = client.create_producer("t")
+    broker.answers[Type.SEND] = send_error(2)
+    got = []
+    producer.send_async(b"x", lambda r, m: got.append(r))
+    until(lambda: broker.count(Type.SEND) >= 1)
+    broker.answers[Type.SEND] = broker.on_send
+    producer.flush()
+    assert got == [geminga.Result.Ok]
+    assert len(commands) >= 2
+    assert [c.epoch for c in commands] == sorted(c.epoch for c in commands)
+    assert commands[-1].epoch >= 1
+    assert {c.producer_id for c in commands} == {0}
+
+
+def test_a_producer_that_the_broker_closes_comes_back(broker, client):
+    commands = record(broker)
+    producer = client.create_producer("t", producer_name="mine")
+
+    async def close():
+        command = pb.BaseCommand(type=Type.CLOSE_PRODUCER)
+        command.close_producer.producer_id = 0
+        command.close_producer.request_id = (1 << 64) - 1
+        broker.peers[-1].send(command)
+
+    broker.run(close(), 5)
+    until(lambda: len(commands) == 2)
+    producer.send(b"x")
+    assert [(c.producer_name, c.user_provided_producer_name, c.epoch) for c in commands] == [
+        ("mine", True, 0),
+        ("mine", True, 1),
+    ]
+
+
+def test_a_generated_name_is_kept(broker, client):
+    commands = record(broker)
+    client.create_producer("t")
+
+    async def drop():
+        for peer in broker.peers:
+            peer.drop()
+
+    broker.run(drop(), 5)
+    until(lambda: len(commands) == 2)
+    assert not commands[0].HasField("producer_name")
+    assert (commands[1].producer_name, commands[1].user_provided_producer_name) == ("scripted-0", False)
+
+
+def test_fenced_on_reconnect_fails_what_is_pending_and_ends(broker, client):
+    broker.answers[Type.SEND] = lambda peer, frame: None
+    producer = client.create_producer("t", access_mode=geminga.ProducerAccessMode.Exclusive)
+    got = []
+    producer.send_async(b"x", lambda r, m: got.append(r))
+    until(lambda: broker.count(Type.SEND) == 1)
+    broker.answers[Type.PRODUCER] = lambda peer, frame: broker.refuse(
+        peer, frame.command.producer.request_id, 25, "another owner"
+    )
+
+    async def drop():
+        broker.peers[-1].drop()
+
+    broker.run(drop(), 5)
+    until(lambda: got == [geminga.Result.ProducerFenced])
+    with pytest.raises(errors.ProducerFenced, match="another owner"):
+        producer.send(b"y")
+    assert producer.statistics().state == "fenced"
+    producer.close()
+
+
+def test_waiting_for_exclusive_access_outlasts_the_operation_timeout(broker):
+    held = []
+
+    def wait(peer, frame):
+        held.append((peer, frame))
+        answer = pb.BaseCommand(type=Type.PRODUCER_SUCCESS)
+        answer.producer_success.request_id = frame.command.producer.request_id
+        answer.producer_success.producer_name = "waiting"
+        answer.producer_success.producer_ready = False
+        peer.send(answer)
+
+    broker.answers[Type.PRODUCER] = wait
+    with geminga.Client(broker.url, operation_timeout_seconds=0.2) as client:
+        made = []
+        thread = threading.Thread(
+            target=lambda: made.append(
+                client.create_producer("t", access_mode=geminga.ProducerAccessMode.WaitForExclusive)
+            ),
+            daemon=True,
+        )
+        thread.start()
+        until(lambda: held)
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert len(held) == 1
+
+        async def ready():
+            broker.on_producer(*held[0])
+
+        broker.run(ready(), 5)
+        thread.join(5)
+        made[0].send(b"x")
+
+
+def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
+    broker.partitions["persistent://public/default/p"] = 8
+    stuck, topics = [], {}
+
+    def on_producer(peer, frame):
+        topics[frame.command.producer.producer_id] = frame.command.producer.topic
+        broker.on_producer(peer, frame)
+
+    def on_send(peer, frame):
+        if topics[frame.send.producer_id].endswith("-3"):
+            stuck.append((peer, frame))
+        else:
+            broker.on_send(peer, frame)
+
+    broker.answers[Type.PRODUCER] = on_producer
+    broker.answers[Type.SEND] = on_send
+    producer = client.create_producer(
+        "p", block_if_queue_full=True, batching_max_messages=100, blocked_after_ms=100
+    )
+    got = []
+    for _ in range(50_000):
+        producer.send_async(b"x", lambda r, m: got.append(r))
+    until(lambda: len(got) >= 49_000, 20)
+    statistics = producer.statistics()
+    assert statistics.pending_messages <= 1000
+    held = statistics.partitions[3]
+    assert held.stepped_over > 0
+    assert held.stepped_over_permits + held.stepped_over_age == held.stepped_over
+    assert all(p.stepped_over == 0 or p is held for p in statistics.partitions if p.stepped_over_permits > 50)
+
+    async def release():
+        for peer, frame in stuck:
+            broker.on_send(peer, frame)
+        stuck.clear()
+        broker.answers[Type.SEND] = broker.on_send
+
+    broker.run(release(), 5)
+    producer.flush()
+    assert got == [geminga.Result.Ok] * 50_000
