@@ -61,7 +61,7 @@ def test_what_is_not_supported_says_what_to_use(make):
     ],
 )
 def test_wrong_types_are_value_errors_without_secrets(make):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - pulsar-client raises ValueError, too
+    with pytest.raises(ValueError) as caught:  # what pulsar-client raises, too
         make()
     assert CANARY not in str(caught.value)
 
