@@ -116,10 +116,21 @@ class TopicRegistry(LoadedTopics):
             raise AdminError(
                 422, f"partitions={count}: at most {self._broker.settings.partitions_max} are allowed"
             )
+        fresh = [name.partition_name(index) for index in range(before, count)]
+        subscriptions = self._durable_subscriptions(name.partition_name(0)) if name.persistent else []
+        joined = Joined(1 + len(fresh) * len(subscriptions), done)
         try:
-            self.grow_partitions(name, count, done)
+            self.grow_partitions(name, count, joined)
         except Refused as refused:
             raise admin_error(refused) from refused
+        # Before anybody can publish to them: who has subscribed to the topic misses nothing.
+        for partition in fresh:
+            for subscription in subscriptions:
+                self.create_subscription(partition, subscription, MessageId.earliest, joined)
+
+    def _durable_subscriptions(self, name: TopicName) -> list[str]:
+        topic = self.find(name)
+        return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
         """A topic, or a partitioned one with its partitions; 412 when it is in use and not ``force``."""
