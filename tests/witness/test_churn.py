@@ -18,7 +18,7 @@ import pytest
 
 from geminga.broker.embedded import EmbeddedBroker
 
-MESSAGES = 1500
+MESSAGES = 800
 KEYS = 17
 
 

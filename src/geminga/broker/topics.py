@@ -6,7 +6,7 @@ is. What cannot be done raises `AdminError` with the HTTP status that Pulsar wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from geminga.broker.cursor import Properties
@@ -117,7 +117,7 @@ class TopicRegistry(LoadedTopics):
                 422, f"partitions={count}: at most {self._broker.settings.partitions_max} are allowed"
             )
         fresh = [name.partition_name(index) for index in range(before, count)]
-        subscriptions = self._durable_subscriptions(name.partition_name(0)) if name.persistent else []
+        subscriptions = self._durable_subscriptions(name.partition_name(0)) if name.persistent else ()
         joined = Joined(1 + len(fresh) * len(subscriptions), done)
         try:
             self.grow_partitions(name, count, joined)
@@ -128,7 +128,7 @@ class TopicRegistry(LoadedTopics):
             for subscription in subscriptions:
                 self.create_subscription(partition, subscription, MessageId.earliest, joined)
 
-    def _durable_subscriptions(self, name: TopicName) -> list[str]:
+    def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
         topic = self.find(name)
         return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 

@@ -1,0 +1,170 @@
+"""Corners of the official client's interface against our broker."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from geminga.broker.embedded import EmbeddedBroker, embedded
+
+Earliest = pulsar.InitialPosition.Earliest
+Shared = pulsar.ConsumerType.Shared
+
+
+def test_acknowledgement_timeout_redelivers(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=Shared, unacked_messages_timeout_ms=10_000)
+    client.create_producer(topic).send(b"slow")
+    first = consumer.receive(timeout_millis=5000)
+    again = consumer.receive(timeout_millis=25_000)
+    assert again.message_id() == first.message_id()
+    consumer.acknowledge(again)
+
+
+def test_a_message_listener(client: Any, topic: str) -> None:
+    found: list[bytes] = []
+    enough = threading.Event()
+
+    def listener(consumer: Any, message: Any) -> None:
+        found.append(message.data())
+        consumer.acknowledge(message)
+        if len(found) == 50:
+            enough.set()
+
+    consumer = client.subscribe(topic, "s", message_listener=listener)
+    producer = client.create_producer(topic)
+    for index in range(50):
+        producer.send_async(str(index).encode(), lambda result, _id: None)
+    producer.flush()
+    assert enough.wait(10)
+    assert found == [str(index).encode() for index in range(50)]
+    consumer.close()
+
+
+def test_the_largest_messages(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", receiver_queue_size=3)
+    producer = client.create_producer(topic, batching_enabled=False)
+    payload = bytes(range(256)) * 19_000
+    for _ in range(6):
+        producer.send(payload)
+    for _ in range(6):
+        message = consumer.receive(timeout_millis=10_000)
+        assert message.data() == payload
+        consumer.acknowledge(message)
+
+
+def test_encrypted_messages_pass_through(client: Any, topic: str, tmp_path: Path) -> None:
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    make = ["openssl", "genrsa", "-out", str(private), "2048"]
+    show = ["openssl", "rsa", "-in", str(private), "-pubout", "-out", str(public)]
+    try:
+        subprocess.run(make, check=True, capture_output=True, timeout=30)
+        subprocess.run(show, check=True, capture_output=True, timeout=30)
+    except FileNotFoundError:
+        pytest.skip("needs the openssl command")
+    keys = pulsar.CryptoKeyReader(str(public), str(private))
+    producer = client.create_producer(topic, encryption_key="mine", crypto_key_reader=keys)
+    consumer = client.subscribe(topic, "s", crypto_key_reader=keys, initial_position=Earliest)
+    producer.send(b"secret")
+    assert consumer.receive(timeout_millis=5000).data() == b"secret"
+
+
+def test_a_reader_over_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    admin("PUT", topic.replace("://", "/") + "/partitions", 3)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for index in range(30):
+        producer.send(str(index).encode(), partition_key=str(index))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(timeout_millis=5000).data()))
+    assert sorted(found) == list(range(30))
+
+
+def test_growing_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+    path = topic.replace("://", "/")
+    admin("PUT", f"{path}/partitions", 2)
+    consumer = client.subscribe(topic, "s")
+    consumer.close()
+    admin("POST", f"{path}/partitions", 4)
+    assert len(client.get_topic_partitions(topic)) == 4
+    assert admin("GET", f"{path}-partition-3/subscriptions") == ["s"], "new partitions have the subscriptions"
+
+
+def test_initial_subscription(client: Any, topic: str) -> None:
+    dead = f"{topic}-dead"
+    policy = pulsar.ConsumerDeadLetterPolicy(1, dead_letter_topic=dead, initial_subscription_name="keep")
+    consumer = client.subscribe(
+        topic, "s", consumer_type=Shared, negative_ack_redelivery_delay_ms=50, dead_letter_policy=policy
+    )
+    client.create_producer(topic).send(b"bad")
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(timeout_millis=8000))
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            kept = client.subscribe(dead, "keep")
+            break
+        except pulsar.PulsarException:
+            assert time.monotonic() < deadline
+    assert kept.receive(timeout_millis=10_000).data() == b"bad"
+
+
+def test_a_consumer_that_stops_reading_harms_nobody(
+    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
+) -> None:
+    # Half a gigabyte of permits that are never used up.
+    lazy = connect(broker.service_url).subscribe(topic, "lazy", receiver_queue_size=100_000)
+    client = connect(broker.service_url)
+    busy = client.subscribe(topic, "busy", receiver_queue_size=1000)
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    for _ in range(2000):
+        producer.send_async(b"x" * 5000, lambda result, _id: None)
+    producer.flush()
+    for _ in range(2000):
+        busy.acknowledge(busy.receive(timeout_millis=5000))
+    assert lazy.receive(timeout_millis=5000).data() == b"x" * 5000
+
+
+def test_reconnecting_after_a_restart_on_the_same_port(
+    connect: Callable[..., Any], topic: str, tmp_path: Path
+) -> None:
+    with embedded(tmp_path / "s", web_port=None) as first:
+        port = first.settings.port
+        client = connect(first.service_url)
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"before")
+    with embedded(tmp_path / "s", web_port=None, port=port):
+        producer.send(b"after")
+        found = []
+        while len(found) < 2:
+            message = consumer.receive(timeout_millis=10_000)
+            consumer.acknowledge(message)
+            if message.data() not in found:
+                found.append(message.data())
+        assert found == [b"before", b"after"]
+        client.close()
+
+
+def test_many_topics_at_once(client: Any, topic: str) -> None:
+    producers = [client.create_producer(f"{topic}-{number}") for number in range(150)]
+    for number, producer in enumerate(producers):
+        producer.send_async(str(number).encode(), lambda result, _id: None)
+    for producer in producers:
+        producer.flush()
+    readers = [client.create_reader(f"{topic}-{number}", pulsar.MessageId.earliest) for number in range(150)]
+    found = [reader.read_next(timeout_millis=5000).data() for reader in readers]
+    assert found == [str(number).encode() for number in range(150)]
+
+
+def test_sequence_ids_go_on_where_they_were(client: Any, topic: str) -> None:
+    producer = client.create_producer(topic, producer_name="p", initial_sequence_id=41)
+    producer.send(b"x")
+    assert producer.last_sequence_id() == 42
