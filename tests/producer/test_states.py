@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from geminga.producer.states import ACCEPTING, ENDED, TRANSITIONS, Input, State, next_state
+from geminga.producer.states import ACCEPTING, ENDED, TRANSITIONS, Input, State, diagram, next_state
 
 MUST_NOT_OCCUR = {
     # Only the owner starts, and only once.
@@ -70,3 +72,8 @@ def test_every_state_is_reached():
             break
         reached |= more
     assert reached == set(State)
+
+
+def test_the_page_shows_the_table():
+    page = Path(__file__).parents[2] / "docs" / "publish-path.md"
+    assert f"```mermaid\n{diagram()}```" in page.read_text(encoding="utf-8")

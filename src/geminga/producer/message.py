@@ -6,9 +6,10 @@ alone is kept. Everything else does.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from geminga.errors import InvalidMessage
 from geminga.producer.settings import SEQUENCE_ID_MAX
@@ -82,6 +83,23 @@ class OutgoingMessage:
 
     def __repr__(self) -> str:
         return f"OutgoingMessage({len(self.payload)} bytes, partition_key={self.partition_key!r})"
+
+
+class KeyedContent(NamedTuple):
+    """What a schema makes of a value that has its key in it; a payload of None is a null value.
+
+    The key travels as base64 text, marked as such, as the Java client's keys of bytes do.
+    """
+
+    payload: bytes | None
+    key: bytes
+
+    def give_key(self, message: OutgoingMessage) -> None:
+        """Raises `InvalidMessage` when the message has another key."""
+        if message.partition_key is not None:
+            raise _refuse("partition_key", message.partition_key, "none: the value's key is the message's")
+        message.partition_key = b64encode(self.key).decode()
+        message.partition_key_b64 = True
 
 
 class RoutedMessage:

@@ -132,3 +132,17 @@ def next_state(state: State, kind: Input) -> State:
     if following is None:
         raise RuntimeError(f"a producer that is {state.value} must not get {kind.value!r}")
     return following
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; pairs that change nothing are left out."""
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for (state, kind), following in TRANSITIONS.items():
+        if following is not state:
+            arrows.setdefault((state, following), []).append(kind.value)
+    names = {state: state.name.title().replace("_", "") for state in State}
+    lines = ["stateDiagram-v2", f"    [*] --> {names[State.NOT_STARTED]}"]
+    for (state, following), kinds in arrows.items():
+        lines.append(f"    {names[state]} --> {names[following]}: {' / '.join(kinds)}")
+    lines.append(f"    {names[State.CLOSED]} --> [*]")
+    return "\n".join(lines) + "\n"
