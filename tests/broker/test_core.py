@@ -22,17 +22,7 @@ TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 
-SHELL = {
-    "server",
-    "embedded",
-    "standalone",
-    "settings",
-    "namespaces",
-    "policies",
-    "metrics",
-    "__init__",
-    "process",
-}
+SHELL = {"server", "embedded", "standalone", "settings", "namespaces", "policies", "metrics", "__init__"}
 """Modules of the broker that may touch sockets, threads and clocks (or decide nothing)."""
 FORBIDDEN = {"socket", "asyncio", "threading", "time", "secrets", "select", "selectors", "subprocess"}
 

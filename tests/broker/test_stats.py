@@ -10,144 +10,52 @@ from geminga.ids import TopicName
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 
+
+def words(text: str) -> set[str]:
+    return set(text.split())
+
+
 # The fields of Apache Pulsar 4.0.4's answers.
-TOPIC_FIELDS = [
-    "msgRateIn",
-    "msgThroughputIn",
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesInCounter",
-    "msgInCounter",
-    "systemTopicBytesInCounter",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "bytesOutInternalCounter",
-    "averageMsgSize",
-    "msgChunkPublished",
-    "storageSize",
-    "backlogSize",
-    "backlogQuotaLimitSize",
-    "backlogQuotaLimitTime",
-    "oldestBacklogMessageAgeSeconds",
-    "publishRateLimitedTimes",
-    "earliestMsgPublishTimeInBacklogs",
-    "offloadedStorageSize",
-    "lastOffloadLedgerId",
-    "lastOffloadSuccessTimeStamp",
-    "lastOffloadFailureTimeStamp",
-    "ongoingTxnCount",
-    "abortedTxnCount",
-    "committedTxnCount",
-    "publishers",
-    "waitingPublishers",
-    "subscriptions",
-    "replication",
-    "deduplicationStatus",
-    "nonContiguousDeletedMessagesRanges",
-    "nonContiguousDeletedMessagesRangesSerializedSize",
-    "delayedMessageIndexSizeInBytes",
-    "compaction",
-    "ownerBroker",
-]
-PUBLISHER_FIELDS = [
-    "accessMode",
-    "msgRateIn",
-    "msgThroughputIn",
-    "averageMsgSize",
-    "chunkedMessageRate",
-    "producerId",
-    "supportsPartialProducer",
-    "producerName",
-    "address",
-    "connectedSince",
-    "clientVersion",
-    "metadata",
-]
-SUBSCRIPTION_FIELDS = [
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "msgRateRedeliver",
-    "messageAckRate",
-    "chunkedMessageRate",
-    "msgBacklog",
-    "backlogSize",
-    "earliestMsgPublishTimeInBacklog",
-    "msgBacklogNoDelayed",
-    "blockedSubscriptionOnUnackedMsgs",
-    "msgDelayed",
-    "msgInReplay",
-    "unackedMessages",
-    "type",
-    "msgRateExpired",
-    "totalMsgExpired",
-    "lastExpireTimestamp",
-    "lastConsumedFlowTimestamp",
-    "lastConsumedTimestamp",
-    "lastAckedTimestamp",
-    "lastMarkDeleteAdvancedTimestamp",
-    "consumers",
-    "isDurable",
-    "isReplicated",
-    "allowOutOfOrderDelivery",
-    "consumersAfterMarkDeletePosition",
-    "drainingHashesCount",
-    "drainingHashesClearedTotal",
-    "drainingHashesUnackedMessages",
-    "nonContiguousDeletedMessagesRanges",
-    "nonContiguousDeletedMessagesRangesSerializedSize",
-    "delayedMessageIndexSizeInBytes",
-    "subscriptionProperties",
-    "filterProcessedMsgCount",
-    "filterAcceptedMsgCount",
-    "filterRejectedMsgCount",
-    "filterRescheduledMsgCount",
-    "durable",
-    "replicated",
-]
-CONSUMER_FIELDS = [
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "msgRateRedeliver",
-    "messageAckRate",
-    "chunkedMessageRate",
-    "consumerName",
-    "availablePermits",
-    "unackedMessages",
-    "avgMessagesPerEntry",
-    "blockedConsumerOnUnackedMsgs",
-    "drainingHashesCount",
-    "address",
-    "connectedSince",
-    "clientVersion",
-    "lastAckedTimestamp",
-    "lastConsumedTimestamp",
-    "lastConsumedFlowTimestamp",
-    "metadata",
-    "lastAckedTime",
-    "lastConsumedTime",
-]
-CURSOR_FIELDS = [
-    "markDeletePosition",
-    "readPosition",
-    "waitingReadOp",
-    "pendingReadOps",
-    "messagesConsumedCounter",
-    "cursorLedger",
-    "cursorLedgerLastEntry",
-    "individuallyDeletedMessages",
-    "lastLedgerSwitchTimestamp",
-    "state",
-    "active",
-    "numberOfEntriesSinceFirstNotAckedMessage",
-    "totalNonContiguousDeletedMessagesRange",
-    "subscriptionHavePendingRead",
-    "subscriptionHavePendingReplayRead",
-    "properties",
-]
+TOPIC_FIELDS = words("""
+msgRateIn msgThroughputIn msgRateOut msgThroughputOut bytesInCounter msgInCounter
+systemTopicBytesInCounter bytesOutCounter msgOutCounter bytesOutInternalCounter averageMsgSize
+msgChunkPublished storageSize backlogSize backlogQuotaLimitSize backlogQuotaLimitTime
+oldestBacklogMessageAgeSeconds publishRateLimitedTimes earliestMsgPublishTimeInBacklogs
+offloadedStorageSize lastOffloadLedgerId lastOffloadSuccessTimeStamp lastOffloadFailureTimeStamp
+ongoingTxnCount abortedTxnCount committedTxnCount publishers waitingPublishers subscriptions
+replication deduplicationStatus nonContiguousDeletedMessagesRanges
+nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction
+ownerBroker
+""")
+PUBLISHER_FIELDS = words("""
+accessMode msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate producerId
+supportsPartialProducer producerName address connectedSince clientVersion metadata
+""")
+SUBSCRIPTION_FIELDS = words("""
+msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate
+chunkedMessageRate msgBacklog backlogSize earliestMsgPublishTimeInBacklog msgBacklogNoDelayed
+blockedSubscriptionOnUnackedMsgs msgDelayed msgInReplay unackedMessages type msgRateExpired
+totalMsgExpired lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp
+lastAckedTimestamp lastMarkDeleteAdvancedTimestamp consumers isDurable isReplicated
+allowOutOfOrderDelivery consumersAfterMarkDeletePosition drainingHashesCount
+drainingHashesClearedTotal drainingHashesUnackedMessages nonContiguousDeletedMessagesRanges
+nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes
+subscriptionProperties filterProcessedMsgCount filterAcceptedMsgCount filterRejectedMsgCount
+filterRescheduledMsgCount durable replicated
+""")
+CONSUMER_FIELDS = words("""
+msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate
+chunkedMessageRate consumerName availablePermits unackedMessages avgMessagesPerEntry
+blockedConsumerOnUnackedMsgs drainingHashesCount address connectedSince clientVersion
+lastAckedTimestamp lastConsumedTimestamp lastConsumedFlowTimestamp metadata lastAckedTime
+lastConsumedTime
+""")
+CURSOR_FIELDS = words("""
+markDeletePosition readPosition waitingReadOp pendingReadOps messagesConsumedCounter cursorLedger
+cursorLedgerLastEntry individuallyDeletedMessages lastLedgerSwitchTimestamp state active
+numberOfEntriesSinceFirstNotAckedMessage totalNonContiguousDeletedMessagesRange
+subscriptionHavePendingRead subscriptionHavePendingReplayRead properties
+""")
 
 
 def prepared(harness: Any) -> Any:
@@ -169,15 +77,15 @@ def prepared(harness: Any) -> Any:
 
 def test_topic_stats(harness: Any) -> None:
     stats = prepared(harness).stats(NAME)
-    assert set(TOPIC_FIELDS) <= set(stats)
+    assert set(stats) >= TOPIC_FIELDS
     [publisher] = stats["publishers"]
-    assert set(PUBLISHER_FIELDS) <= set(publisher)
+    assert set(publisher) >= PUBLISHER_FIELDS
     assert (publisher["producerName"], publisher["accessMode"]) == ("prod", "Shared")
     assert publisher["clientVersion"] == "Pulsar-CPP-v4.2.0"
     for subscription in stats["subscriptions"].values():
-        assert set(SUBSCRIPTION_FIELDS) <= set(subscription)
+        assert set(subscription) >= SUBSCRIPTION_FIELDS
         [consumer] = subscription["consumers"]
-        assert set(CONSUMER_FIELDS) <= set(consumer)
+        assert set(consumer) >= CONSUMER_FIELDS
     assert (stats["msgInCounter"], stats["msgOutCounter"], stats["deduplicationStatus"]) == (
         5,
         15,
@@ -203,7 +111,7 @@ def test_internal_stats(harness: Any) -> None:
     )
     assert [ledger["entries"] for ledger in stats["ledgers"]] == [5]
     for cursor in stats["cursors"].values():
-        assert set(CURSOR_FIELDS) <= set(cursor)
+        assert set(cursor) >= CURSOR_FIELDS
     shared, key_shared = stats["cursors"]["shared"], stats["cursors"]["ks"]
     assert (shared["markDeletePosition"], shared["readPosition"]) == ("0:1", "0:5")
     assert key_shared["markDeletePosition"] == "0:-1"

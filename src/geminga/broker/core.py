@@ -36,6 +36,8 @@ log = logging.getLogger("geminga.broker")
 
 HOUSEKEEPING_SECONDS = 15.0
 """How often idle topics are let go, and retention, TTL and quotas are looked at."""
+HOUSEKEEPING_SLICE_SECONDS = 0.02
+"""With many topics a round is made in slices, this far apart."""
 ENTRY_CACHE_BYTES = 16 * 1024 * 1024
 PENDING_BYTES_PER_SESSION_MAX = 32 * 1024 * 1024
 """A connection with this much taken in and not yet durable is not read from; reading resumes at half."""
@@ -99,7 +101,7 @@ class Broker:
         self.topics = TopicRegistry(self, self.namespaces)
         self.topics.watch(self._topic_changed)
         self.schemas = Schemas(self)
-        self._schedule_housekeeping()
+        self._schedule_housekeeping(HOUSEKEEPING_SECONDS)
 
     # --- from the shell ---
     def open_session(self, output: Output, peer: str, now: float) -> Session:
@@ -210,9 +212,9 @@ class Broker:
             watcher.changed(name, exists)
 
     # --- housekeeping ---
-    def _schedule_housekeeping(self) -> None:
-        self.timers.at(self.now + HOUSEKEEPING_SECONDS, self._housekeeping)
+    def _schedule_housekeeping(self, seconds: float) -> None:
+        self.timers.at(self.now + seconds, self._housekeeping)
 
     def _housekeeping(self) -> None:
-        self._schedule_housekeeping()
-        self.topics.housekeeping(self.now)
+        unfinished = self.topics.housekeeping(self.now)
+        self._schedule_housekeeping(HOUSEKEEPING_SLICE_SECONDS if unfinished else HOUSEKEEPING_SECONDS)

@@ -33,6 +33,8 @@ TopicChange = Callable[[TopicName, bool], None]
 
 TOPICS_LOADED_IDLE_SECONDS = 60.0
 """A topic that nobody is connected to leaves memory after this."""
+TOPICS_KEPT_MAX = 500
+"""Loaded topics that one slice of housekeeping looks at."""
 TOPICS_SWEPT_MAX = 50
 """Topics that are not in memory and are looked after in one round of housekeeping."""
 
@@ -46,6 +48,7 @@ class LoadedTopics:
         self._namespaces = namespaces
         self._loaded: dict[str, AnyTopic] = {}
         self._changes: list[TopicChange] = []
+        self._unkept: list[str] = []
         self._unswept: list[str] = []
         self._unswept_namespaces: list[str] = []
         namespaces.watch(self._policies_changed)
@@ -228,21 +231,32 @@ class LoadedTopics:
             topic.close()
             self._loaded.pop(topic.text, None)
 
-    def housekeeping(self, now: float) -> None:
-        """Expire, trim, look at quotas, and let go of topics that nobody has used for a while."""
-        for topic in self.loaded_topics():
-            topic.housekeeping()
-            if not topic.idle:
-                topic.last_used = now
-                continue
-            unused = now - topic.last_used
-            if maintenance.is_inactive(topic, unused):
-                log.info("%r: deleted, it has been inactive for %d s", topic, unused)
-                self.delete_topic(topic.name, None)
-            elif unused >= TOPICS_LOADED_IDLE_SECONDS:
-                topic.close()
-                del self._loaded[topic.text]
-        self._sweep()
+    def housekeeping(self, now: float) -> bool:
+        """Expire, trim, look at quotas, and let go of topics that nobody has used for a while.
+
+        A round is made in slices of `TOPICS_KEPT_MAX` loaded topics; True when the round is not over.
+        """
+        if not self._unkept:
+            self._sweep()
+            self._unkept = list(self._loaded)
+        for _ in range(min(TOPICS_KEPT_MAX, len(self._unkept))):
+            topic = self._loaded.get(self._unkept.pop())
+            if topic is not None:
+                self._keep(topic, now)
+        return bool(self._unkept)
+
+    def _keep(self, topic: AnyTopic, now: float) -> None:
+        topic.housekeeping()
+        if not topic.idle:
+            topic.last_used = now
+            return
+        unused = now - topic.last_used
+        if maintenance.is_inactive(topic, unused):
+            log.info("%r: deleted, it has been inactive for %d s", topic, unused)
+            self.delete_topic(topic.name, None)
+        elif unused >= TOPICS_LOADED_IDLE_SECONDS:
+            topic.close()
+            del self._loaded[topic.text]
 
     def _sweep(self) -> None:
         """Housekeeping of topics that are not in memory, some at a time, namespace after namespace."""
