@@ -18,7 +18,9 @@ EARLIEST = geminga.InitialPosition.Earliest
 
 
 def read(client, topic, count):
-    consumer = client.subscribe(topic, "r", initial_position=EARLIEST, consumer_type=geminga.ConsumerType.Shared)
+    consumer = client.subscribe(
+        topic, "r", initial_position=EARLIEST, consumer_type=geminga.ConsumerType.Shared
+    )
     messages = [consumer.receive(10_000) for _ in range(count)]
     consumer.close()
     return messages
@@ -148,7 +150,9 @@ def ready(encoded, first):
     return made
 
 
-def test_repeated_batches_are_duplicates_where_the_broker_deduplicates(pulsar_broker, pulsar_client, pulsar_topic):
+def test_repeated_batches_are_duplicates_where_the_broker_deduplicates(
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     from geminga.wire.columnar import encode_table
 
     with geminga.embedded(deduplication=True) as broker, geminga.Client(broker.service_url) as client:
