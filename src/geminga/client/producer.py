@@ -266,6 +266,15 @@ class AsyncProducer:
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
+        if type(content) is bytes and extras == _NO_EXTRAS:
+            with self._publisher.lock:
+                batch = self._state.hot
+                size = batch.size + len(content)
+                if len(batch.payloads) < batch.last and size < batch.size_limit:
+                    batch.payloads.append(content)
+                    batch.tokens.append(callback)
+                    batch.size = size
+                    return
         payload, token, message = self._messages.prepare(content, callback, extras)
         try:
             self._publisher.publish(payload, token, message, urgent=False)
