@@ -9,7 +9,10 @@ from __future__ import annotations
 
 
 def preload() -> None:
-    """Import what tasks import, and load the compiled kernels by using them once. Starts no thread."""
+    """Import what tasks import, and load the compiled kernels by using them once.
+
+    No thread of ours starts here, and those of NumPy and Arrow are theirs to restart after a fork.
+    """
     import pyarrow as pa
 
     import geminga.client.columnar_producer
@@ -21,7 +24,9 @@ def preload() -> None:
     from geminga.wire.metadata import RawEntry, build_entry
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-    value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pa.py_buffer(b"v")])
+    value = pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pa.py_buffer(b"v")]
+    )
     (batch,) = encode_table(pa.Table.from_arrays([value], names=["value"]))
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=1)
     entry = build_entry(metadata.SerializeToString(), bytes(batch.body))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONFIGURATION = {
+    # Workers are forked from a process that has loaded what they need.
+    "spark.python.daemon.module": "geminga.spark.daemon",
     # Workers run the interpreter that has this package, not the first python3 of the PATH.
     "spark.pyspark.python": sys.executable,
     # Half the time of a micro-batch goes into TCP between the JVM and its Python workers.
