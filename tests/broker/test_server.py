@@ -185,6 +185,10 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
         limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
         async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
             loop = asyncio.get_running_loop()
+            assert server._listener is not None
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                # Small kernel buffers, which accepted connections inherit: they are full sooner.
+                server._listener.sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
             peer = socket.socket()
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.setblocking(False)
@@ -195,7 +199,7 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             sent, flood = 0, ping() * 2000
             with contextlib.suppress(TimeoutError):
                 while sent < 200_000_000:
-                    await asyncio.wait_for(loop.sock_sendall(peer, flood), 1.0)
+                    await asyncio.wait_for(loop.sock_sendall(peer, flood), 0.7)
                     sent += len(flood)
             (connection,) = server.connections
             transport = connection._transport
@@ -206,7 +210,7 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             got = 0
             with contextlib.suppress(TimeoutError):
                 while True:
-                    got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 0.5))
+                    got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 0.3))
             assert connection.writable
             assert got >= sent
             peer.close()
