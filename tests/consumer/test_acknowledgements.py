@@ -99,6 +99,26 @@ def test_by_id() -> None:
     assert flushed(tracker) == [("individual", [(1, n, []) for n in (3, 4, 5, 6)])]
 
 
+def test_a_second_acknowledgement_takes_nothing_back() -> None:
+    """Found by the simulation, seed 374: the id of a batch that was just completed."""
+    tracker = AckTracker(1, batch_index=True)
+    tracker.acknowledge_messages(messages(entry_of(tracker, 5, 2)), 0.0)
+    assert tracker.acknowledge_id(MessageId(-1, 1, 5, 1, batch_size=2), 0.0) == []
+    again = entry_of(tracker, 5, 2)
+    assert tracker.acknowledge_messages(messages(again)[:1], 0.0) == []
+    assert flushed(tracker) == [("individual", [(1, 5, [])])]
+
+
+def test_states_of_two_deliveries_are_joined() -> None:
+    tracker = AckTracker(1, batch_index=True)
+    first = entry_of(tracker, 5, 3)
+    tracker._batches.clear()
+    second = entry_of(tracker, 5, 3)
+    tracker.acknowledge_messages([messages(first)[0]], 0.0)
+    tracker.acknowledge_messages([messages(second)[2]], 0.0)
+    assert flushed(tracker) == [("individual", [(1, 5, [0b010])])]
+
+
 def test_chunked_messages_are_acknowledged_by_all_their_chunks() -> None:
     tracker = AckTracker(1)
     tracker.chunked((1, 9), [(1, 5), (1, 7), (1, 9)])

@@ -539,10 +539,10 @@ class AsyncConsumer:
             self._ended()
 
     def _on_failure(self, handle: ConsumerHandle, error: Exception) -> None:
+        # The other partitions go on arriving, but nobody should believe that this is all there is.
         logger.error("the consumer of %s has failed: %s", handle.topic, error)
-        if not self.group.handles:
-            self.failure = error
-            self._ended()
+        self.failure = error
+        self._ended()
 
     def _ended(self) -> None:
         if self._drain_timer is not None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -70,6 +72,7 @@ class Consumer:
         self._drain_posted = False
         self._condition = threading.Condition()
         self._listener: ListenerRunner | None = None
+        _live.add(self)
         consumer.queue.wake = self._wake
         consumer.on_end = self._wake_all
         listener = consumer.settings.message_listener
@@ -139,9 +142,7 @@ class Consumer:
         Raises `AlreadyClosed`, or why the subscription was lost for good.
         """
         if self._runtime.forked:
-            raise ForkedProcessError(
-                "this consumer was created before fork(); create one in the child process"
-            )
+            _refuse_after_fork()
         if threading.current_thread() is self._runtime.thread:
             raise UsageError("a blocking receive on the client's own I/O thread; use another thread")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -358,6 +359,24 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer {self.consumer_name()} of {self.subscription_name()} on {self.topic()}>"
+
+
+_live: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+def _refuse_after_fork(*_: object) -> NoReturn:
+    raise ForkedProcessError("this consumer was created before fork(); create one in the child process")
+
+
+def _after_fork_in_child() -> None:
+    # The queue's copy in the child belongs to the parent. The check costs the hot path nothing.
+    for consumer in list(_live):
+        consumer._pop = _refuse_after_fork
+        consumer._acknowledge = _refuse_after_fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 async def subscribe(

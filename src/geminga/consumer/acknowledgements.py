@@ -147,13 +147,25 @@ class AckTracker:
                 acks.remaining -= 1
                 if acks.remaining:
                     if self._batch_index:
-                        self._pending[entry.ledger_id, entry.entry_id] = acks
+                        self._note_partial((entry.ledger_id, entry.entry_id), acks)
                     partial = acks
                     continue
             self._entry_done(entry, done)
         if done or (partial is not None and self._batch_index):
             self._arm(now)
         return done
+
+    def _note_partial(self, key: EntryKey, acks: EntryAcks) -> None:
+        """A part of a batch is to be told. What is pending for the entry already is never taken back."""
+        known = self._pending.get(key, acks)
+        if known is None:
+            return
+        if known is not acks:
+            # Two deliveries of the entry with states of their own: the first was forgotten meanwhile.
+            for index, unacked in enumerate(known.flags):
+                if not unacked:
+                    acks.settle(index)
+        self._pending[key] = acks if acks.remaining else None
 
     def _entry_done(self, entry: ReceivedEntry, done: list[EntryKey]) -> None:
         key = (entry.ledger_id, entry.entry_id)
@@ -183,6 +195,8 @@ class AckTracker:
         many they are; otherwise the whole entry is acknowledged, as the C++ client does.
         """
         key = (message_id.ledger_id, message_id.entry_id)
+        if self._pending.get(key, self) is None:
+            return []
         self._arm(now)
         if message_id.batch_index >= 0:
             acks = self._batches.get(key)
@@ -190,7 +204,7 @@ class AckTracker:
                 acks = self.batch_of(key, message_id.batch_size)
             if acks is not None and not acks.settle(message_id.batch_index):
                 if self._batch_index and acks.remaining:
-                    self._pending[key] = acks
+                    self._note_partial(key, acks)
                 return []
         chunk_ids = self._chunked.pop(key, None)
         if chunk_ids is None and message_id.first_chunk is not None:
