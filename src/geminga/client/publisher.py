@@ -246,7 +246,6 @@ class Publisher:
         writes: list[tuple[BrokerConnection, list[Any]]] = []
         with self.lock:
             self._scheduled = False
-            agenda.attention = False
             now = time.monotonic()
             state.tick(now + TIMER_SLACK_SECONDS)
             now_ms = self.core.now_ms()
@@ -262,6 +261,7 @@ class Publisher:
                     self._await_drained(handle, connection)
             more = bool(agenda.writable)
             settled = agenda.take_settled()
+            agenda.attention = False  # whatever closed or settled above is taken care of here
             unstarted, state.unstarted = state.unstarted, []
             deadline = state.next_deadline()
             self._arm_timer(deadline, now)
@@ -276,7 +276,7 @@ class Publisher:
                 self._pass_on()
         if self._progress:
             self._check_progress()
-        if more or agenda.attention:
+        if more:
             self.schedule()
 
     def _arm_timer(self, deadline: float, now: float) -> None:
