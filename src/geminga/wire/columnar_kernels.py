@@ -25,13 +25,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
+    """A function that is called from Python: kept on disk, where there is a folder that can be written."""
     # nogil: several tasks of one process decode side by side.
-    compiled: F = numba.njit(function, cache=True, nogil=True, boundscheck=False)
+    try:
+        compiled: F = numba.njit(function, cache=True, nogil=True)
+    except RuntimeError:
+        # Neither the package's folder nor the user's cache can be written: compile in every process.
+        compiled = numba.njit(function, nogil=True)
     return compiled
 
 
 def inlined(function: F) -> F:
-    compiled: F = numba.njit(function, cache=True, nogil=True, inline="never")
+    """A function that only kernels call: it becomes part of them, so that it needs no place on disk."""
+    compiled: F = numba.njit(function, nogil=True)
     return compiled
 
 
