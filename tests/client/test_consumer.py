@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pickle
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 import geminga
-import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
 from geminga.errors import (
@@ -332,48 +330,6 @@ def test_redeliver_all(pulsar_client: Any, pulsar_topic: str, subscribe: Any, ki
         consumer.receive(100)
 
 
-# --- dead letters and retries -----------------------------------------------------------------------
-
-
-def test_dead_letters(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe(
-        consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=50,
-        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(2, initial_subscription_name="kept"),
-    )  # fmt: skip
-    with pulsar_client.create_producer(pulsar_topic) as producer:
-        producer.send(b"poison", properties={"a": "b"}, partition_key="k")
-    for count in range(3):
-        message = consumer.receive(5000)
-        assert message.redelivery_count() == count
-        consumer.negative_acknowledge(message)
-    graves = subscribe("kept", topic=f"{pulsar_topic}-s-DLQ")
-    buried = graves.receive(5000)
-    assert (buried.data(), buried.partition_key()) == (b"poison", "k")
-    assert buried.properties()["REAL_TOPIC"] == pulsar_topic
-    assert buried.properties()["a"] == "b"
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-def test_reconsume_later(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe(
-        consumer_type=ConsumerType.Shared, retry_enabled=True,
-        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),
-    )  # fmt: skip
-    graves = subscribe("graves", topic=f"{pulsar_topic}-s-DLQ")
-    publish(pulsar_client, pulsar_topic, 1)
-    first = consumer.receive(5000)
-    consumer.reconsume_later(first, 100, {"why": "busy"})
-    again = consumer.receive(5000)
-    assert again.topic_name() == f"{pulsar_topic}-s-RETRY"
-    assert again.properties()["RECONSUMETIMES"] == "1"
-    assert again.properties()["why"] == "busy"
-    consumer.reconsume_later(again, 100)
-    assert graves.receive(5000).properties()["RECONSUMETIMES"] == "2"
-    plain = subscribe("plain")
-    with pytest.raises(InvalidConfiguration, match="retry_enabled"):
-        plain.reconsume_later(first, 100)
-
-
 # --- positions -----------------------------------------------------------------------------------------
 
 
@@ -642,87 +598,3 @@ def test_a_forked_child_is_refused(pulsar_client: Any, pulsar_topic: str, subscr
     os.waitpid(child, 0)
     assert os.read(read_end, 100) == b"refused refused "
     assert consumer.receive(5000).data() == b"1"
-
-
-# --- asyncio ------------------------------------------------------------------------------------------------
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
-
-
-def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
-            )
-            waiting = asyncio.create_task(consumer.receive())
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            producer = await client.create_producer(pulsar_topic)
-            for number in range(5):
-                await producer.send(b"%d" % number)
-            messages = [await waiting] + [await consumer.receive() for _ in range(4)]
-            assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
-            await consumer.negative_acknowledge(messages[0])
-            again = await consumer.receive(5000)
-            assert again.redelivery_count() == 1
-            for message in [again, *messages[1:]]:
-                await consumer.acknowledge(message)
-            with pytest.raises(Timeout):
-                await consumer.receive(100)
-            await consumer.seek(MessageId.earliest)
-            seen = []
-            async for message in consumer:
-                seen.append(message.data())
-                if len(seen) == 5:
-                    break
-            assert (await consumer.get_last_message_id()).entry_id >= 0
-            assert (consumer.topic(), consumer.subscription_name()) == (pulsar_topic, "s")
-            await consumer.close()
-            with pytest.raises(AlreadyClosed):
-                await consumer.receive()
-            assert [message async for message in consumer] == []
-
-    run(main())
-
-
-def test_asyncio_receipts_share_commands(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    publish(pulsar_client, pulsar_topic, 100, batched=False)
-
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True
-            )
-            messages = [await consumer.receive(5000) for _ in range(100)]
-            await asyncio.gather(*(consumer.acknowledge(message) for message in messages))
-            assert backlog(pulsar_broker, pulsar_topic) == 0
-
-    run(main())
-
-
-def test_a_cancelled_receive_loses_nothing(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s")
-            producer = await client.create_producer(pulsar_topic)
-            for number in range(50):
-                waiters = [asyncio.create_task(consumer.receive()) for _ in range(3)]
-                await asyncio.sleep(0)
-                await producer.send(b"%d" % number)
-                waiters[number % 3].cancel()
-                done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-                got = [t.result().data() for t in done if not t.cancelled()]
-                if not got:
-                    done, pending = await asyncio.wait(
-                        pending, timeout=5, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    got = [t.result().data() for t in done]
-                assert got == [b"%d" % number]
-                for task in pending:
-                    task.cancel()
-                await asyncio.gather(*waiters, return_exceptions=True)
-
-    run(main())

@@ -14,9 +14,7 @@ import geminga
 from geminga import InitialPosition, MessageId
 from geminga.client import multi_consumer
 from geminga.client.admin import admin
-from geminga.client.topic_set import TopicPattern
-from geminga.errors import InvalidTopicName, OperationNotSupported, Timeout, TopicNotFound
-from geminga.ids import TopicName
+from geminga.errors import OperationNotSupported, Timeout, TopicNotFound
 
 EARLIEST = InitialPosition.Earliest
 
@@ -169,27 +167,3 @@ def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
     assert not consumer.is_connected()
     values = publish(pulsar_client, f"{prefix}x", 2)
     assert [m.data() for m in receive(consumer, 2)] == values
-
-
-@pytest.mark.parametrize(
-    ("pattern", "namespace", "matching", "not_matching"),
-    [
-        ("persistent://public/default/a.*", "public/default", "a1", "b1"),
-        ("public/default/a[0-9]", "public/default", "a1", "a12"),
-        ("a.*", "public/default", "abc", "ba"),
-        ("acme/web/.*", "acme/web", "anything", ""),
-    ],
-)
-def test_pattern_texts(pattern: str, namespace: str, matching: str, not_matching: str) -> None:
-    parsed = TopicPattern.parse(re.compile(pattern))
-    assert parsed.namespace == namespace
-    assert parsed.matches(TopicName.parse(f"{namespace}/{matching}"))
-    assert parsed.matches(TopicName.parse(f"{namespace}/{matching}-partition-3"))
-    if not_matching:
-        assert not parsed.matches(TopicName.parse(f"{namespace}/{not_matching}"))
-
-
-@pytest.mark.parametrize("pattern", ["public/default", "pub.*lic/(x|y)/a", "public/*/a"])
-def test_patterns_need_one_namespace(pattern: str) -> None:
-    with pytest.raises(InvalidTopicName):
-        TopicPattern.parse(re.compile(pattern))

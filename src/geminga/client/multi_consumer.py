@@ -7,6 +7,7 @@ subscribed to from their beginning, since all of their messages are newer than t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
 from geminga.client.topic_set import Part, TopicSet
+from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore, DeadLettered
 from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
-from geminga.consumer.settings import ConsumerSettings, InitialPosition
+from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
 from geminga.errors import NotConnected, OperationNotSupported, PulsarException, TopicNotFound
 from geminga.ids import MessageId, TopicName
 
@@ -125,18 +127,30 @@ class HandleGroup:
                 handle.flush_soon()
 
     async def _watch(self) -> None:
-        settings = self._settings
-        period = (
-            settings.auto_update_partitions_seconds
-            if self._topics.pattern is None
-            else settings.pattern_auto_discovery_period
-        )
-        while True:
-            await asyncio.sleep(period)
-            try:
-                await self.refresh()
-            except PulsarException as error:
-                logger.warning("looking for new topics of %s failed: %s", self._topics.text, error)
+        """Look for new parts once a period, and for topics of a pattern when the broker reports some."""
+        settings, pattern = self._settings, self._topics.pattern
+        changed = asyncio.Event()
+        watcher = None
+        period = settings.auto_update_partitions_seconds
+        if pattern is not None:
+            period = settings.pattern_auto_discovery_period
+            if settings.regex_subscription_mode is not RegexSubscriptionMode.NonPersistentOnly:
+                watcher = TopicWatcher(self._core, pattern, changed.set)
+        try:
+            while True:
+                if watcher is not None:
+                    await watcher.ensure()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(period):
+                        await changed.wait()
+                changed.clear()
+                try:
+                    await self.refresh()
+                except PulsarException as error:
+                    logger.warning("looking for new topics of %s failed: %s", self._topics.text, error)
+        finally:
+            if watcher is not None:
+                watcher.close()
 
     async def refresh(self) -> None:
         """Subscribe to parts that are new; leave topics that no longer match."""

@@ -1,0 +1,80 @@
+"""Being told by the broker that topics came or went (framing.md section 10).
+
+Only a hint: whoever watches asks for the whole list when it arrives, and from time to time anyway. So
+nothing is lost when the broker has no watchers, refuses the pattern (it accepts 50 characters), or the
+connection ends; `ensure` then tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from geminga.client.core import ClientCore
+from geminga.client.pool import BrokerConnection
+from geminga.client.topic_set import TopicPattern
+from geminga.errors import NotAllowedError, PulsarException
+from geminga.wire.frames import encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+logger = logging.getLogger("geminga")
+
+PATTERN_CHARACTERS_MAX = 50
+"""What brokers accept by default."""
+
+
+class TopicWatcher:
+    """Calls ``changed`` when the broker reports new or deleted persistent topics that match."""
+
+    def __init__(self, core: ClientCore, pattern: TopicPattern, changed: Callable[[], None]) -> None:
+        self._core = core
+        self._namespace = pattern.namespace
+        self._text = f"persistent://{pattern.namespace}/{pattern.local.pattern}"
+        self._changed = changed
+        self._watcher_id = core.new_consumer_id()
+        self._connection: BrokerConnection | None = None
+        self._refused = len(self._text) > PATTERN_CHARACTERS_MAX
+
+    @property
+    def active(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    async def ensure(self) -> None:
+        """Watch, if that is possible and not the case already. Never raises what the broker answers."""
+        if self.active or self._refused:
+            return
+        try:
+            connection = await self._core.service_connection()
+            if not connection.supports_topic_watchers:
+                return
+            request_id = connection.new_request_id()
+            command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)
+            command.watchTopicList.request_id = request_id
+            command.watchTopicList.watcher_id = self._watcher_id
+            command.watchTopicList.namespace = self._namespace
+            command.watchTopicList.topics_pattern = self._text
+            connection.add_topic_watcher(self._watcher_id, self._on_update)
+            try:
+                await connection.request(command, request_id, self._core.settings.operation_timeout_seconds)
+            except BaseException:
+                connection.remove_topic_watcher(self._watcher_id)
+                raise
+            self._connection = connection
+        except NotAllowedError as error:
+            self._refused = True
+            logger.debug("the broker does not watch %s: %s", self._text, error)
+        except PulsarException as error:
+            logger.debug("watching %s failed: %s", self._text, error)
+
+    def _on_update(self, _: pb.BaseCommand) -> None:
+        self._changed()
+
+    def close(self) -> None:
+        """Tell the broker, without waiting for its answer."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.closed:
+            connection.remove_topic_watcher(self._watcher_id)
+            command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE)
+            command.watchTopicListClose.request_id = connection.new_request_id()
+            command.watchTopicListClose.watcher_id = self._watcher_id
+            connection.write(encode_command(command))

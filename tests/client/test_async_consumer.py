@@ -1,0 +1,114 @@
+"""Consumers for asyncio programs against the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import geminga.asyncio
+from geminga import ConsumerType, InitialPosition, MessageId
+from geminga.client.admin import admin
+from geminga.errors import AlreadyClosed, Timeout
+
+EARLIEST = InitialPosition.Earliest
+
+
+def publish(client: Any, topic: str, count: int, *, batched: bool = True) -> list[bytes]:
+    values = [b"%d" % number for number in range(count)]
+    with client.create_producer(topic, batching_enabled=batched) as producer:
+        for value in values:
+            producer.send_async(value, None)
+        producer.flush()
+    return values
+
+
+def backlog(broker: Any, topic: str, subscription: str = "s") -> int:
+    path = topic.replace("://", "/")
+    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"][subscription]["msgBacklog"])
+
+
+def data(messages: list[Any]) -> list[bytes]:
+    return [message.data() for message in messages]
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(
+                pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
+            )
+            waiting = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            producer = await client.create_producer(pulsar_topic)
+            for number in range(5):
+                await producer.send(b"%d" % number)
+            messages = [await waiting] + [await consumer.receive() for _ in range(4)]
+            assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
+            await consumer.negative_acknowledge(messages[0])
+            again = await consumer.receive(5000)
+            assert again.redelivery_count() == 1
+            for message in [again, *messages[1:]]:
+                await consumer.acknowledge(message)
+            with pytest.raises(Timeout):
+                await consumer.receive(100)
+            await consumer.seek(MessageId.earliest)
+            seen = []
+            async for message in consumer:
+                seen.append(message.data())
+                if len(seen) == 5:
+                    break
+            assert (await consumer.get_last_message_id()).entry_id >= 0
+            assert (consumer.topic(), consumer.subscription_name()) == (pulsar_topic, "s")
+            await consumer.close()
+            with pytest.raises(AlreadyClosed):
+                await consumer.receive()
+            assert [message async for message in consumer] == []
+
+    run(main())
+
+
+def test_asyncio_receipts_share_commands(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    publish(pulsar_client, pulsar_topic, 100, batched=False)
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(
+                pulsar_topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True
+            )
+            messages = [await consumer.receive(5000) for _ in range(100)]
+            await asyncio.gather(*(consumer.acknowledge(message) for message in messages))
+            assert backlog(pulsar_broker, pulsar_topic) == 0
+
+    run(main())
+
+
+def test_a_cancelled_receive_loses_nothing(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(pulsar_topic, "s")
+            producer = await client.create_producer(pulsar_topic)
+            for number in range(50):
+                waiters = [asyncio.create_task(consumer.receive()) for _ in range(3)]
+                await asyncio.sleep(0)
+                await producer.send(b"%d" % number)
+                waiters[number % 3].cancel()
+                done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                got = [t.result().data() for t in done if not t.cancelled()]
+                if not got:
+                    done, pending = await asyncio.wait(
+                        pending, timeout=5, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    got = [t.result().data() for t in done]
+                assert got == [b"%d" % number]
+                for task in pending:
+                    task.cancel()
+                await asyncio.gather(*waiters, return_exceptions=True)
+
+    run(main())
