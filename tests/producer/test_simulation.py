@@ -119,7 +119,8 @@ class SimulatedBroker:
         self.deduplicates = world.deduplicates
         self.owner: Connection | None = None
         self.log: list[tuple[bytes, tuple[int, int, int]]] = []
-        self.highest = -1
+        # An earlier session under the same name got this far.
+        self.highest = world.random.choice([-1, 500]) if world.deduplicates else -1
         self.entries = 0
         self._chunks: dict[str, list[bytes]] = {}
         self._never_allowed: set[int] = set()
@@ -222,7 +223,7 @@ class World:
         self.random = random.Random(seed)
         self.clock = Clock()
         self.deduplicates = self.random.random() < 0.5
-        self.max_message_size = self.random.choice([5 * 1024 * 1024, 20_000])
+        self.max_message_size = self.random.choice([5 * 1024 * 1024, 20_000, 2_000])
         self.faults_until = self.random.uniform(0.5, 4.0)
         self.protocol_errors = self.not_allowed = self.repeated_receipts = 0
         self.settings = self._settings()
