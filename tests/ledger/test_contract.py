@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import EntryStore, Value
 from geminga.ledger.memory import MemoryStore

@@ -10,6 +10,7 @@ import errno
 import random
 
 import pytest
+
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Done
 from geminga.ledger.settings import StoreSettings

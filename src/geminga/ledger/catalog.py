@@ -13,12 +13,20 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from geminga.errors import StoreDamaged
+from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.damage import Damage
-from geminga.ledger.format import OFFSET_BITS, decode_list, encode_list, pack_numbers, unpack_numbers
+from geminga.ledger.format import (
+    OFFSET_BITS,
+    RECORD_BYTES,
+    decode_list,
+    encode_list,
+    pack_numbers,
+    unpack_numbers,
+)
 from geminga.wire.checksum import crc32c
 
 SCHEMA_VERSION = 1
@@ -69,17 +77,14 @@ class Chunk:
         return body + crc32c(body, _seed(ledger_id, self.first)).to_bytes(4, "little")
 
     @classmethod
-    def unpack(cls, ledger_id: int, first: int, body: bytes) -> Chunk:
+    def unpack(cls, ledger_id: int, first: int, body: bytes) -> Chunk | None:
+        """What `pack` made; None when it fails its checksum."""
         count = (len(body) - 4) // 16
         view = memoryview(body)
-        if (
-            len(body) != count * 16 + 4
-            or crc32c(view[:-4], _seed(ledger_id, first)).to_bytes(4, "little") != view[-4:]
-        ):
-            raise CatalogDamaged(
-                f"the catalog's index of ledger {ledger_id} from entry {first} fails its checksum: "
-                "close the store and open it again, the catalog is then rebuilt from the log"
-            )
+        if len(body) != count * 16 + 4:
+            return None
+        if crc32c(view[:-4], _seed(ledger_id, first)) != int.from_bytes(view[-4:], "little"):
+            return None
         return cls(
             first,
             unpack_numbers("Q", view[: 8 * count]),
@@ -119,7 +124,7 @@ class LedgerChange:
 class Snapshot:
     """All that changed between two checkpoints; the log before ``position`` amounts to it.
 
-    ``live_bytes`` are the entry bytes that each file gained; ``dropped`` are those of them that belonged
+    ``live_bytes`` are the bytes of entries and their records that each file gained; ``dropped`` are those of them that belonged
     to ledgers deleted since. ``moved`` maps ledger and entry to the new place of a rewritten entry.
     """
 
@@ -150,24 +155,38 @@ def _text_crc(text: str, *numbers: int) -> int:
 class Catalog:
     """The catalog as one connection sees it. The owner's thread reads, the checkpoint's thread writes."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, note_damage: Callable[[], None] | None = None) -> None:
         self._connection = connection
+        self._note_damage = note_damage
 
     def close(self) -> None:
         self._connection.close()
+
+    def _rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+        """What a query gives; raises `CatalogDamaged` when the database is not intact."""
+        try:
+            return self._connection.execute(statement, parameters).fetchall()
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the store's catalog cannot be read: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(f"the catalog is damaged ({error})") from error
+
+    def _damaged(self, what: str) -> CatalogDamaged:
+        if self._note_damage is not None:
+            self._note_damage()
+        return CatalogDamaged(f"{what}: close the store and open it again, it is then rebuilt from the log")
 
     # --- life ---
     def is_usable(self, store_id: bytes) -> bool:
         """Whether this is an intact catalog of the store; False for an empty or foreign database."""
         try:
             return self.meta("store_id") == store_id.hex() and self.meta("schema") == str(SCHEMA_VERSION)
-        except (sqlite3.DatabaseError, CatalogDamaged):
+        except StoreError:
             return False
 
     def is_empty(self) -> bool:
         """Whether the database was never written."""
-        (tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        return bool(tables == 0)
+        return bool(self._rows("SELECT COUNT(*) FROM sqlite_master") == [(0,)])
 
     def create(self, store_id: bytes) -> None:
         """Make the tables of a fresh catalog."""
@@ -180,13 +199,12 @@ class Catalog:
         execute("COMMIT")
 
     def meta(self, name: str) -> str | None:
-        row = self._connection.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
-        if row is None:
-            return None
-        value, _, checksum = str(row[0]).rpartition("#")
-        if checksum != str(_text_crc(name + value)):
-            raise CatalogDamaged(f"the catalog's {name} fails its checksum")
-        return value
+        for (text,) in self._rows("SELECT value FROM meta WHERE name=?", (name,)):
+            value, _, checksum = str(text).rpartition("#")
+            if checksum != str(_text_crc(name + value)):
+                raise self._damaged(f"the catalog's {name} fails its checksum")
+            return value
+        return None
 
     def number(self, name: str) -> int:
         return int(self.meta(name) or 0)
@@ -198,104 +216,87 @@ class Catalog:
     # --- ledgers ---
     def ledger(self, ledger_id: int) -> tuple[str, int, int] | None:
         """(owner, entries, size in bytes)."""
-        row = self._connection.execute(
-            "SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)
-        ).fetchone()
-        if row is None:
-            return None
-        self._check_ledger(ledger_id, *row)
-        return row[0], row[1], row[2]
+        for row in self._rows("SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)):
+            owner, entries, size_bytes, crc = row
+            if crc != _text_crc(owner, ledger_id, entries, size_bytes):
+                raise self._damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
+            return owner, entries, size_bytes
+        return None
 
     def owned(self, owner: str) -> list[int]:
-        rows = self._connection.execute("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))
-        return [row[0] for row in rows]
-
-    def ledger_ids(self) -> list[int]:
-        return [row[0] for row in self._connection.execute("SELECT id FROM ledger ORDER BY id")]
-
-    @staticmethod
-    def _check_ledger(ledger_id: int, owner: str, entries: int, size_bytes: int, crc: int) -> None:
-        if crc != _text_crc(owner, ledger_id, entries, size_bytes):
-            raise CatalogDamaged(
-                f"the catalog's record of ledger {ledger_id} fails its checksum: "
-                "close the store and open it again, the catalog is then rebuilt from the log"
-            )
+        return [row[0] for row in self._rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
     def chunk(self, ledger_id: int, entry_id: int) -> Chunk | None:
         """The part of the index that holds the entry."""
-        row = self._connection.execute(
+        rows = self._rows(
             "SELECT first, body FROM chunk WHERE ledger=? AND first<=? ORDER BY first DESC LIMIT 1",
             (ledger_id, entry_id),
-        ).fetchone()
-        if row is None:
-            return None
-        chunk = Chunk.unpack(ledger_id, row[0], row[1])
-        return chunk if entry_id < chunk.first + len(chunk) else None
+        )
+        for first, body in rows:
+            chunk = self._unpack(ledger_id, first, body)
+            return chunk if entry_id < chunk.first + len(chunk) else None
+        return None
 
     def chunks(self, ledger_id: int) -> list[Chunk]:
-        rows = self._connection.execute(
-            "SELECT first, body FROM chunk WHERE ledger=? ORDER BY first", (ledger_id,)
-        )
-        return [Chunk.unpack(ledger_id, first, body) for first, body in rows]
+        rows = self._rows("SELECT first, body FROM chunk WHERE ledger=? ORDER BY first", (ledger_id,))
+        return [self._unpack(ledger_id, first, body) for first, body in rows]
+
+    def _unpack(self, ledger_id: int, first: int, body: bytes) -> Chunk:
+        chunk = Chunk.unpack(ledger_id, first, body)
+        if chunk is None:
+            raise self._damaged(
+                f"the catalog's index of ledger {ledger_id} from entry {first} fails its checksum"
+            )
+        return chunk
 
     # --- keys ---
     def base(self, key: str) -> bytes | None:
-        row = self._connection.execute("SELECT base, crc FROM item WHERE key=?", (key,)).fetchone()
-        if row is None:
-            return None
-        if crc32c(row[0], _text_crc(key)) != row[1]:
-            raise self._key_damaged(key)
-        return bytes(row[0])
+        for base, crc in self._rows("SELECT base, crc FROM item WHERE key=?", (key,)):
+            self._check_key(key, base, crc)
+            return bytes(base)
+        return None
 
     def deltas(self, key: str, before_checkpoint: int) -> list[bytes]:
         """The deltas under the key that checkpoints before the given one brought."""
-        rows = self._connection.execute(
+        deltas: list[bytes] = []
+        for body, crc in self._rows(
             "SELECT body, crc FROM delta WHERE key=? AND checkpoint<? ORDER BY checkpoint",
             (key, before_checkpoint),
-        )
-        deltas: list[bytes] = []
-        for body, crc in rows:
-            if crc32c(body, _text_crc(key)) != crc:
-                raise self._key_damaged(key)
+        ):
+            self._check_key(key, body, crc)
             deltas += decode_list(body)
         return deltas
 
-    @staticmethod
-    def _key_damaged(key: str) -> CatalogDamaged:
-        return CatalogDamaged(
-            f"the catalog's value of key {key!r} fails its checksum: "
-            "close the store and open it again, the catalog is then rebuilt from the log"
-        )
+    def _check_key(self, key: str, body: bytes, crc: int) -> None:
+        if crc32c(body, _text_crc(key)) != crc:
+            raise self._damaged(f"the catalog's value of key {key!r} fails its checksum")
 
     def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
         """The next ``limit`` keys with the prefix behind ``after``, in order."""
         low = prefix if after is None else after
         compare = ">=" if after is None else ">"
-        rows = self._connection.execute(
-            f"SELECT key FROM item WHERE key {compare} ? ORDER BY key LIMIT ?", (low, limit)
-        ).fetchall()
+        rows = self._rows(f"SELECT key FROM item WHERE key {compare} ? ORDER BY key LIMIT ?", (low, limit))
         return [row[0] for row in rows if row[0].startswith(prefix)]
 
     # --- files, damage ---
     def files(self) -> dict[int, int]:
         """Size of each log file's written part, by number."""
-        return dict(self._connection.execute("SELECT number, size_bytes FROM file").fetchall())
+        return dict(self._rows("SELECT number, size_bytes FROM file"))
 
     def live_bytes(self) -> dict[int, int]:
         """Estimated live bytes of each log file: entries of existing ledgers, present values of keys."""
-        execute = self._connection.execute
-        live = dict(execute("SELECT number, live_bytes FROM file").fetchall())
+        live: dict[int, int] = dict(self._rows("SELECT number, live_bytes FROM file"))
         for table in ("item", "delta"):
-            for number, size in execute(f"SELECT file, SUM(size) FROM {table} GROUP BY file"):
+            for number, size in self._rows(f"SELECT file, SUM(size) FROM {table} GROUP BY file"):
                 if number in live:
                     live[number] += size
         return live
 
     def damage(self) -> list[Damage]:
-        return [Damage.from_json(row[0]) for row in self._connection.execute("SELECT body FROM damage")]
+        return [Damage.from_json(row[0]) for row in self._rows("SELECT body FROM damage")]
 
     def suspects(self) -> set[int]:
-        return {row[0] for row in self._connection.execute("SELECT fingerprint FROM suspect")}
+        return {row[0] for row in self._rows("SELECT fingerprint FROM suspect")}
 
     # --- checkpoint ---
     def write(self, snapshot: Snapshot) -> None:
@@ -319,8 +320,11 @@ class Catalog:
             self._set_meta("doubt_below", str(snapshot.doubt[0]))
             self._set_meta("doubt_entries", str(snapshot.doubt[1]))
             connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                raise self._damaged(f"the catalog is damaged ({error})") from error
             raise
 
     def _write_ledgers(self, snapshot: Snapshot, live: dict[int, int]) -> None:
@@ -385,7 +389,13 @@ class Catalog:
         connection.executemany(
             "INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?)",
             (
-                (key, base, file, len(base) + len(change.key_bytes), crc32c(base, _text_crc(key)))
+                (
+                    key,
+                    base,
+                    file,
+                    len(base) + len(change.key_bytes) + RECORD_BYTES,
+                    crc32c(base, _text_crc(key)),
+                )
                 for key, change in snapshot.keys.items()
                 if change.base is not None or change.deltas
                 for base in (change.base or b"",)
@@ -403,7 +413,7 @@ class Catalog:
 
     def _write_files(self, snapshot: Snapshot, live: dict[int, int]) -> None:
         connection = self._connection
-        known = {row[0] for row in connection.execute("SELECT number FROM file")}
+        known = self.files().keys()
         connection.executemany(
             "DELETE FROM file WHERE number=?", ((n,) for n in known - snapshot.file_sizes.keys())
         )
@@ -417,7 +427,7 @@ class Catalog:
 def _subtract(live: dict[int, int], positions: Iterable[int], sizes: Iterable[int]) -> None:
     for position, size in zip(positions, sizes, strict=True):
         number = position >> OFFSET_BITS
-        live[number] = live.get(number, 0) - size
+        live[number] = live.get(number, 0) - size - RECORD_BYTES
 
 
 def _split(chunk: Chunk) -> Sequence[Chunk]:

@@ -7,6 +7,7 @@
     synced               the synced-through mark
     log-0000000001 ...   the log
     catalog.db*          the catalog; may be deleted while the store is closed, it is rebuilt
+    catalog.damaged      present when the catalog was found damaged: the next opening rebuilds it
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from geminga.ledger.format import FORMAT_VERSION, SUPERBLOCK_BYTES, decode_super
 SUPERBLOCK_FILE = "superblock"
 LOCK_FILE = "lock"
 CATALOG_FILE = "catalog.db"
+CATALOG_DAMAGED_FILE = "catalog.damaged"
 _UNFINISHED = frozenset((LOCK_FILE, SUPERBLOCK_FILE + ".new"))
 _HARMLESS = frozenset(("lost+found",))  # what a freshly made file system holds
 _STORE_ID_BYTES = 16
@@ -97,7 +99,8 @@ def _read_superblock(filesystem: FileSystem, folder: str) -> bytes:
 
 def discard_catalog(filesystem: FileSystem, folder: str) -> None:
     """Remove the catalog's files, for it to be rebuilt."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    names = [f"{CATALOG_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")]
+    for name in (*names, CATALOG_DAMAGED_FILE):
         with contextlib.suppress(FileNotFoundError):
-            filesystem.unlink(f"{folder}/{CATALOG_FILE}{suffix}")
+            filesystem.unlink(f"{folder}/{name}")
     filesystem.sync_folder(folder)

@@ -129,7 +129,7 @@ class Recovery:
         return result
 
     def _check_catalog_is_recent(self, start: int, present: list[int]) -> None:
-        """Refuse a catalog from before files were dropped that it would need (restored from a backup, say)."""
+        """Refuse a catalog that needs files which were dropped since (one restored from a backup, say)."""
         holder, listed = self._listed(present)
         for number in range(start, max(present, default=0)):
             dropped = number in self._state.dropped_files or (number < holder and number not in listed)
@@ -363,7 +363,7 @@ class Recovery:
             self._report(Damage(file_name(number), 0, "the file is missing"))
         holder, listed = self._listed(present)
         dropped = state.dropped_files.union(n for n in present if n < holder and n not in listed)
-        leftovers = sorted(dropped.intersection(present) - state.files)
+        leftovers = sorted(dropped.intersection(present) - state.files - self._foreign)
         if leftovers:
             logger.info("removing dropped log files: %s", ", ".join(map(file_name, leftovers)))
             self._discard(leftovers)
@@ -371,12 +371,16 @@ class Recovery:
             # The end of what was receipted is lost; go on behind it, so that no position comes twice.
             lost = synced - result.position if synced >> OFFSET_BITS == result.position >> OFFSET_BITS else 0
             self._lost_records += lost // RECORD_BYTES + 1
-            self._report(self._damage(result.position, "synced bytes up to the mark are missing"))
+            if synced >> OFFSET_BITS in present:
+                self._report(self._damage(result.position, "synced bytes up to the mark are missing"))
+            else:
+                self._report(Damage(file_name(synced >> OFFSET_BITS), 0, "the file is missing"))
             self._go_on_behind(synced)
         last = max(present, default=0)
-        if result.position >> OFFSET_BITS not in present or last > result.position >> OFFSET_BITS:
+        number = result.position >> OFFSET_BITS
+        if number not in present or number in self._foreign or last > number:
             # Never write into, or over, a file that is not ours: the writer begins the next one.
-            result.position = max(last, result.position >> OFFSET_BITS) << OFFSET_BITS
+            result.position = max(last, number) << OFFSET_BITS
         for ledger in state.end_replay():
             name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
             self._report(

@@ -6,6 +6,9 @@ files could still hold what they delete. When all that is on disk, a DROP_FILE r
 may be missing, and once that is on disk too the file is deleted. A crash in between only leaves the file,
 or some records twice, which replay understands; the catalog is never needed to understand them.
 
+Rewriting has a budget: what the owner writes and what rewriting sets free adds to it, what rewriting
+writes takes from it. So it can never keep itself busy, whatever the files hold.
+
 The worker reads and checks the file, a slice at a time; the owner submits what still lives then. Appends
 are never held up by more than a slice. A file with damage in it is left alone.
 """
@@ -31,6 +34,7 @@ from geminga.ledger.format import (
     MOVED,
     OFFSET_MASK,
     PUT,
+    RECORD_BYTES,
     RESTATE,
     Directory,
     encode_value,
@@ -182,6 +186,14 @@ class Rewriter:
         self._candidates: dict[int, int] = {}
         self._running = False
         self._stopping = False
+        self._budget_bytes = settings.log_file_bytes
+        self._size_bytes = 0
+        self._written_bytes = 0
+
+    def earn(self, size_bytes: int) -> None:
+        """The owner wrote so much."""
+        most = 4 * self._settings.log_file_bytes
+        self._budget_bytes = min(most, self._budget_bytes + size_bytes)
 
     def stop(self) -> None:
         """Begin nothing new; what runs ends at its next slice."""
@@ -189,7 +201,7 @@ class Rewriter:
 
     def consider(self, sealed_before: int) -> None:
         """Look for a file worth emptying among those before the given number (all of it in the catalog)."""
-        if self._running or self._stopping:
+        if self._running or self._stopping or self._budget_bytes < 0:
             return
         numbers = [n for n in self._sizes if n < sealed_before and n not in self._left_alone]
         if not numbers:
@@ -210,7 +222,8 @@ class Rewriter:
             self._running = False
             return
         self._slice = Slice()
-        size = self._sizes[number]
+        self._written_bytes = 0
+        size = self._size_bytes = self._sizes[number]
 
         def begin() -> None:
             file = self._filesystem.open(self._files.path(number))
@@ -253,6 +266,7 @@ class Rewriter:
                 )
 
         records = self._living(number)
+        self._written_bytes += sum(len(record[3]) + RECORD_BYTES for record in records)
         for record in records[:-1]:
             self._submit(*record, None)
         if records:
@@ -291,12 +305,12 @@ class Rewriter:
     def _dropped(self, number: int, sealed_before: int, failure: StoreError | None) -> None:
         """The file may be missing from now on: delete it, then look for the next."""
         self._close_reader()
+        # What it wrote was counted as the owner's too, when it reached the disk: that is the third part.
+        self.earn(self._size_bytes - 3 * self._written_bytes)
         if failure is not None:
             self._end()
             return
         self._files.forget(number)
-        self._sizes.pop(number, None)
-        self._state.files.discard(number)
 
         def delete() -> None:
             self._filesystem.unlink(self._files.path(number))

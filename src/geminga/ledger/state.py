@@ -25,6 +25,7 @@ from geminga.ledger.format import (
     MOVED,
     OFFSET_BITS,
     PUT,
+    RECORD_BYTES,
     RESTATE,
     decode_value,
     unpack_numbers,
@@ -177,7 +178,9 @@ class StoreState:
             ):
                 ledger.place(entry_id, position, size, crc)
         ledger.written_bytes += group.payload_bytes
-        self._live_bytes[group.position >> OFFSET_BITS] += group.payload_bytes
+        self._live_bytes[group.position >> OFFSET_BITS] += (
+            group.payload_bytes + len(group.kinds) * RECORD_BYTES
+        )
         if not ledger.changed:
             ledger.changed = True
             self._changed.append(ledger)
@@ -185,7 +188,7 @@ class StoreState:
     def _settle_mixed(self, group: Group) -> tuple[dict[int, int], int]:
         counts: dict[int, int] = {}
         ledgers = self.ledgers
-        live_bytes = moved_bytes = 0
+        live_bytes = moved_bytes = records = 0
         for kind, first, second, position, size, crc in zip(
             group.kinds, group.firsts, group.seconds, group.positions, group.sizes, group.crcs, strict=True
         ):
@@ -202,6 +205,7 @@ class StoreState:
                     ledger.place(second, position, size, crc)
                 ledger.written_bytes += size
                 live_bytes += size
+                records += 1
                 counts[first] = counts.get(first, 0) + 1
                 if not ledger.changed:
                     ledger.changed = True
@@ -212,8 +216,8 @@ class StoreState:
                 self._settle_deletion(first)
             elif kind == MOVED and self.exists(first):
                 self.index.moved.setdefault(first, {})[second] = position
-                moved_bytes += size
-        self._live_bytes[group.position >> OFFSET_BITS] += live_bytes + moved_bytes
+                moved_bytes += size + RECORD_BYTES
+        self._live_bytes[group.position >> OFFSET_BITS] += live_bytes + records * RECORD_BYTES + moved_bytes
         return counts, live_bytes
 
     def _mark_changed(self, ledger_id: int) -> None:
@@ -263,7 +267,7 @@ class StoreState:
             except LedgerNotFound:
                 # Its creation may come later in the log (rewritten), or its deletion.
                 ledger = self._orphans[first] = LedgerState(first, "", 0, 0)
-        self._live_bytes[position >> OFFSET_BITS] += size
+        self._live_bytes[position >> OFFSET_BITS] += size + RECORD_BYTES
         if second < ledger.tail.first:
             if kind == MOVED:
                 self.index.moved.setdefault(first, {})[second] = position
@@ -273,7 +277,7 @@ class StoreState:
             ledger.written_bytes += size
             ledger.size_bytes = ledger.written_bytes
         else:
-            self._live_bytes[before[0] >> OFFSET_BITS] -= size
+            self._live_bytes[before[0] >> OFFSET_BITS] -= size + RECORD_BYTES
         ledger.next_entry = ledger.recent_first = ledger.tail.first + len(ledger.tail)
         if not ledger.changed:
             ledger.changed = True

@@ -17,13 +17,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from geminga.errors import StoreError, StoreStopped
+from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.catalog import Catalog, Snapshot
 from geminga.ledger.damage import Damage
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
-from geminga.ledger.folder import CATALOG_FILE, discard_catalog, open_folder
+from geminga.ledger.folder import CATALOG_DAMAGED_FILE, CATALOG_FILE, discard_catalog, open_folder
 from geminga.ledger.format import (
     CHECKPOINT,
     CREATE,
@@ -145,7 +145,9 @@ class FileStore:
         self._reader = EntryReader(self._state, self._files, self._note_damage)
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
-        worker_catalog = self._catalog if not self._threads else Catalog(self._connect())
+        worker_catalog = self._catalog
+        if self._threads:
+            worker_catalog = Catalog(self._connect(), self._note_damaged_catalog)
         self._worker_catalog = worker_catalog
         self._rewriter = Rewriter(
             filesystem=self._filesystem,
@@ -198,23 +200,31 @@ class FileStore:
 
     def _open_catalog(self, store_id: bytes) -> Catalog:
         """The catalog; an empty one when there is none that can be used, to be rebuilt from the log."""
+        if CATALOG_DAMAGED_FILE in self._filesystem.list_folder(self.folder):
+            return self._replace_catalog(store_id, "it was found damaged")
         try:
-            catalog = Catalog(self._connect())
+            catalog = Catalog(self._connect(), self._note_damaged_catalog)
             if catalog.is_usable(store_id):
                 return catalog
             if catalog.is_empty():
                 catalog.create(store_id)
                 return catalog
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, StoreDamaged) as error:
             return self._replace_catalog(store_id, str(error))
         return self._replace_catalog(store_id, "it is damaged, or of another store")
+
+    def _note_damaged_catalog(self) -> None:
+        """Have the next opening rebuild the catalog. Called on any thread."""
+        with contextlib.suppress(OSError):
+            self._filesystem.open(f"{self.folder}/{CATALOG_DAMAGED_FILE}", create=True).close()
+            self._filesystem.sync_folder(self.folder)
 
     def _replace_catalog(self, store_id: bytes, why: str) -> Catalog:
         logger.warning("the catalog of the store in %s is rebuilt from the log: %s", self.folder, why)
         while self._connections:
             self._connections.pop().close()
         discard_catalog(self._filesystem, self.folder)
-        catalog = Catalog(self._connect())
+        catalog = Catalog(self._connect(), self._note_damaged_catalog)
         catalog.create(store_id)
         return catalog
 
@@ -381,6 +391,7 @@ class FileStore:
                 self._trim_cache()
         if group.sealed is not None:
             self._sizes[group.sealed[0]] = group.sealed[1]
+        self._rewriter.earn(group.payload_bytes)
         if DROP_FILE in group.kinds:
             for kind, number in zip(group.kinds, group.firsts, strict=True):
                 if kind == DROP_FILE:

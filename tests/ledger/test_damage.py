@@ -1,0 +1,340 @@
+"""I5: damaged bytes are never served and synced data is never silently cut, wherever the damage is."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+
+import pytest
+
+from geminga.errors import StoreDamaged, StoreError
+from geminga.ledger.damage import Damage, EntriesDamaged
+from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+
+FOLDER = "/data/store"
+LOGS = [f"{FOLDER}/log-{number:010d}" for number in (1, 2, 3)]
+ENTRIES = {owner: [f"{owner} {n} ".encode() * 60 for n in range(12)] for owner in ("a", "b")}
+KEYS = {f"key-{n}": (b"value %d" % n, (b"delta",)) for n in range(3)}
+
+
+def nothing(error: StoreError | None) -> None:
+    assert error is None
+
+
+def open_store(disk: SimulatedDisk, settings: StoreSettings) -> FileStore:
+    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
+
+
+@pytest.fixture
+def settings(small_settings: StoreSettings) -> StoreSettings:
+    """No rewriting and a checkpoint only at a clean end, so that every byte of the log counts."""
+    return dataclasses.replace(
+        small_settings, checkpoint_records=10_000, checkpoint_log_bytes=10**6, rewrite_live_fraction=0.0
+    )
+
+
+def make_disk(settings: StoreSettings, *, clean: bool) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    ledgers = {owner: store.create_ledger(owner) for owner in ENTRIES}
+    for number in range(12):
+        for owner, ledger in ledgers.items():
+            store.append(ledger, ENTRIES[owner][number], nothing)
+        if number % 4 == 0:
+            key = f"key-{number // 4}"
+            store.put(key, KEYS[key][0], nothing)
+            store.merge(key, KEYS[key][1][0], nothing)
+        store.poll()
+    if clean:
+        store.close()
+        return disk
+    return disk.kill()
+
+
+def audit(store: FileStore) -> int:
+    """Whatever is served is right; returns how many entries, ledgers and keys are not served."""
+    lost = 0
+    for owner, expected in ENTRIES.items():
+        infos = store.ledgers(owner)
+        if not infos:
+            lost += 1
+            continue
+        for entry_id, entry in enumerate(expected):
+            try:
+                found = store.read(infos[0].ledger_id, entry_id, entries_max=1, bytes_max=10**6)
+            except EntriesDamaged as error:
+                check_names_entry(error, infos[0].ledger_id, entry_id)
+                lost += 1
+                continue
+            if found:
+                assert found == [entry]
+            else:
+                lost += 1
+    for key, value in KEYS.items():
+        try:
+            got = store.get(key)
+        except StoreDamaged:
+            lost += 1
+            continue
+        if got is None:
+            lost += 1
+        elif (got.base, tuple(got.deltas)) != value:
+            assert store.damage, "a wrong value without any damage reported"
+            lost += 1
+    return lost
+
+
+def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
+    assert error.damage is not None
+    assert (error.damage.ledger_id, error.damage.first_entry_id) == (ledger_id, entry_id)
+    assert f"ledger {ledger_id}, entry {entry_id}" in str(error)
+
+
+def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
+    chance = random.Random(11)
+    return [
+        (path, offset, 1 << chance.randrange(8))
+        for path in LOGS
+        if path in disk.names
+        for offset in range(chance.randrange(step), len(disk.names[path].visible.rstrip(b"\0")), step)
+    ]
+
+
+@pytest.mark.parametrize("catalog", ["kept", "lost"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_anywhere(settings: StoreSettings, catalog: str, clean: bool) -> None:
+    """Without the catalog, or behind the checkpoint, each flip is found when opening."""
+    original = make_disk(settings, clean=clean)
+    for path, offset, bit in flips(original, 5):
+        disk = original.copy()
+        if catalog == "lost":
+            disk.databases.clear()
+        disk.content(path)[offset] ^= bit
+        store = open_store(disk, settings)
+        found_at_start = bool(store.damage)
+        lost = audit(store)
+        if catalog == "lost" or not clean:
+            assert found_at_start, f"a flip in {path} at {offset} is not reported"
+        elif lost:
+            assert store.damage
+        check_takes_writes(store)
+        store.close()
+
+
+def check_takes_writes(store: FileStore) -> None:
+    """A damaged store goes on working, and never gives an id twice."""
+    for owner in ENTRIES:
+        for info in store.ledgers(owner):
+            entry_id = store.append(info.ledger_id, b"after", nothing)
+            assert entry_id >= 12, "an entry id is given twice"
+            store.poll()
+            assert store.read(info.ledger_id, entry_id, entries_max=1, bytes_max=99) == [b"after"]
+    ledger = store.create_ledger("new")
+    assert store.append(ledger, b"x", nothing) == 0
+    for key in KEYS:
+        store.put(key, b"anew", nothing)
+    store.poll()
+    assert all(store.get(key) is not None for key in KEYS)
+
+
+def test_verifying_on_open_finds_what_lies_before_the_checkpoint(settings: StoreSettings) -> None:
+    original = make_disk(settings, clean=True)
+    for path, offset, bit in flips(original, 23):
+        disk = original.copy()
+        disk.content(path)[offset] ^= bit
+        store = open_store(disk, dataclasses.replace(settings, verify_on_open=True))
+        assert store.damage or offset < FILE_HEADER_BYTES
+        audit(store)
+        store.close()
+        store = open_store(disk, settings)
+        assert store.damage or offset < FILE_HEADER_BYTES, "damage is forgotten after a restart"
+        store.close()
+
+
+def test_zeroed_sectors_in_synced_data_are_damage(settings: StoreSettings) -> None:
+    original = make_disk(settings, clean=False)
+    for path in LOGS[:2]:
+        size = len(original.names[path].durable)
+        for start in range(0, size - 512, 512):
+            disk = original.copy()
+            was = bytes(disk.content(path)[start : start + 512])
+            disk.content(path)[start : start + 512] = bytes(512)
+            store = open_store(disk, settings)
+            assert store.damage or not any(was)
+            audit(store)
+            check_takes_writes(store)
+            store.close()
+
+
+def test_zeroed_or_cut_end_of_synced_data_is_damage(settings: StoreSettings) -> None:
+    """The mark tells it from a torn tail: what is behind the mark was never receipted."""
+    original = make_disk(settings, clean=True)
+    original.databases.clear()
+    last = max(path for path in LOGS if path in original.names)
+    size = len(original.names[last].durable)
+    for cut in range(FILE_HEADER_BYTES + 100, size, 37):
+        for how in ("zero", "cut"):
+            disk = original.copy()
+            content = disk.content(last)
+            content[cut:] = bytes(size - cut) if how == "zero" else b""
+            store = open_store(disk, settings)
+            assert store.damage
+            audit(store)
+            check_takes_writes(store)
+            store.close()
+            store = open_store(disk, settings)
+            assert store.damage
+            audit(store)
+            store.close()
+
+
+def test_zero_filled_tail_behind_the_mark_is_nothing(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=False)
+    last = max(path for path in LOGS if path in disk.names)
+    disk.content(last).extend(bytes(3000))
+    store = open_store(disk, settings)
+    assert store.damage == []
+    assert audit(store) == 0
+    store.close()
+
+
+@pytest.mark.parametrize("catalog", ["kept", "lost"])
+def test_missing_file_is_reported(settings: StoreSettings, catalog: str) -> None:
+    for path in LOGS[:2]:
+        disk = make_disk(settings, clean=True)
+        if catalog == "lost":
+            disk.databases.clear()
+        disk.remove(path)
+        store = open_store(disk, settings)
+        assert any(damage.file in path and "missing" in damage.what for damage in store.damage)
+        assert audit(store) > 0
+        store.create_ledger("goes on")
+        store.close()
+
+
+def test_missing_last_file_is_reported_and_its_number_not_used_again(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=True)
+    last = max(path for path in LOGS if path in disk.names)
+    disk.remove(last)
+    store = open_store(disk, settings)
+    assert store.damage
+    audit(store)
+    check_takes_writes(store)
+    store.close()
+    assert last not in disk.names
+
+
+def test_swapped_files_are_reported(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=True)
+    disk.names[LOGS[0]], disk.names[LOGS[1]] = disk.names[LOGS[1]], disk.names[LOGS[0]]
+    before = {path: bytes(disk.names[path].visible) for path in LOGS[:2]}
+    store = open_store(disk, settings)
+    assert sum("under another name" in damage.what for damage in store.damage) == 2
+    assert audit(store) > 0
+    check_takes_writes(store)
+    store.close()
+    assert {path: bytes(disk.names[path].visible) for path in LOGS[:2]} == before, "evidence was touched"
+
+
+def test_file_of_another_store_is_reported_and_left_alone(settings: StoreSettings) -> None:
+    disk, other = make_disk(settings, clean=True), SimulatedDisk()
+    with_other_bytes = open_store(other, settings)
+    ledger = with_other_bytes.create_ledger("a")
+    for number in range(9):
+        with_other_bytes.append(ledger, b"other %d" % number * 99, nothing)
+    with_other_bytes.close()
+    foreign = bytes(other.names[LOGS[0]].visible)
+    disk.content(LOGS[0])[:] = foreign
+    store = open_store(disk, settings)
+    assert any("another store" in damage.what for damage in store.damage)
+    assert audit(store) > 0
+    check_takes_writes(store)
+    store.close()
+    assert bytes(disk.names[LOGS[0]].visible) == foreign
+
+
+def test_damaged_catalog_rows_are_noticed_and_rebuilt(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=True)
+    path = f"{FOLDER}/catalog.db"
+    image = bytearray(disk.databases[path][-1])
+    changed = image.replace(b"value 1", b"VALUE 1")
+    assert changed != image
+    disk.databases[path] = [bytes(changed)]
+    store = open_store(disk, settings)
+    with pytest.raises(StoreDamaged, match="rebuilt"):
+        store.get("key-1")
+    store.close()
+    store = open_store(disk, settings)
+    assert audit(store) == 0
+    store.close()
+
+
+def test_damaged_mark_file_harms_nothing(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=False)
+    disk.content(f"{FOLDER}/synced")[5] ^= 1
+    store = open_store(disk, settings)
+    assert store.damage == []
+    assert audit(store) == 0
+    store.close()
+
+
+def test_damaged_superblock_is_refused(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=True)
+    disk.content(f"{FOLDER}/superblock")[20] ^= 1
+    with pytest.raises(StoreDamaged, match="superblock"):
+        open_store(disk, settings)
+    assert not disk.locks
+
+
+def test_group_magic_inside_entries_misleads_nobody(settings: StoreSettings) -> None:
+    """Bytes that look like the log's own, in an entry, next to damage."""
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    ledger = store.create_ledger("a")
+    content = bytes(disk.names[LOGS[0]].visible) if LOGS[0] in disk.names else b""
+    entries = [b"%d" % n + GROUP_MAGIC * 9 + content[:200] + bytes(GROUP_HEADER_BYTES) for n in range(6)]
+    for entry in entries:
+        store.append(ledger, entry, nothing)
+        store.poll()
+    store.close()
+    disk.databases.clear()
+    place = bytes(disk.names[LOGS[0]].visible).index(entries[2])
+    disk.content(LOGS[0])[place - 60] ^= 0xFF
+    store = open_store(disk, settings)
+    assert store.damage
+    for entry_id, entry in enumerate(entries):
+        if entry_id != 2:
+            assert store.read(ledger, entry_id, entries_max=1, bytes_max=9999) == [entry]
+    with pytest.raises(EntriesDamaged):
+        store.read(ledger, 2, entries_max=1, bytes_max=9999)
+    store.close()
+
+
+def test_reading_stops_before_the_damaged_entry(settings: StoreSettings) -> None:
+    disk = make_disk(settings, clean=True)
+    for path in LOGS:
+        if path in disk.names and ENTRIES["a"][5] in disk.names[path].visible:
+            disk.content(path)[disk.names[path].visible.index(ENTRIES["a"][5]) + 3] ^= 4
+    store = open_store(disk, settings)
+    (info,) = store.ledgers("a")
+    assert store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6) == ENTRIES["a"][3:5]
+    with pytest.raises(EntriesDamaged, match="entry 5"):
+        store.read(info.ledger_id, 5, entries_max=9, bytes_max=10**6)
+    assert store.read(info.ledger_id, 6, entries_max=9, bytes_max=10**6) == ENTRIES["a"][6:]
+    assert [d.first_entry_id for d in store.damage] == [5]
+    store.close()
+
+
+def test_damage_says_where_and_what() -> None:
+    damage = Damage("log-0000000007", 4096, "entry fails its checksum", 12, 3, 5)
+    assert str(damage) == (
+        "log-0000000007 at offset 4096: entry fails its checksum; ledger 12, entries 3 to 5"
+    )
+    assert str(dataclasses.replace(damage, last_entry_id=3)).endswith("ledger 12, entry 3")
+    assert Damage.from_json(damage.to_json()) == damage
+    error = pickle.loads(pickle.dumps(EntriesDamaged("message", damage)))
+    assert (str(error), error.damage) == ("message", damage)

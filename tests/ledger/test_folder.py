@@ -1,0 +1,127 @@
+"""The store's folder: the lock against real second processes, other people's files, modes, versions."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.folder import open_folder
+from geminga.ledger.format import encode_superblock
+from geminga.ledger.store import FileStore
+from geminga.wire.checksum import crc32c
+
+HOLDER = """
+import sys
+from geminga.ledger.store import FileStore
+store = FileStore.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def hold(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    return process
+
+
+def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    process = hold(folder)
+    try:
+        with pytest.raises(StoreLocked) as refused:
+            FileStore.open(folder)
+        assert str(folder) in str(refused.value)
+        assert str(process.pid) in str(refused.value)
+    finally:
+        process.kill()
+        process.communicate()
+    FileStore.open(folder).close()  # a dead process holds nothing
+
+
+def test_a_second_store_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    store = FileStore.open(tmp_path)
+    with pytest.raises(StoreLocked, match=str(os.getpid())):
+        FileStore.open(tmp_path)
+    store.close()
+    FileStore.open(tmp_path).close()
+
+
+def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("do not lose")
+    with pytest.raises(NotAStore, match=r"thesis\.txt"):
+        FileStore.open(tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+    with pytest.raises(NotAStore, match="is a file"):
+        FileStore.open(tmp_path / "thesis.txt")
+
+
+@pytest.mark.parametrize("leftovers", [[], ["lock"], ["lock", "superblock.new"], ["lost+found"]])
+def test_an_empty_folder_or_a_half_made_store_becomes_one(tmp_path: Path, leftovers: list[str]) -> None:
+    for name in leftovers:
+        (tmp_path / name).write_bytes(b"")
+    FileStore.open(tmp_path).close()
+    assert (tmp_path / "superblock").stat().st_size > 0
+
+
+def test_files_are_private_to_the_user(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = FileStore.open(tmp_path / "deep" / "store")
+        ledger = store.create_ledger("../../etc/passwd\0")
+        store.append(ledger, b"x", lambda error: None)
+        store.put("../key", b"v")
+        store.checkpoint()
+        files = [path for path in (tmp_path / "deep").rglob("*") if path.is_file()]
+        names = {path.name for path in files}
+        assert {"lock", "superblock", "synced", "log-0000000001", "catalog.db"} <= names
+        assert all("etc" not in name and "key" not in name for name in names)
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+        assert stat.S_IMODE((tmp_path / "deep" / "store").stat().st_mode) == 0o700
+        store.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
+    FileStore.open(tmp_path).close()
+    superblock = bytearray(encode_superblock(bytes(16)))
+    superblock[16:20] = (99).to_bytes(4, "little")
+    superblock[-4:] = crc32c(superblock[:-4]).to_bytes(4, "little")
+    (tmp_path / "superblock").write_bytes(superblock)
+    with pytest.raises(StoreError, match="format 99"):
+        FileStore.open(tmp_path)
+    (tmp_path / "superblock").write_bytes(b"nonsense")
+    with pytest.raises(StoreDamaged, match="superblock"):
+        FileStore.open(tmp_path)
+
+
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.write_text("precious")
+    folder = tmp_path / "store"
+    FileStore.open(folder).close()
+    (folder / "synced").unlink()
+    (folder / "synced").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        FileStore.open(folder)
+    assert target.read_text() == "precious"
+
+
+def test_the_same_folder_keeps_its_id(tmp_path: Path) -> None:
+    ids = set()
+    for _ in range(2):
+        lock, store_id = open_folder(RealFileSystem(), str(tmp_path))
+        ids.add(store_id)
+        lock.release()
+    assert len(ids) == 1
