@@ -41,6 +41,7 @@ class Peer:
         self.is_closed = False
         self.reading = True
         self.writable = True
+        self.answers_pings = True
         self._decoder = FrameDecoder()
         self._out: list[bytes] = []
         self.request_id = 1000
@@ -51,8 +52,13 @@ class Peer:
 
     # --- the core's Output ---
     def write(self, data: Buffer) -> None:
-        if not self.is_closed:
-            self.frames += self._decoder.feed(bytes(data))
+        if self.is_closed:
+            return
+        for frame in self._decoder.feed(bytes(data)):
+            if frame.type == Command.PING and self.answers_pings:
+                self.harness.pongs.append(self)
+            else:
+                self.frames.append(frame)
 
     def close(self) -> None:
         self.is_closed = True
@@ -67,6 +73,7 @@ class Peer:
     def send_bytes(self, data: bytes) -> None:
         harness = self.harness
         self.session.receive(data, harness.now, harness.now_ms)
+        harness.deliver_pongs()
         if harness.auto_poll:
             harness.poll()
 
@@ -191,6 +198,7 @@ class Harness:
         self.now = 1000.0
         self.start_ms = START_MS
         self.auto_poll = True
+        self.pongs: list[Peer] = []
         self.broker = self._open()
 
     def _open(self) -> Broker:
@@ -199,6 +207,13 @@ class Harness:
     @property
     def now_ms(self) -> int:
         return self.start_ms + int((self.now - 1000.0) * 1000)
+
+    def deliver_pongs(self) -> None:
+        """What peers answered to the broker's PINGs arrives."""
+        pongs, self.pongs = self.pongs, []
+        for peer in pongs:
+            if not peer.is_closed:
+                peer.command("pong")
 
     def poll(self) -> None:
         self.broker.poll(self.now, self.now_ms)
@@ -209,9 +224,11 @@ class Harness:
         while self.broker.deadline <= end:
             self.now = max(self.now, self.broker.deadline)
             self.broker.tick(self.now, self.now_ms)
+            self.deliver_pongs()
             self.poll()
         self.now = end
         self.broker.tick(self.now, self.now_ms)
+        self.deliver_pongs()
         self.poll()
 
     def peer(self, **options: Any) -> Peer:

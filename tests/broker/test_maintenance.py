@@ -53,7 +53,6 @@ class Topic:
             if not self.peer.is_closed:
                 self.peer.command("ping")
                 self.peer.take(Command.PONG)
-                self.peer.take(Command.PING)
             seconds -= step
 
 

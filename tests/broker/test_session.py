@@ -124,6 +124,7 @@ def test_a_connection_must_say_hello_in_time(harness: Any) -> None:
 
 def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness: Any) -> None:
     answering, dead = harness.peer(), harness.peer()
+    answering.answers_pings = dead.answers_pings = False
     dead.producer(TOPIC)
     for _ in range(3):
         harness.advance(30)
@@ -137,6 +138,7 @@ def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness: Any) -> None:
 
 def test_any_frame_counts_as_life(harness: Any) -> None:
     peer = harness.peer()
+    peer.answers_pings = False
     for _ in range(5):
         harness.advance(29)
         peer.command("ping")
@@ -145,9 +147,79 @@ def test_any_frame_counts_as_life(harness: Any) -> None:
 
 def test_a_peer_that_we_do_not_read_from_is_not_called_silent(harness: Any) -> None:
     peer = harness.peer()
+    peer.answers_pings = False
     peer.session._reading_paused = True
     harness.advance(300)
     assert not peer.is_closed
+
+
+# --- a place that somebody else has ---
+def claim(peer: Any, what: str, **fields: Any) -> None:
+    if what == "producer":
+        peer.command("producer", topic=TOPIC, producer_id=1, request_id=9, producer_name="n", **fields)
+    else:
+        peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=9, subType=0)
+
+
+BUSY = {"producer": pb.ProducerBusy, "consumer": pb.ConsumerBusy}
+CREATED = {"producer": Command.PRODUCER_SUCCESS, "consumer": Command.SUCCESS}
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_a_living_holder_keeps_its_place(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.frames.clear()
+    holder.answers_pings = False
+    claim(other, what)
+    assert not other.frames
+    assert holder.pop().type == Command.PING
+    claim(other, what)
+    assert other.pop().command.error.error == pb.ServiceNotReady
+    holder.command("pong")
+    assert other.pop().command.error.error == BUSY[what]
+    harness.advance(10)
+    assert not holder.is_closed
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_a_dead_holder_loses_its_place(harness: Any, what: str) -> None:
+    holder, others = harness.peer(), [harness.peer(), harness.peer()]
+    claim(holder, what)
+    holder.answers_pings = False
+    for other in others:
+        claim(other, what)
+    harness.advance(4.9)
+    assert not any(other.frames for other in others)
+    harness.advance(0.2)
+    assert holder.is_closed
+    assert others[0].pop().type == CREATED[what]
+    assert others[1].pop().command.error.error == BUSY[what]
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_who_waits_for_a_place_may_give_up(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.answers_pings = False
+    claim(other, what)
+    other.command(f"close_{what}", request_id=3, **{f"{what}_id": 1})
+    assert other.pop().type == Command.SUCCESS
+    harness.advance(6)
+    assert not other.frames
+    claim(harness.peer(), what)
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_nobody_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.answers_pings = False
+    holder.session._reading_paused = True
+    claim(other, what)
+    assert other.pop().command.error.error == BUSY[what]
+    harness.advance(10)
+    assert not holder.is_closed
 
 
 @pytest.mark.parametrize(

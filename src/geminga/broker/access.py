@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.refusal import Busy, Refused, storage_refusal
 from geminga.errors import StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -27,6 +27,8 @@ Admitted = Callable[[Refused | None], None]
 
 WAITING_MAX = 10_000
 """Producers that may wait for exclusive access to one topic."""
+EPOCH_MAX = 1 << 62
+"""A topic epoch that a producer may bring back; the next ones must fit into 64 bits too."""
 
 
 class ProducerAccess:
@@ -98,10 +100,13 @@ class ProducerAccess:
             existing.session.drop_producer(existing)
             self.remove(existing)
             return
-        raise Refused(pb.ProducerBusy, f"Producer with name '{producer.name}' is already connected to topic")
+        reason = f"Producer with name '{producer.name}' is already connected to topic"
+        raise Busy(pb.ProducerBusy, reason, existing.session)
 
     def _check_epoch(self, producer: Producer) -> None:
         known = producer.topic_epoch
+        if known is not None and known > EPOCH_MAX:
+            raise Refused(pb.NotAllowedError, f"topic epoch {known} is above {EPOCH_MAX}")
         if known is not None and self.epoch is not None and known < self.epoch:
             raise Refused(
                 pb.ProducerFenced,

@@ -9,7 +9,7 @@ from geminga.broker.consumer import Consumer
 from geminga.broker.cursor import bits_from_words
 from geminga.broker.nonpersistent import NonPersistentSubscription, NonPersistentTopic
 from geminga.broker.producing import pairs
-from geminga.broker.refusal import Refused, Violation, storage_refusal
+from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.registry import AnyTopic, parse_topic
 from geminga.broker.stats import consumer_stats_answer
 from geminga.broker.subscription import EXCLUSIVE, FAILOVER, Subscription, type_name
@@ -36,11 +36,25 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
     if body.consumer_id in session.consumers:
         session.refuse(body.request_id, Refused(pb.ServiceNotReady, "Consumer is already being created"))
         return
+    _try_subscribe(session, body, probing=True)
+
+
+def _try_subscribe(session: Session, body: pb.CommandSubscribe, *, probing: bool) -> None:
+    """Subscribe, or refuse. Before an exclusive place counts as taken, its holder must show that it lives."""
     try:
         _subscribe(session, body)
     except Refused as refused:
         session.consumers.pop(body.consumer_id, None)
-        session.refuse(body.request_id, refused)
+        if not (probing and isinstance(refused, Busy) and refused.holder is not session):
+            session.refuse(body.request_id, refused)
+            return
+        session.consumers[body.consumer_id] = None
+
+        def decided() -> None:
+            if session.consumers.get(body.consumer_id, session) is None:
+                _try_subscribe(session, body, probing=False)
+
+        refused.holder.probe(decided)
 
 
 def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:

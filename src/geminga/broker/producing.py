@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from geminga.broker import answers
 from geminga.broker.nonpersistent import NonPersistentTopic
 from geminga.broker.producer import Producer
-from geminga.broker.refusal import Refused, Violation
+from geminga.broker.refusal import Busy, Refused, Violation
 from geminga.broker.registry import AnyTopic, parse_topic
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
@@ -40,11 +40,25 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
             body.request_id, Refused(pb.ServiceNotReady, "Producer is already present on the connection")
         )
         return
+    _try_create(session, body, probing=True)
+
+
+def _try_create(session: Session, body: pb.CommandProducer, *, probing: bool) -> None:
+    """Create, or refuse. Before a name counts as taken, its connection must show that it lives."""
     try:
         _create(session, body)
     except Refused as refused:
         session.producers.pop(body.producer_id, None)
-        session.refuse(body.request_id, refused)
+        if not (probing and isinstance(refused, Busy) and refused.holder is not session):
+            session.refuse(body.request_id, refused)
+            return
+        session.producers[body.producer_id] = None
+
+        def decided() -> None:
+            if session.producers.get(body.producer_id, session) is None:
+                _try_create(session, body, probing=False)
+
+        refused.holder.probe(decided)
 
 
 def _create(session: Session, body: pb.CommandProducer) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from geminga.errors import StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.session import Session
 
 
 class Refused(Exception):
@@ -19,6 +24,14 @@ class Refused(Exception):
 
     def __str__(self) -> str:
         return f"{pb.ServerError.Name(self.code)}: {self.reason}"
+
+
+class Busy(Refused):
+    """Somebody has what is wanted. ``holder`` is its session: a dead one may be found out and dropped."""
+
+    def __init__(self, code: int, reason: str, holder: Session) -> None:
+        super().__init__(code, reason)
+        self.holder = holder
 
 
 class Violation(Exception):

@@ -43,6 +43,8 @@ Handler = Callable[["Session", pb.BaseCommand], None]
 RECENTLY_CLOSED_SECONDS = 30.0
 RECENTLY_CLOSED_MAX = 1_000
 """SENDs of producers that the broker itself closed are dropped silently for this long, for so many."""
+PROBE_SECONDS = 5.0
+"""A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
 _SEND_FRAME = SEND
 
 
@@ -58,9 +60,10 @@ class Session:
     """``receive`` takes what came in; answers leave through ``output``."""
 
     __slots__ = (
-        "_handshake", "_keepalive", "_ping_pending", "_reading_paused", "_recently_closed", "broker",
-        "client_version", "connected_since_ms", "consumers", "decoder", "is_cpp_client", "output", "peer",
-        "pending_bytes", "producers", "protocol_version", "state", "waiting_producers", "watchers",
+        "_handshake", "_keepalive", "_ping_pending", "_probe_timer", "_probes", "_reading_paused",
+        "_recently_closed", "broker", "client_version", "connected_since_ms", "consumers", "decoder",
+        "is_cpp_client", "output", "peer", "pending_bytes", "producers", "protocol_version", "state",
+        "waiting_producers", "watchers",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, output: Output, peer: str) -> None:
@@ -81,6 +84,8 @@ class Session:
         self._reading_paused = False
         self._recently_closed: OrderedDict[int, float] = OrderedDict()
         self._ping_pending = False
+        self._probes: list[Callable[[], None]] = []
+        self._probe_timer: Timer | None = None
         settings = broker.settings
         self._handshake: Timer | None = broker.timers.at(
             broker.now + settings.handshake_seconds, self._handshake_expired
@@ -99,6 +104,8 @@ class Session:
         broker.enter(now, now_ms)
         self._ping_pending = False
         try:
+            if self._probes:
+                self._probe_answered()
             frames = self.decoder.feed(data)
             for frame in frames:
                 if frame.type == _SEND_FRAME:
@@ -164,6 +171,7 @@ class Session:
         self.producers.clear()
         self.waiting_producers.clear()
         self.consumers.clear()
+        self._probe_answered()
 
     def _handshake_expired(self) -> None:
         self._handshake = None
@@ -186,6 +194,30 @@ class Session:
         self._keepalive = broker.timers.at(
             broker.now + broker.settings.keepalive_seconds, self._keepalive_due
         )
+
+    def probe(self, decided: Callable[[], None]) -> None:
+        """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence."""
+        if self._reading_paused:
+            # We would not hear it: nobody is dropped because the store is slow.
+            decided()
+            return
+        if not self._probes:
+            self.output.write(answers.PING)
+            broker = self.broker
+            self._probe_timer = broker.timers.at(broker.now + PROBE_SECONDS, self._probe_expired)
+        self._probes.append(decided)
+
+    def _probe_expired(self) -> None:
+        log.warning("%s: connection closed: it does not answer, and somebody waits for its place", self)
+        self.close()
+
+    def _probe_answered(self) -> None:
+        probes, self._probes = self._probes, []
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+            self._probe_timer = None
+        for decided in probes:
+            decided()
 
     # --- commands ---
     def _handle(self, kind: int, command: pb.BaseCommand) -> None:

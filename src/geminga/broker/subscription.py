@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from geminga.broker.cursor import BATCH_MESSAGES_MAX, Cursor, CursorWriter, bits_from_words
 from geminga.broker.dispatchers import Dispatcher, SharedDispatcher, SingleActiveDispatcher
 from geminga.broker.key_shared import KeySharedDispatcher
-from geminga.broker.refusal import Refused
+from geminga.broker.refusal import Busy, Refused
 from geminga.ids import to_signed
 from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -80,7 +80,8 @@ class Subscription:
                 f"than the connecting consumer's type '{consumer.type_name}'.",
             )
         if consumer.type == EXCLUSIVE and self.consumers:
-            raise Refused(pb.ConsumerBusy, "Exclusive consumer is already connected")
+            holder = self.consumers[0].session
+            raise Busy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
             dispatcher = self._new_dispatcher(consumer)
