@@ -169,7 +169,11 @@ class Publisher:
             except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
                 listening = self._listen(error, listening)
                 if self._queue_waiter(waiter, payload, message):
-                    waiter.wait()
+                    try:
+                        waiter.wait()
+                    except BaseException:
+                        self._pass_on()  # a signal ended the wait: the next in line must not miss its turn
+                        raise
         if self._waiters:
             self._pass_on()
 
