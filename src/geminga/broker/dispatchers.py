@@ -33,6 +33,8 @@ DELAYED_MAX = 1_000_000
 """Delayed entries that a subscription keeps track of; it reads no further until some are due."""
 REDELIVERY_COUNTS_MAX = 1_000_000
 """Entries whose redelivery count is remembered; the counts of the oldest are forgotten."""
+MESSAGES_MAX = 1 << 22
+"""No entry holds more messages than this: each takes a byte at least, and entries are a few MiB."""
 READ_RETRY_SECONDS = 5.0
 """After a failed read of the store a dispatcher tries again so much later."""
 _RING_POINTS = 100
@@ -80,10 +82,17 @@ def head_of(entry: bytes) -> EntryHead | None:
         return None
 
 
+def count_of(head: EntryHead | None) -> int:
+    """How many messages an entry holds by its metadata; 1 where that cannot be true.
+
+    The number is the producer's claim and goes into the permits of consumers, so a lie is bounded.
+    """
+    return head.num_messages if head is not None and 1 <= head.num_messages <= MESSAGES_MAX else 1
+
+
 def message_count(entry: bytes) -> int:
     """How many messages are in an entry."""
-    head = head_of(entry)
-    return head.num_messages if head is not None else 1
+    return count_of(head_of(entry))
 
 
 class _Reading:
@@ -463,7 +472,7 @@ class SharedDispatcher(_Reading):
                     return True
                 head = head_of(entry)
                 if not self._delay(offset, head):
-                    self._send(consumer, offset, entry, head.num_messages if head is not None else 1)
+                    self._send(consumer, offset, entry, count_of(head))
                 offset, at = offset + 1, at + 1
         return True
 
@@ -481,7 +490,7 @@ class SharedDispatcher(_Reading):
                 continue
             head = head_of(entry)
             if not self._delay(offset, head):
-                self._send(consumer, offset, entry, head.num_messages if head is not None else 1)
+                self._send(consumer, offset, entry, count_of(head))
             self.read_offset = offset = offset + 1
         return bool(found)
 

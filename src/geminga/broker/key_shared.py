@@ -14,7 +14,13 @@ import heapq
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from geminga.broker.dispatchers import DELAYED_MAX, ENTRIES_PER_TURN_MAX, SharedDispatcher, head_of
+from geminga.broker.dispatchers import (
+    DELAYED_MAX,
+    ENTRIES_PER_TURN_MAX,
+    SharedDispatcher,
+    count_of,
+    head_of,
+)
 from geminga.broker.refusal import Refused
 from geminga.broker.selectors import (
     AutoSplitSelector,
@@ -235,4 +241,4 @@ class KeySharedDispatcher(SharedDispatcher):
     ) -> None:
         bound = self._bound.get(slot)
         self._bound[slot] = (consumer, bound[1] + 1 if bound is not None else 1)
-        self._send(consumer, offset, entry, head.num_messages if head is not None else 1)
+        self._send(consumer, offset, entry, count_of(head))

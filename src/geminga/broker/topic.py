@@ -12,7 +12,7 @@ from geminga.broker import maintenance
 from geminga.broker.access import ProducerAccess
 from geminga.broker.cursor import Cursor
 from geminga.broker.dedup import Deduplication, Verdict
-from geminga.broker.dispatchers import message_count
+from geminga.broker.dispatchers import count_of, message_count
 from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.subscription import Subscription, cursor_prefix
@@ -308,7 +308,7 @@ class Topic:
             head = peek_entry(found[0][0])
         except CorruptPayload:
             return -1
-        return head.num_messages - 1 if head.is_batch else -1
+        return count_of(head) - 1 if head.is_batch else -1
 
     def offset_by_time(self, publish_time_ms: int) -> int:
         """The first entry that was published at ``publish_time_ms`` or later (by its own claim)."""
