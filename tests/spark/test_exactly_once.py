@@ -54,7 +54,9 @@ class Sink:
     def task(self, rows: range, **options: str) -> StagedCommit:
         values = [b"%d" % row for row in rows]
         keys = [None if row % 4 == 0 else f"k{row % 7}" for row in rows]
-        batch = pa.record_batch({"value": pa.array(values, pa.binary()), "__key": pa.array(keys, pa.string())})
+        batch = pa.record_batch(
+            {"value": pa.array(values, pa.binary()), "__key": pa.array(keys, pa.string())}
+        )
         commit = self.writer(**options).write(iter([batch] if len(rows) else []))
         assert isinstance(commit, StagedCommit)
         return commit
@@ -126,7 +128,9 @@ def test_the_driver_dies_inside_the_commit(
     assert sink.read() == list(range(110))
 
 
-def test_the_driver_dies_before_it_noted_that_it_was_done(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_dies_before_it_noted_that_it_was_done(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def dying(self: Staging, number: int) -> None:
         raise KeyboardInterrupt
 
@@ -164,16 +168,16 @@ def test_a_replaced_checkpoint_with_an_old_name_is_refused(sink: Sink) -> None:
     for epoch in range(2):
         sink.commit([sink.task(range(10), sinkName="mine")], epoch, sinkName="mine")
     sink.folder = sink.folder / "new"
-    with pytest.raises(InvalidConfiguration, match="has published micro-batch 1 already.*at 0"):
+    with pytest.raises(InvalidConfiguration, match=r"has published micro-batch 1 already.*at 0"):
         sink.commit([sink.task(range(10), sinkName="mine")], 0, sinkName="mine")
-    with pytest.raises(StoreDamaged, match="takes 10 of 10 rows of micro-batch 1 for duplicates"):
+    with pytest.raises(StoreDamaged, match=r"takes 10 of 10 rows of micro-batch 1 for duplicates"):
         sink.commit([sink.task(range(10), sinkName="mine")], 1, sinkName="mine")
 
 
 def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
     admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", False)
     try:
-        with pytest.raises(NotAllowedError, match="does not deduplicate.*set-deduplication public/default"):
+        with pytest.raises(NotAllowedError, match=r"does not deduplicate.*set-deduplication public/default"):
             sink.commit([sink.task(range(10))], 0)
     finally:
         admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
@@ -182,8 +186,8 @@ def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
 def test_compression_and_topics_of_rows(sink: Sink) -> None:
     schema = StructType().add("value", StringType()).add("__topic", StringType())
     options = {
-        "service.url": sink.broker.service_url, "exactlyOnce": "true", "stagingLocation": str(sink.folder / "s"),
-        "compression": "ZSTD",
+        "service.url": sink.broker.service_url, "exactlyOnce": "true", "compression": "ZSTD",
+        "stagingLocation": str(sink.folder / "s"),
     }  # fmt: skip
     writer = ExactlyOnceWriter(write_options(options), schema)
     names = [f"{sink.topic}-{number % 2}" for number in range(10)]

@@ -108,7 +108,11 @@ def test_columns_that_are_written() -> None:
 @pytest.mark.parametrize(
     ("fields", "topic", "message"),
     [
-        ({"values": BinaryType()}, "t", r"column 'values' can't be written \(did you mean 'value'\?\).*to_json"),
+        (
+            {"values": BinaryType()},
+            "t",
+            r"column 'values' can't be written \(did you mean 'value'\?\).*to_json",
+        ),
         ({"value": LongType()}, "t", "must be binary or string, not bigint"),
         ({"value": BinaryType(), "key": LongType()}, "t", "'key' must be binary or string"),
         ({"value": BinaryType(), "key": StringType(), "__key": StringType()}, "t", "two columns"),

@@ -246,6 +246,6 @@ class _Publication:
         namespace = "/".join(topic.split("://")[1].split("/")[:2])
         raise NotAllowedError(
             f"{topic}: the broker does not deduplicate, so that exactlyOnce=true can't be kept. Turn it on "
-            f"for the namespace ('pulsar-admin namespaces set-deduplication {namespace} --enable') before the "
-            f"query starts; micro-batch {self.epoch} was published and may be published again"
+            f"for the namespace ('pulsar-admin namespaces set-deduplication {namespace} --enable') before "
+            f"the query starts; micro-batch {self.epoch} was published and may be published again"
         )

@@ -1,0 +1,166 @@
+"""The Spark data source against a real Apache Pulsar: planner, tasks and sinks, without a JVM beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from geminga import Client
+from geminga.client.admin import admin
+from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
+from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
+from geminga.spark.options import write_options
+from geminga.spark.writing import PulsarWriter
+from geminga.testing.apache_pulsar import ApachePulsar
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+SCHEMA = (
+    StructType().add("value", BinaryType()).add("__ledgerId", LongType()).add("__entryId", LongType())
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client(apache_pulsar: ApachePulsar) -> Iterator[Client]:
+    with Client(apache_pulsar.service_url) as found:
+        yield found
+
+
+class Topic:
+    def __init__(self, pulsar: ApachePulsar, client: Client, name: str) -> None:
+        self.pulsar = pulsar
+        self.client = client
+        self.name = name
+        self.path = name.replace("://", "/")
+
+    def publish(self, first: int, count: int) -> None:
+        values = [b"%d" % i for i in range(first, first + count)]
+        with self.client.create_producer(self.name, batching_max_messages=10) as producer:
+            producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
+
+    def roll_ledger(self) -> None:
+        admin(self.pulsar.admin_url, "PUT", f"{self.path}/unload")
+
+    def source(self, **options: Any) -> PulsarDataSource:
+        given = {"service.url": self.pulsar.service_url, "topic": self.name, **options}
+        return PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+
+    def rows(self, reader: PulsarReader | PulsarStreamReader, parts: Any) -> list[tuple[int, int, int]]:
+        found = []
+        for part in parts:
+            for batch in reader.read(part):
+                found += [tuple(row.values()) for row in batch.to_pylist()]
+        return [(int(value), ledger, entry) for value, ledger, entry in found]
+
+    def batch(self, **options: Any) -> list[tuple[int, int, int]]:
+        reader = self.source(**options).reader(SCHEMA)
+        assert isinstance(reader, PulsarReader)
+        return self.rows(reader, reader.partitions())
+
+
+@pytest.fixture
+def topic(topic: Callable[[str], str], apache_pulsar: ApachePulsar, client: Client) -> Topic:
+    return Topic(apache_pulsar, client, topic("spark"))
+
+
+@pytest.fixture
+def three_ledgers(topic: Topic) -> Topic:
+    for first in (0, 100, 200):
+        topic.publish(first, 100)
+        topic.roll_ledger()
+    return topic
+
+
+def test_splits_over_ledgers(three_ledgers: Topic) -> None:
+    rows = three_ledgers.batch(maxEntriesPerSplit=3)
+    assert [row[0] for row in rows] == list(range(300))
+    ledgers = sorted({row[1] for row in rows})
+    assert len(ledgers) == 3
+    reader = three_ledgers.source().reader(SCHEMA)
+    assert len(reader.partitions()) >= 3
+    start = json.dumps({three_ledgers.name: f"{ledgers[0]}:9"})
+    end = json.dumps({three_ledgers.name: f"{ledgers[2]}:0:4"})
+    part = three_ledgers.batch(startingOffsets=start, endingOffsets=end)
+    assert [row[0] for row in part] == list(range(90, 205))
+
+
+@pytest.mark.parametrize(
+    "options", [{"maxRowsPerTrigger": 70}, {"maxEntriesPerTrigger": 7}, {"maxBytesPerTrigger": "1k"}], ids=str
+)
+def test_micro_batches(three_ledgers: Topic, options: dict[str, Any]) -> None:
+    source = three_ledgers.source(startingOffsets="earliest", **options)
+    reader = source.streamReader(SCHEMA)
+    assert isinstance(reader, PulsarStreamReader)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    seen = []
+    three_ledgers.publish(300, 10)
+    for _ in range(50):
+        end = reader.latestOffset(start, limit)
+        if end == start:
+            break
+        rows = [row[0] for row in three_ledgers.rows(reader, reader.partitions(start, end))]
+        assert 0 < len(rows) <= 100
+        seen += rows
+        start = end
+    assert seen == list(range(300))
+    reader.stop()
+    restarted = source.streamReader(SCHEMA)
+    assert isinstance(restarted, PulsarStreamReader)
+    end = restarted.latestOffset(start, ReadAllAvailable())
+    rows = [row[0] for row in three_ledgers.rows(restarted, restarted.partitions(start, end))]
+    assert rows == list(range(300, 310))
+    restarted.stop()
+
+
+def test_starting_time_and_no_subscription_left(three_ledgers: Topic) -> None:
+    schema = StructType().add("value", BinaryType()).add("__publishTime", "timestamp")
+    reader = three_ledgers.source().reader(schema)
+    assert isinstance(reader, PulsarReader)
+    times = [
+        row["__publishTime"].timestamp() * 1000 for part in reader.partitions() for b in reader.read(part)
+        for row in b.to_pylist()
+    ]  # fmt: skip
+    middle = round(times[100])
+    assert [row[0] for row in three_ledgers.batch(startingTime=middle)] == list(range(100, 300))
+    assert admin(three_ledgers.pulsar.admin_url, "GET", f"{three_ledgers.path}/subscriptions") == []
+
+
+def test_writers(topic: Topic, tmp_path: Path) -> None:
+    admin(topic.pulsar.admin_url, "PUT", f"{topic.path}/partitions", 3)
+    schema = StructType().add("value", StringType()).add("__key", StringType())
+    options = {"service.url": topic.pulsar.service_url, "topic": topic.name, "compression": "ZSTD"}
+
+    def rows(first: int) -> Iterator[pa.RecordBatch]:
+        values = [str(i) for i in range(first, first + 100)]
+        yield pa.record_batch(
+            {"value": values, "__key": [f"k{int(v) % 9}" if int(v) % 3 else None for v in values]}
+        )
+
+    PulsarWriter(write_options(options), schema).write(rows(0))
+    exact = {**options, "exactlyOnce": "true", "checkpointLocation": str(tmp_path)}
+
+    def writer() -> ExactlyOnceWriter:
+        return ExactlyOnceWriter(write_options(exact), schema)
+
+    for epoch in range(2):
+        commit = writer().write(rows(100 + 100 * epoch))
+        assert isinstance(commit, StagedCommit)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("geminga.spark.staging.Staging.finish", _die)
+            with pytest.raises(KeyboardInterrupt):
+                writer().commit([commit], epoch)
+        writer().commit([writer().write(rows(100 + 100 * epoch))], epoch)
+    assert sorted(row[0] for row in topic.batch()) == list(range(300))
+
+
+def _die(*_: Any) -> None:
+    raise KeyboardInterrupt

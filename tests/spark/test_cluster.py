@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from geminga.broker.embedded import EmbeddedBroker
+from geminga.client.admin import admin
+from geminga.errors import TopicNotFound
+from geminga.ids import MessageId
+from geminga.spark import cluster as clusters
+from geminga.spark.cluster import PulsarCluster, client_for, connect, discover, matching_topics
+from geminga.spark.options import ConnectionOptions
+
+
+@pytest.fixture
+def connection(pulsar_broker: EmbeddedBroker) -> Iterator[ConnectionOptions]:
+    options = ConnectionOptions(service_url=pulsar_broker.service_url)
+    yield options
+    client = clusters._clients.pop((os.getpid(), options), None)
+    if client is not None:
+        client.close()
+
+
+def test_clients_are_cached_by_their_options(connection: ConnectionOptions) -> None:
+    client = client_for(connection)
+    assert client_for(ConnectionOptions(service_url=connection.service_url)) is client
+    clusters._clients[-1, connection] = clusters._clients.pop((os.getpid(), connection))
+    other = client_for(connection)
+    assert other is not client, "a forked child must not use its parent's client"
+    del clusters._clients[-1, connection]
+    client.close()
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Fake:
+        def __init__(self, options: ConnectionOptions) -> None:
+            self.options = options
+
+        def close(self) -> None:
+            closed.append(self.options.service_url)
+
+    monkeypatch.setattr(clusters, "open_client", Fake)
+    monkeypatch.setattr(clusters, "_clients", {})
+    for number in range(clusters.CLIENTS_MAX + 2):
+        client_for(ConnectionOptions(service_url=f"pulsar://h{number}"))
+        client_for(ConnectionOptions(service_url="pulsar://h1"))
+    assert closed == ["pulsar://h0", "pulsar://h2"]
+
+
+def test_partitions_and_entries(
+    connection: ConnectionOptions, pulsar_broker: EmbeddedBroker, pulsar_topic: str
+) -> None:
+    cluster = connect(connection)
+    with pytest.raises(TopicNotFound):
+        cluster.partitions(pulsar_topic)
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
+    assert cluster.partitions(pulsar_topic) == [(pulsar_topic, 0), (pulsar_topic, 1)]
+    assert cluster.partitions(f"{pulsar_topic}-partition-1") == [(pulsar_topic, 1)]
+    assert isinstance(cluster, PulsarCluster)
+    assert cluster.topics_matching(pulsar_topic) == [pulsar_topic]
+    with cluster.client.create_producer(f"{pulsar_topic}-partition-1") as producer:
+        producer.send(b"x")
+    source = cluster.open((pulsar_topic, 1), MessageId.earliest, queue_size=10, name="n")
+    assert [entry.partition for entry in source.read(10, 5.0)] == [1]
+    assert source.read(10, 0.0) == []
+    assert source.last_message_id().entry_id == 0
+    path = f"{pulsar_topic.replace('://', '/')}-partition-1/subscriptions"
+    assert [name[:2] for name in admin(pulsar_broker.admin_url, "GET", path)] == ["n-"]
+    source.close()
+    assert admin(pulsar_broker.admin_url, "GET", path) == []
+
+
+def test_missing_topics_are_named(connection: ConnectionOptions, pulsar_topic: str) -> None:
+    cluster = connect(connection)
+    with pytest.raises(
+        TopicNotFound, match=f"topic {pulsar_topic} does not exist.*waitingForNonExistedTopic"
+    ):
+        discover(cluster, (pulsar_topic,), None, missing_is_empty=False)
+    assert discover(cluster, (pulsar_topic,), None, missing_is_empty=True) == []
+    assert discover(cluster, (), f"{pulsar_topic}.*", missing_is_empty=False) == []
+
+
+def test_patterns_match_whole_local_names_and_no_system_topics() -> None:
+    prefix = "persistent://public/default/"
+    topics = [
+        f"{prefix}{name}" for name in ("a", "ab", "b", "a-partition-0", "a-partition-1", "__change_events")
+    ]
+    assert matching_topics(f"{prefix}a", topics) == [f"{prefix}a"]
+    assert matching_topics(f"{prefix}a.*", topics) == [f"{prefix}a", f"{prefix}ab"]
+    assert matching_topics(f"{prefix}.*", topics) == [f"{prefix}a", f"{prefix}ab", f"{prefix}b"]
