@@ -63,7 +63,7 @@ class Deduplication:
         offset = reader.varint()
         for _ in range(reader.varint()):
             name = reader.blob().decode("utf-8", "surrogatepass")
-            found._stored[name] = reader.varint() - 1
+            found._stored[name] = reader.varint()
         found._replay(max(offset, ledger.start))
         found._pushed = dict(found._stored)
         return found
@@ -134,7 +134,7 @@ class Deduplication:
         put_varint(out, len(self._stored))
         for name, sequence_id in self._stored.items():
             put_bytes(out, name.encode("utf-8", "surrogatepass"))
-            put_varint(out, sequence_id + 1)
+            put_varint(out, sequence_id)
         self._since_snapshot = 0
         try:
             self._store.put(self._key, bytes(out))

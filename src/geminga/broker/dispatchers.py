@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from geminga.broker.timers import Timer
 from geminga.errors import CorruptPayload, StoreError
+from geminga.ledger.api import Buffer
 from geminga.wire.hashing import murmur3_32
 from geminga.wire.metadata import EntryHead, peek_entry
 
@@ -74,7 +75,7 @@ class Dispatcher(Protocol):
         """The last consumer left."""
 
 
-def head_of(entry: bytes) -> EntryHead | None:
+def head_of(entry: Buffer) -> EntryHead | None:
     """The metadata of an entry; None when it cannot be read (it is delivered as one message then)."""
     try:
         return peek_entry(entry)
@@ -90,7 +91,7 @@ def count_of(head: EntryHead | None) -> int:
     return head.num_messages if head is not None and 1 <= head.num_messages <= MESSAGES_MAX else 1
 
 
-def message_count(entry: bytes) -> int:
+def message_count(entry: Buffer) -> int:
     """How many messages are in an entry."""
     return count_of(head_of(entry))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from geminga.broker import answers
+from geminga.broker.dispatchers import message_count
 from geminga.broker.nonpersistent import NonPersistentTopic
 from geminga.broker.producer import Producer
 from geminga.broker.refusal import Busy, Refused, Violation
 from geminga.broker.registry import AnyTopic, parse_topic
+from geminga.ids import to_signed, to_unsigned
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -148,7 +150,8 @@ def _answer(session: Session, producer: Producer, request_id: int, *, ready: boo
         answers.producer_success(
             request_id,
             producer.name,
-            last_sequence_id=producer.topic.last_sequence_id(producer.name),
+            # Sequence ids are unsigned in SEND and signed here.
+            last_sequence_id=to_signed(to_unsigned(producer.topic.last_sequence_id(producer.name))),
             schema_version=producer.schema_version,
             topic_epoch=producer.topic_epoch if ready and producer.access_mode != pb.Shared else None,
             ready=ready,
@@ -168,8 +171,11 @@ def on_send(session: Session, frame: SendFrame) -> None:
             frame.highest_sequence_id or frame.sequence_id, pb.ChecksumError, "Checksum failed on the broker"
         )
         return
-    if frame.num_messages < 1:
-        raise Violation(f"SEND with {frame.num_messages} messages")
+    if frame.num_messages != 1:
+        if frame.num_messages < 1:
+            raise Violation(f"SEND with {frame.num_messages} messages")
+        # Permits follow what consumers will see, which is what the entry itself says.
+        frame.num_messages = message_count(frame.entry)
     highest = frame.highest_sequence_id
     if highest and highest < frame.sequence_id:
         producer.error(
