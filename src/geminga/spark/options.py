@@ -207,7 +207,7 @@ _TABLE = (
            text="How long a task waits for the next message of its range. Default 120000."),
     Option(name="receiverQueueSize", field="receiver_queue_size", use=READ, parse=_number(1),
            aliases=("pulsar.reader.receiverQueueSize",),
-           text="Messages that a task asks the broker for in advance. Default 100000."),
+           text="Messages that a task asks the broker for in advance. Default 20000."),
     Option(name="subscriptionPrefix", field="subscription_prefix", use=READ, parse=_text,
            aliases=("subscriptionNamePrefix", "pulsar.reader.subscriptionRolePrefix"),
            text="Prefix of the readers' subscription names. They are not durable: nothing stays behind."),
@@ -290,7 +290,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     max_entries_per_trigger: int | None = None
     poll_timeout_ms: int = 120_000
-    receiver_queue_size: int = 100_000
+    receiver_queue_size: int = 20_000
     subscription_prefix: str = "spark"
     wait_for_topics: bool = False
 

@@ -167,16 +167,27 @@ def message_counts(entries: Sequence[RawEntry]) -> list[int]:
     """
     if not entries:
         return []
-    raw = np.frombuffer(b"".join([entry.entry for entry in entries]), np.uint8)
-    counts: list[int] = np.maximum(_heads(entries, raw)[:, _kernels().BATCH_COUNT], 1).tolist()
+    try:
+        heads = _heads(entries, [memoryview(entry.entry)[:_HEAD_BYTES] for entry in entries])
+    except CorruptPayload:
+        heads = _heads(entries, [entry.entry for entry in entries])
+    counts: list[int] = np.maximum(heads[:, _kernels().BATCH_COUNT], 1).tolist()
     return counts
 
 
-def _heads(entries: Sequence[RawEntry], buffer: Bytes) -> Int64s:
-    """One row of ``columnar_kernels``' head fields an entry; ``buffer`` holds them end to end."""
+_HEAD_BYTES = 1024
+"""The metadata of nearly every entry lies within these bytes."""
+
+
+def _heads(entries: Sequence[RawEntry], parts: Sequence[Any], joined: bytes | None = None) -> Int64s:
+    """One row of ``columnar_kernels``' head fields an entry, read from its bytes in ``parts``.
+
+    ``joined`` are the parts end to end, where the caller has them.
+    """
     kernels = _kernels()
-    bounds = np.zeros(len(entries) + 1, np.int64)
-    np.cumsum([len(entry.entry) for entry in entries], out=bounds[1:])
+    buffer = np.frombuffer(b"".join(parts) if joined is None else joined, np.uint8)
+    bounds = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=bounds[1:])
     heads = np.empty((len(entries), kernels.HEAD_FIELDS), np.int64)
     damaged = kernels.parse_heads(buffer, bounds, heads)
     if damaged >= 0:
@@ -195,9 +206,10 @@ class _Decoder:
         self.entries = entries
         self.limit = limit
         self.chunks = chunks
-        self.raw = b"".join([entry.entry for entry in entries])
+        parts = [entry.entry for entry in entries]
+        self.raw = b"".join(parts)
         self.buffer: Bytes = np.frombuffer(self.raw, np.uint8)
-        self.heads = _heads(entries, self.buffer)
+        self.heads = _heads(entries, parts, self.raw)
 
     def verify(self) -> None:
         """Check every CRC32C; an entry without one is taken as it is."""
@@ -299,8 +311,7 @@ class _Decoder:
             )
         capacity = int(np.where(data[:, 0] >= 0, np.maximum(batch_counts, 1), 0).sum())
         fields = sorted({field for name in columns for field in _needed_fields(k, name)})
-        slots = np.full(k.MESSAGE_FIELDS, -1, np.int64)
-        slots[fields] = np.arange(len(fields))
+        wanted = np.array(fields, np.int64)
         rows = np.empty((len(fields), capacity), np.int64)
         words: list[int] = []
         ack_bounds = np.zeros(len(self.entries) + 1, np.int64)
@@ -310,7 +321,7 @@ class _Decoder:
             ack_bounds[i + 1] = len(words)
         counts = np.empty(len(self.entries), np.int64)
         count, damaged = k.scan_messages(
-            self.buffer, data, self.heads, np.array(words, np.int64), ack_bounds, slots, rows, counts
+            self.buffer, data, self.heads, np.array(words, np.int64), ack_bounds, wanted, rows, counts
         )
         if damaged >= 0:
             raise CorruptPayload(

@@ -388,11 +388,41 @@ def _parse_message_metadata(buffer, position, end, outer, message):
 
 
 @inlined
-def _store(message, slots, rows, row):
-    for field in range(MESSAGE_FIELDS):
-        slot = slots[field]
-        if slot >= 0:
-            rows[slot, row] = message[field]
+def _plain_metadata(buffer, position, end):
+    """(payload size, sequence id or -1) of metadata that holds nothing else; payload size -1 otherwise.
+
+    Nearly all messages of most topics look like this: it saves half of the scan.
+    """
+    if end - position < 2 or buffer[position] != 0x18:
+        return np.int64(-1), np.int64(-1)
+    payload_size = np.int64(buffer[position + 1])
+    position += 2
+    if payload_size >= 0x80:
+        payload_size, position = _varint(buffer, position - 1, end)
+        if position < 0 or payload_size < 0:
+            return np.int64(-1), np.int64(-1)
+    if position == end:
+        return payload_size, np.int64(-1)
+    if buffer[position] != 0x40:
+        return np.int64(-1), np.int64(-1)
+    sequence_id, position = _varint(buffer, position + 1, end)
+    if position != end or sequence_id < 0:
+        return np.int64(-1), np.int64(-1)
+    return payload_size, sequence_id
+
+
+@inlined
+def _clear(message):
+    """A message with neither key nor properties nor event time."""
+    message[:] = 0
+    message[KEY_SIZE] = -1
+    message[ORDERING_KEY_SIZE] = -1
+
+
+@inlined
+def _store(message, fields, rows, row):
+    for slot in range(len(fields)):
+        rows[slot, row] = message[fields[slot]]
 
 
 @inlined
@@ -405,16 +435,17 @@ def _is_acknowledged(ack_words, first, last, index):
 
 
 @kernel
-def scan_messages(buffer, data, heads, ack_words, ack_bounds, slots, rows, counts):
+def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, counts):
     """Walk the messages of every entry and keep the wanted fields of those to deliver.
 
     ``data[i]`` is the (start, end) of entry ``i``'s uncompressed payload in ``buffer``, with a start of
-    -1 for an entry that delivers nothing. ``slots[field]`` is the row of ``rows`` for a field, or -1.
+    -1 for an entry that delivers nothing. ``rows[i]`` takes the field ``fields[i]`` of every message.
     ``counts[i]`` becomes the number of messages delivered from entry ``i``. Returns (number of rows,
     index of a damaged entry or -1).
     """
     row = 0
     message = np.zeros(MESSAGE_FIELDS, np.int64)
+    is_clear = False
     for i in range(len(heads)):
         counts[i] = 0
         position = data[i, 0]
@@ -426,6 +457,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, slots, rows, count
         batch_count = heads[i, BATCH_COUNT]
         message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
         if batch_count < 0:
+            is_clear = False
             ok, _ = _parse_message_metadata(
                 buffer, heads[i, METADATA_START], heads[i, PAYLOAD_START], True, message
             )
@@ -434,7 +466,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, slots, rows, count
             message[BATCH_INDEX] = -1
             message[VALUE_START] = position
             message[VALUE_SIZE] = -1 if message[VALUE_SIZE] == -2 else end - position
-            _store(message, slots, rows, row)
+            _store(message, fields, rows, row)
             row += 1
             counts[i] = 1
             continue
@@ -446,13 +478,23 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, slots, rows, count
             position += 4
             if size > end - position:
                 return row, i
-            message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
-            ok, compacted = _parse_message_metadata(buffer, position, position + size, False, message)
+            payload_size, sequence_id = _plain_metadata(buffer, position, position + size)
+            if payload_size >= 0:
+                if not is_clear:
+                    _clear(message)
+                    is_clear = True
+                message[MESSAGE_SEQUENCE_ID] = sequence_id if sequence_id >= 0 else heads[i, SEQUENCE_ID]
+                compacted = False
+                is_null = False
+            else:
+                is_clear = False
+                message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+                ok, compacted = _parse_message_metadata(buffer, position, position + size, False, message)
+                if not ok:
+                    return row, i
+                is_null = message[VALUE_SIZE] == -2
+                payload_size = message[VALUE_START] if is_null else message[VALUE_SIZE]
             position += size
-            if not ok:
-                return row, i
-            is_null = message[VALUE_SIZE] == -2
-            payload_size = message[VALUE_START] if is_null else message[VALUE_SIZE]
             if payload_size < 0 or payload_size > end - position:
                 return row, i
             message[VALUE_START] = position
@@ -461,7 +503,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, slots, rows, count
             if compacted or _is_acknowledged(ack_words, first_word, last_word, index):
                 continue
             message[BATCH_INDEX] = index
-            _store(message, slots, rows, row)
+            _store(message, fields, rows, row)
             row += 1
             delivered += 1
         if position != end:
