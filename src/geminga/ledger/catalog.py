@@ -124,8 +124,9 @@ class LedgerChange:
 class Snapshot:
     """All that changed between two checkpoints; the log before ``position`` amounts to it.
 
-    ``live_bytes`` are the bytes of entries and their records that each file gained; ``dropped`` are those of them that belonged
-    to ledgers deleted since. ``moved`` maps ledger and entry to the new place of a rewritten entry.
+    ``live_bytes`` are the bytes of entries and their records that each file gained; ``dropped`` are those
+    of them that belonged to ledgers deleted since. ``moved`` maps ledger and entry to the new place of a
+    rewritten entry.
     """
 
     number: int

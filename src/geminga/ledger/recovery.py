@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage
@@ -287,27 +288,12 @@ class Recovery:
     def _replay_records(
         self, header: GroupHeader, directory: Directory, payload: memoryview, bad: set[int]
     ) -> None:
-        replay = self._state.replay
-        start = 0
-        columns = zip(
-            directory.kinds,
-            directory.firsts,
-            directory.seconds,
-            directory.sizes,
-            directory.crcs,
-            directory.positions(header.payload_position),
-            strict=True,
-        )
-        for index, (kind, first, second, size, crc, position) in enumerate(columns):
-            end = start + size
-            if index in bad:
-                self._report_record(kind, first, second, position)
-                if kind in (ENTRY, MOVED):
-                    # Its place stays known, so that reading it names the damage.
-                    replay(kind, first, second, payload[start:end], position, crc)
-            else:
-                replay(kind, first, second, payload[start:end], position, crc)
-            start = end
+        positions = directory.positions(header.payload_position)
+        for index in sorted(bad):
+            self._report_record(
+                directory.kinds[index], directory.firsts[index], directory.seconds[index], positions[index]
+            )
+        self._state.replay_group(directory, positions, payload, bad)
 
     def _cut(self, position: int, *, is_zero: bool) -> bool:
         """End the log here; always False."""
@@ -446,10 +432,8 @@ class Recovery:
 
 def _bad_records(directory: Directory, payload: memoryview) -> set[int]:
     """Which records fail their checksum."""
-    bad = set()
-    start = 0
-    for index, (size, crc) in enumerate(zip(directory.sizes, directory.crcs, strict=True)):
-        if crc32c(payload[start : start + size]) != crc:
-            bad.add(index)
-        start += size
-    return bad
+    ends = list(accumulate(directory.sizes))
+    found = [crc32c(payload[end - size : end]) for end, size in zip(ends, directory.sizes, strict=True)]
+    if found == directory.crcs.tolist():
+        return set()
+    return {index for index, crc in enumerate(directory.crcs) if crc != found[index]}

@@ -45,7 +45,7 @@ class StoreSettings:
     cache_bytes: int = 24 * MEBIBYTE
     index_cache_bytes: int = 8 * MEBIBYTE
     checkpoint_log_bytes: int = 128 * MEBIBYTE
-    checkpoint_records: int = 200_000
+    checkpoint_records: int = 150_000
     rewrite_live_fraction: float = 0.25
     garbage_bytes_min: int = 64 * MEBIBYTE
     deletion_delay_seconds: float = 1.0

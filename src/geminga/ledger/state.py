@@ -27,6 +27,7 @@ from geminga.ledger.format import (
     PUT,
     RECORD_BYTES,
     RESTATE,
+    Directory,
     decode_value,
     unpack_numbers,
 )
@@ -227,10 +228,46 @@ class StoreState:
             self._changed.append(ledger)
 
     # --- replay ---
-    def replay(
+    def replay_group(
+        self, directory: Directory, positions: list[int], payload: memoryview, bad: set[int]
+    ) -> None:
+        """Take over a group of the log, as the calls and their settling did once.
+
+        Of the ``bad`` records only the places of entries are taken, so that reading them names the damage.
+        """
+        ledgers = self.ledgers
+        live_bytes = start = 0
+        for index, (kind, first, second, size, crc, position) in enumerate(
+            zip(
+                directory.kinds,
+                directory.firsts,
+                directory.seconds,
+                directory.sizes,
+                directory.crcs,
+                positions,
+                strict=True,
+            )
+        ):
+            end = start + size
+            ledger = ledgers.get(first) if kind == ENTRY else None
+            if ledger is not None and second == ledger.tail.first + len(ledger.tail.positions):
+                ledger.tail.positions.append(position)
+                ledger.tail.sizes.append(size)
+                ledger.tail.crcs.append(crc)
+                ledger.written_bytes += size
+                live_bytes += size + RECORD_BYTES
+                if not ledger.changed:
+                    ledger.changed = True
+                    self._changed.append(ledger)
+            elif kind in (ENTRY, MOVED) or index not in bad:
+                self._replay(kind, first, second, payload[start:end], position, crc)
+            start = end
+        self._live_bytes[positions[0] >> OFFSET_BITS] += live_bytes
+        self.unsaved_records += len(positions)
+
+    def _replay(
         self, kind: int, first: int, second: int, payload: memoryview, position: int, crc: int
     ) -> None:
-        """Take over one intact record of the log, as the call and its settling did once."""
         if kind in (ENTRY, MOVED):
             self._replay_entry(kind, first, second, position, len(payload), crc)
         elif kind == MERGE:
@@ -255,7 +292,6 @@ class StoreState:
         elif kind == DROP_FILE:
             self.files.discard(first)
             self.dropped_files.add(first)
-        self.unsaved_records += 1
 
     def _replay_entry(self, kind: int, first: int, second: int, position: int, size: int, crc: int) -> None:
         ledger = self.ledgers.get(first) or self._orphans.get(first)
@@ -275,10 +311,8 @@ class StoreState:
         before = ledger.place(second, position, size, crc)
         if before is None or before[0] == 0:
             ledger.written_bytes += size
-            ledger.size_bytes = ledger.written_bytes
         else:
             self._live_bytes[before[0] >> OFFSET_BITS] -= size + RECORD_BYTES
-        ledger.next_entry = ledger.recent_first = ledger.tail.first + len(ledger.tail)
         if not ledger.changed:
             ledger.changed = True
             self._changed.append(ledger)
@@ -295,6 +329,9 @@ class StoreState:
     def end_replay(self) -> list[LedgerState]:
         """The ledgers that have entries but whose creation is lost; they are left out."""
         orphans = [orphan for orphan in self._orphans.values() if orphan.ledger_id not in self._deleted]
+        for ledger in (*self._changed, *orphans):
+            ledger.next_entry = ledger.recent_first = ledger.tail.first + len(ledger.tail)
+            ledger.size_bytes = ledger.written_bytes
         for orphan in orphans:
             self.next_ledger_id = max(self.next_ledger_id, orphan.ledger_id + 1)
         self._changed = [ledger for ledger in self._changed if ledger.ledger_id in self.ledgers]
