@@ -12,7 +12,7 @@ import pytest
 import geminga
 import geminga.asyncio
 from geminga import errors
-from geminga.client import producer as producer_module
+from geminga.client import message_building
 from geminga.errors import Result
 from geminga.producer.interceptors import ProducerInterceptor
 
@@ -241,7 +241,7 @@ def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
 
 def test_one_line_tells_that_java_routes_keys_differently(pulsar_broker, client, topic, caplog):
     partitioned(pulsar_broker, topic, 2)
-    producer_module._notices["keys"] = False
+    message_building._notices["keys"] = False
     with caplog.at_level(logging.INFO, logger="geminga.producer"):
         producer = client.create_producer(topic)
         for _ in range(3):

@@ -164,7 +164,7 @@ class Client:
 
         core = self.core
         name = arguments.checked_topic(topic)
-        checked = arguments.checked_schema(schema)
+        checked = await core.schemas.for_topic(name, arguments.checked_schema(schema))
         settings = arguments.producer_settings(
             producer_name=producer_name,
             schema=checked,
@@ -323,6 +323,11 @@ class Client:
         """A version of the topic's schema, the newest by default; None when there is none."""
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(await self.core.schema(arguments.checked_topic(topic), wanted))
+
+    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
+        """For schemas that decode: the version that `Message.schema_version` named, which was asked for
+        before the message was handed out."""
+        return self.core.schemas.prepared(topic, version)
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to."""

@@ -40,6 +40,7 @@ from geminga.errors import OperationNotSupported
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import ProducerSettings, SchemaInfo
 from geminga.schema import BytesSchema, Schema
+from geminga.schema.schema import from_wire
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -128,11 +129,7 @@ def checked_schema(schema: object) -> Schema:
 
 def schema_info(schema: pb.Schema | None) -> SchemaInfo | None:
     """A schema from the wire as the public API shows it."""
-    if schema is None:
-        return None
-    pairs: Any = schema.properties
-    properties = tuple((pair.key, pair.value) for pair in pairs)
-    return SchemaInfo(type=schema.type, name=schema.name, data=schema.schema_data, properties=properties)
+    return None if schema is None else from_wire(schema)
 
 
 def schema_version_bytes(version: int | bytes | None) -> bytes | None:
@@ -200,7 +197,7 @@ def producer_settings(
         access_mode=access_mode,
         initial_subscription_name=initial_subscription_name,
         schema=schema.schema_info(),
-        encode=None if plain else schema.encode,
+        encode=None if plain else schema.encode_message,
         send_timeout_seconds=send_timeout_millis / 1000,
         max_pending_messages=max_pending_messages,
         max_pending_messages_across_partitions=max_pending_messages_across_partitions,

@@ -75,6 +75,7 @@ class AsyncConsumer:
         """Messages handed out, while the acknowledgement time-out is on."""
         self.acks_armed = False
         self.tracks_taken = settings.ack_timeout_seconds > 0
+        self.reads_versions = bool(getattr(settings.schema, "reads_versions", False))
         self.closed = False
         self.failure: Exception | None = None
         self.on_end: Callable[[], None] | None = None
@@ -133,9 +134,19 @@ class AsyncConsumer:
                 continue
             if message._release is not None and not self.took(message):
                 continue
+            if self.reads_versions:
+                await self._prepare(message)
             if self.tracks_taken:
                 self.note_taken(message)
             return message  # type: ignore[no-any-return]
+
+    async def _prepare(self, message: Message) -> None:
+        """Have the schema version of a message at hand: decoding must not wait."""
+        try:
+            await self.core.schemas.prepare(message)
+        except asyncio.CancelledError:
+            self.queue.items.appendleft(message)
+            raise
 
     async def wait(self, timeout_millis: int | None) -> None:
         """Until the queue may hold something. Raises `Timeout` and what ends the consumer."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from geminga.client.pool import BrokerConnection, ConnectionPool
+from geminga.client.schema_versions import SchemaVersions
 from geminga.client.settings import ClientSettings
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
@@ -73,6 +74,8 @@ class ClientCore:
         self.closed = False
         self.memory_budget = ByteBudget(settings.memory_limit_bytes, threading.Lock())
         """Bytes of messages without a receipt, over all producers."""
+        self.schemas = SchemaVersions(self)
+        """The topics' schemas."""
         self._wall_clock = wall_clock
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()

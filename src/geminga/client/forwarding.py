@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import logging
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
 from geminga.consumer.dead_letters import Forward
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerDeadLetterPolicy
+from geminga.errors import CorruptPayload, IncompatibleSchema
+from geminga.producer.message import KeyedContent
+from geminga.schema.schema import Schema, SchemaInfo, SchemaType
 
 if TYPE_CHECKING:
     from geminga.client.producer import AsyncProducer
+
+
+logger = logging.getLogger("geminga")
+
+
+def _content_of(message: Message) -> bytes | KeyedContent | None:
+    """Payload and, where it is one of bytes, key of a received message, as they were."""
+    payload = None if message.has_null_value() else message.data()
+    if message.partition_key_is_base64():
+        try:
+            return KeyedContent(payload, base64.b64decode(message.partition_key()))
+        except binascii.Error as error:
+            raise CorruptPayload(f"the key of {message.message_id()} is no base64: {error}") from error
+    return payload
+
+
+class _Forwarded(Schema):
+    """The schema of messages that are passed on as they are."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        super().__init__(
+            Message, SchemaType(info.type), None, info.name, schema_data=info.data, properties=info.properties
+        )
+
+    def encode_message(self, obj: Any) -> Any:
+        return _content_of(obj)
 
 
 class Forwarder:
@@ -21,12 +53,16 @@ class Forwarder:
         self._core = core
         self._consumer_name = consumer_name
         self._producers: dict[str, asyncio.Task[AsyncProducer]] = {}
+        self._views: dict[tuple[str, str, str], AsyncProducer] = {}
 
     async def publish(self, plan: Forward, message: Message, policy: ConsumerDeadLetterPolicy | None) -> None:
-        """Publish ``message`` as ``plan`` says; returns with the receipt."""
-        producer = await self._producer(plan, policy)
+        """Publish ``message`` as ``plan`` says; returns with the receipt.
+
+        Payload, key and schema stay what they were; versions are counted anew on the other topic.
+        """
+        producer = await self._with_schema_of(message, await self._producer(plan, policy), plan.topic)
         options: dict[str, Any] = {"properties": dict(plan.properties)}
-        if message.has_partition_key():
+        if message.has_partition_key() and not message.partition_key_is_base64():
             options["partition_key"] = message.partition_key()
         ordering_key = message.ordering_key()
         if ordering_key:
@@ -35,7 +71,29 @@ class Forwarder:
             options["event_timestamp"] = message.event_timestamp()
         if plan.delay_ms:
             options["deliver_at"] = self._core.now_ms() + plan.delay_ms
-        await producer.send(message.data(), **options)
+        await producer.send(message, **options)
+
+    async def _with_schema_of(self, message: Message, producer: AsyncProducer, topic: str) -> AsyncProducer:
+        """``producer`` with the schema that ``message`` was written with.
+
+        Where the other topic does not take it (another namespace may have other rules), the payload goes
+        there without: better than not at all.
+        """
+        version = message.schema_version()
+        if not version:
+            return producer
+        key = (topic, message.topic_name(), version)
+        known = self._views.get(key)
+        if known is None:
+            known = producer
+            try:
+                info = await self._core.schemas.get(message.topic_name(), version)
+                if info is not None:
+                    known = await producer.with_schema(_Forwarded(info))
+            except (IncompatibleSchema, ValueError) as error:
+                logger.warning("%s does not take the schema of %s: %s", topic, message.topic_name(), error)
+            self._views[key] = known
+        return known
 
     async def _producer(self, plan: Forward, policy: ConsumerDeadLetterPolicy | None) -> AsyncProducer:
         task = self._producers.get(plan.topic)
@@ -56,12 +114,14 @@ class Forwarder:
             # Retries carry a delivery time and dead letters are few: batches would only wait.
             batching_enabled=False,
             block_if_queue_full=True,
+            encode=_content_of,
         )
         return await create_producer(self._core, plan.topic, settings)
 
     async def close(self) -> None:
         """Close the producers that were opened."""
         tasks, self._producers = list(self._producers.values()), {}
+        self._views.clear()
         for task in tasks:
             if not task.done():
                 task.cancel()

@@ -14,16 +14,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
+from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
-from geminga.client.tokens import FullToken, Waiter, fail_token
+from geminga.client.tokens import Waiter, fail_token
+from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
-from geminga.producer.interceptors import InterceptorChain
-from geminga.producer.message import OutgoingMessage, build_message, payload_of
 from geminga.producer.result import Result
-from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
+from geminga.producer.settings import ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
+from geminga.schema import Schema
 from geminga.wire.encryption import RENEWAL_SECONDS, PayloadEncryptor
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ logger = logging.getLogger("geminga.producer")
 
 SendCallback = Callable[[Result, MessageId], object]
 """Called once, on the client's I/O thread, with the outcome of one message."""
-
-_notices = {"keys": False}
 
 
 async def create_producer(core: ClientCore, topic: str, settings: ProducerSettings) -> AsyncProducer:
@@ -84,71 +83,6 @@ async def renew_data_key(core: ClientCore, encryptor: PayloadEncryptor) -> None:
         logger.warning("sending goes on without a new data key (crypto_failure_action=SEND): %s", error)
 
 
-class _Messages:
-    """From the arguments of ``send`` to a payload, a message and a token; shared by both shells."""
-
-    def __init__(self, owner: Any, core: ClientCore, settings: ProducerSettings, partitioned: bool) -> None:
-        self._owner = owner
-        self._now_ms = core.now_ms
-        self._encode = settings.encode
-        self._interceptors = InterceptorChain(settings.interceptors)
-        self._whole = bool(self._interceptors) or (
-            settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
-        )
-        self._notice = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
-
-    @property
-    def interceptors(self) -> InterceptorChain:
-        return self._interceptors
-
-    def prepare(
-        self, content: Any, token: Any, extras: tuple[Any, ...]
-    ) -> tuple[bytes, Any, OutgoingMessage | None]:
-        """``extras`` are the arguments behind ``content``, in the order of ``send``.
-
-        Raises `InvalidMessage` naming field, value and range, `TypeError`, or what the schema raises.
-        """
-        if self._encode is not None and content is not None:
-            content = self._encode(content)
-        if not self._whole and content is not None and extras == _NO_EXTRAS:
-            return payload_of(content), token, None
-        message = build_message(content, *extras, now_ms=self._now_ms())
-        if self._notice and message.partition_key is not None:
-            self._tell_about_keys()
-        if self._interceptors:
-            message = self._interceptors.before_send(self._owner, message)
-            token = self._intercepted(message, token)
-        return message.payload, token, message
-
-    def _intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
-        def done(message_id: MessageId | None, error: Exception | None) -> None:
-            self._interceptors.on_send_acknowledgement(self._owner, message, message_id, error)
-            if error is not None:
-                fail_token(token, error)
-            elif isinstance(token, asyncio.Future):
-                if not token.done():
-                    token.set_result(message_id)
-            elif isinstance(token, Waiter):
-                token.message_id = message_id
-                token.wake()
-            elif token is not None:
-                token(Result.Ok, message_id)
-
-        return FullToken(done)
-
-    def _tell_about_keys(self) -> None:
-        self._notice = False
-        if not _notices["keys"]:
-            _notices["keys"] = True
-            logger.info(
-                "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
-                "another partition unless both use the same hashing_scheme"
-            )
-
-
-_NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
-
-
 class AsyncProducer:
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
@@ -158,7 +92,7 @@ class AsyncProducer:
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
-        self._messages = _Messages(self, core, publisher.settings, state.partitioned)
+        self._messages = MessageBuilder(self, core, publisher.settings, state.partitioned)
         self._columnar: ColumnarProducer | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -221,7 +155,7 @@ class AsyncProducer:
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == _NO_EXTRAS:
+        if type(content) is bytes and extras == NO_EXTRAS:
             with publisher.lock:
                 batch = state.hot
                 size = batch.size + len(content)
@@ -236,11 +170,19 @@ class AsyncProducer:
                 if not urgent:
                     publisher.schedule()
                 return await future
+        return await self._send(content, extras, future)
+
+    async def _send(
+        self, content: Any, extras: tuple[Any, ...], future: asyncio.Future[MessageId] | None = None
+    ) -> MessageId:
+        """`send` for all but the shortest way; ``extras`` are its arguments behind ``content``."""
+        if future is None:
+            future = self._core.loop.create_future()
         payload, token, message = self._messages.prepare(content, future, extras)
         if self._blocking:
-            await publisher.publish_waiting(payload, token, message, urgent=True)
+            await self._publisher.publish_waiting(payload, token, message, urgent=True)
         else:
-            publisher.publish(payload, token, message, urgent=True)
+            self._publisher.publish(payload, token, message, urgent=True)
         return await future
 
     def send_async(
@@ -266,7 +208,7 @@ class AsyncProducer:
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == _NO_EXTRAS:
+        if type(content) is bytes and extras == NO_EXTRAS:
             with self._publisher.lock:
                 batch = self._state.hot
                 size = batch.size + len(content)
@@ -298,6 +240,31 @@ class AsyncProducer:
         if not self._publisher.closed:
             await self._publisher.close()
             self._messages.interceptors.close()
+
+    # --- schemas ----------------------------------------------------------------------------------
+
+    async def with_schema(self, schema: Schema) -> AsyncProducer:
+        """This producer, publishing values of another schema.
+
+        The schema is registered on the topic; what is sent through the view names its version, and never
+        shares a batch with other versions. Order, sequence ids and limits are the producer's. Raises
+        `IncompatibleSchema` when the topic refuses the schema.
+        """
+        from geminga.client.schema_producer import AsyncSchemaProducer
+
+        schema, version = await self._register(schema)
+        return AsyncSchemaProducer(self, self._messages.with_schema(schema.encode_message, version))
+
+    async def _register(self, schema: Schema) -> tuple[Schema, bytes]:
+        if self._publisher.closed:
+            raise AlreadyClosed("the producer is closed")
+        check_type("schema", schema, Schema)
+        partitions = self._state.partitions
+        # With lazily started partitions some have no topic on the broker yet.
+        topic = next((p.topic for p in partitions if p.connected), partitions[0].topic)
+        schema = await self._core.schemas.for_topic(topic, schema)
+        info = schema.schema_info()
+        return schema, b"" if info is None else await self._core.schemas.register(topic, info)
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -385,7 +352,7 @@ class Producer:
         self._publisher = publisher
         self._state = publisher.state
         self._lock = publisher.lock
-        self._messages = _Messages(self, core, publisher.settings, publisher.state.partitioned)
+        self._messages = MessageBuilder(self, core, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:
@@ -527,6 +494,13 @@ class Producer:
         if self._publisher.closed:
             return
         self._runtime.call(self._producer.close())
+
+    def with_schema(self, schema: Schema) -> Producer:
+        """This producer, publishing values of another schema; see `AsyncProducer.with_schema`."""
+        from geminga.client.schema_producer import SchemaProducer
+
+        schema, version = self._runtime.call(self._producer._register(schema))
+        return SchemaProducer(self, self._messages.with_schema(schema.encode_message, version))
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
         """Publish every row of an Arrow table and return when all have their receipts.

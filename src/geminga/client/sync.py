@@ -211,6 +211,8 @@ class Client:
 
         name = arguments.checked_topic(topic)
         checked = arguments.checked_schema(schema)
+        if checked.needs_topic:
+            checked = self._call(self._core.schemas.for_topic(name, checked))
         settings = arguments.producer_settings(
             producer_name=producer_name,
             schema=checked,
@@ -393,8 +395,9 @@ class Client:
         return arguments.schema_info(self._call(self._core.schema(arguments.checked_topic(topic), wanted)))
 
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """For schemas that decode: the version that `Message.schema_version` named."""
-        return self.get_schema_info(topic, version.encode("latin-1"))
+        """For schemas that decode: the version that `Message.schema_version` named. May ask the broker."""
+        known = self._core.schemas.known(topic, version)
+        return known or self._call(self._core.schemas.get(topic, version))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to."""

@@ -83,6 +83,16 @@ def get_schema(topic: str, request_id: int, version: bytes | None = None) -> pb.
     return command
 
 
+def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> pb.BaseCommand:
+    """Which version of the topic's schema is this? It becomes one if it is new and compatible."""
+    command = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
+    body = command.getOrCreateSchema
+    body.topic = topic
+    body.request_id = request_id
+    body.schema.CopyFrom(schema)
+    return command
+
+
 def topics_of_namespace(
     namespace: str, request_id: int, mode: int, pattern: str | None = None, topics_hash: str | None = None
 ) -> pb.BaseCommand:

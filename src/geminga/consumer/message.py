@@ -263,6 +263,11 @@ class Message:
         """The version of the schema that the message was written with, empty without one."""
         return bytes(self._entry.metadata.schema_version).decode("latin-1")
 
+    def int_schema_version(self) -> int:
+        """`schema_version` as a number; -1 without one."""
+        version = bytes(self._entry.metadata.schema_version)
+        return int.from_bytes(version, "big") if version else -1
+
     def producer_name(self) -> str:
         return text(self._entry.metadata.producer_name)
 

@@ -95,8 +95,8 @@ class ProducerSettings:
     initial_subscription_name: str | None = None
     """Created at the earliest position together with the topic, if it is missing."""
     schema: SchemaInfo | None = None
-    encode: Callable[[Any], bytes] | None = None
-    """Turns a value into the payload; None takes bytes only."""
+    encode: Callable[[Any], Any] | None = None
+    """Turns a value into the payload, or into a `KeyedContent`; None takes bytes only."""
 
     send_timeout_seconds: float = 30.0
     """From the hand-over of a message to its receipt; 0 waits without limit."""

@@ -1,12 +1,14 @@
 """Schemas: how values become payloads, and what the topic is told about them.
 
 The names are those of ``pulsar.schema``: `BytesSchema`, `StringSchema`, `JsonSchema` and `AvroSchema` over
-`Record` classes, `ProtobufNativeSchema`, and the field types of records. The schemas of numbers and booleans
-are additions; Java's schemas of the same names read what they write.
+`Record` classes, `ProtobufNativeSchema`, and the field types of records. Additions, which Java's schemas
+of the same names read and write: numbers, booleans, dates and times, pairs (`KeyValueSchema`), and the two
+that take the topic's own schema (`AutoConsumeSchema`, `AutoProduceBytesSchema`).
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from geminga.schema.definition import (
@@ -24,15 +26,6 @@ from geminga.schema.definition import (
     Record,
     String,
 )
-from geminga.schema.primitives import (
-    BooleanSchema,
-    DoubleSchema,
-    FloatSchema,
-    Int8Schema,
-    Int16Schema,
-    Int32Schema,
-    Int64Schema,
-)
 from geminga.schema.schema import (
     BytesSchema,
     JsonSchema,
@@ -44,27 +37,75 @@ from geminga.schema.schema import (
 
 if TYPE_CHECKING:
     from geminga.schema.avro import AvroSchema
+    from geminga.schema.generic import AutoConsumeSchema, AutoProduceBytesSchema, schema_of
+    from geminga.schema.key_value import KeyValue, KeyValueEncodingType, KeyValueSchema
+    from geminga.schema.primitives import (
+        BooleanSchema,
+        DoubleSchema,
+        FloatSchema,
+        Int8Schema,
+        Int16Schema,
+        Int32Schema,
+        Int64Schema,
+    )
     from geminga.schema.protobuf import ProtobufNativeSchema
+    from geminga.schema.times import (
+        DateSchema,
+        InstantSchema,
+        LocalDateSchema,
+        LocalDateTimeSchema,
+        LocalTimeSchema,
+        TimeSchema,
+        TimestampSchema,
+    )
+
+_HOMES = {
+    "avro": ("AvroSchema",),
+    "generic": ("AutoConsumeSchema", "AutoProduceBytesSchema", "schema_of"),
+    "key_value": ("KeyValue", "KeyValueEncodingType", "KeyValueSchema"),
+    "primitives": (
+        "BooleanSchema", "DoubleSchema", "FloatSchema",
+        "Int8Schema", "Int16Schema", "Int32Schema", "Int64Schema",
+    ),
+    "protobuf": ("ProtobufNativeSchema",),
+    "times": (
+        "DateSchema", "InstantSchema", "LocalDateSchema", "LocalDateTimeSchema", "LocalTimeSchema",
+        "TimeSchema", "TimestampSchema",
+    ),
+}  # fmt: skip
+"""Where the names live that are loaded when they are first used: some of their modules import much."""
+
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Array",
+    "AutoConsumeSchema",
+    "AutoProduceBytesSchema",
     "AvroSchema",
     "Boolean",
     "BooleanSchema",
     "Bytes",
     "BytesSchema",
     "CustomEnum",
+    "DateSchema",
     "Double",
     "DoubleSchema",
     "Field",
     "Float",
     "FloatSchema",
+    "InstantSchema",
     "Int8Schema",
     "Int16Schema",
     "Int32Schema",
     "Int64Schema",
     "Integer",
     "JsonSchema",
+    "KeyValue",
+    "KeyValueEncodingType",
+    "KeyValueSchema",
+    "LocalDateSchema",
+    "LocalDateTimeSchema",
+    "LocalTimeSchema",
     "Long",
     "Map",
     "Null",
@@ -75,17 +116,20 @@ __all__ = [
     "SchemaType",
     "String",
     "StringSchema",
+    "TimeSchema",
+    "TimestampSchema",
+    "schema_of",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """The schemas whose modules import much are loaded when they are first used."""
-    if name == "AvroSchema":
-        from geminga.schema.avro import AvroSchema
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
 
-        return AvroSchema
-    if name == "ProtobufNativeSchema":
-        from geminga.schema.protobuf import ProtobufNativeSchema
 
-        return ProtobufNativeSchema
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from enum import Enum
 from typing import Any
 
-from geminga.errors import OperationNotSupported, PulsarException
+from geminga.errors import CorruptPayload, IncompatibleSchema, OperationNotSupported
 from geminga.schema.definition import Record
-from geminga.schema.schema import Schema, SchemaType
-
-logger = logging.getLogger("geminga")
-
-VERSIONS_MAX = 1000
-"""Writer schemas that one `AvroSchema` keeps; beyond that the oldest are asked for again."""
+from geminga.schema.schema import SchemaInfo, SchemaType
+from geminga.schema.versions import Reader, VersionedSchema
 
 
-class AvroSchema(Schema):
+class AvroSchema(VersionedSchema):
     """Over a `Record` class, or over an Avro definition with dicts as values.
 
-    A message written with another version of the topic's schema is resolved against ours: the sync
-    client asks the broker for that version once. Under asyncio, where decoding must not wait, a message
-    is read with our own definition.
+    A message written with another version of the topic's schema is resolved by Avro's rules: fields that
+    the writer lacked get their defaults, fields that are gone are left out, numbers are widened. The
+    outermost records of writer and reader may have different names.
 
     Raises `OperationNotSupported` without fastavro, and `TypeError` when neither argument is given.
     """
@@ -38,66 +33,79 @@ class AvroSchema(Schema):
             raise TypeError("AvroSchema needs a record class or a schema definition")
         try:
             import fastavro
+            from fastavro.schema import SchemaParseException
         except ImportError:
             raise OperationNotSupported(
                 "AvroSchema needs fastavro: pip install 'geminga[avro]' (or use JsonSchema)"
             ) from None
         self._fastavro = fastavro
-        definition = schema_definition if record_cls is None else record_cls.schema()
-        assert definition is not None
+        definition: Any = schema_definition if record_cls is None else record_cls.schema()
         self._definition = definition
-        self._parsed = fastavro.parse_schema(definition)
-        self._writers: dict[tuple[str, str], Any] = {}
+        try:
+            self._parsed = fastavro.parse_schema(definition)
+        except (SchemaParseException, KeyError, ValueError) as error:
+            raise ValueError(f"the Avro definition is not valid: {type(error).__name__}: {error}") from error
         super().__init__(record_cls, SchemaType.AVRO, definition, "AVRO")
 
     def encode(self, obj: Any) -> bytes:
+        """Raises `TypeError` for a value of another type, and what fastavro raises for one that does not
+        fit the definition."""
         if self._record_cls is not None:
             self._validate_object_type(obj)
-        elif not isinstance(obj, dict):
+        elif not isinstance(obj, dict) and _is_record(self._definition):
             raise TypeError(f"AvroSchema over a definition takes a dict, not a {type(obj).__name__}")
         buffer = io.BytesIO()
         self._fastavro.schemaless_writer(buffer, self._parsed, _avro_value(obj))
         return buffer.getvalue()
 
     def decode(self, data: bytes) -> Any:
-        return self._decode(data, self._parsed)
+        """The value of a payload that was written with this very schema. Raises `CorruptPayload`."""
+        return self._decode(data, self._parsed, self._parsed)
 
-    def decode_message(self, msg: Any) -> Any:
-        return self._decode(msg.data(), self._writer_schema(msg))
-
-    def _decode(self, data: bytes, writer: Any) -> Any:
-        value: Any = self._fastavro.schemaless_reader(io.BytesIO(data), writer, self._parsed)
+    def _decode(self, data: bytes, writer: Any, reader: Any) -> Any:
+        buffer = io.BytesIO(data)
+        try:
+            value: Any = self._fastavro.schemaless_reader(buffer, writer, reader)
+        except self._fastavro.read.SchemaResolutionError as error:
+            raise IncompatibleSchema(f"{self} cannot read what was written: {error}") from error
+        except Exception as error:
+            raise CorruptPayload(
+                f"{len(data)} bytes are no value of {self}: {type(error).__name__}: {error}"
+            ) from error
+        if buffer.tell() != len(data):
+            raise CorruptPayload(f"a value of {self} ends at byte {buffer.tell()} of {len(data)}")
         return value if self._record_cls is None else self._record_cls(**value)
 
-    def _writer_schema(self, message: Any) -> Any:
-        version = message.schema_version()
-        lookup = getattr(self._client, "schema_of_message", None)
-        if not version or lookup is None:
-            return self._parsed
-        key = (message.topic_name(), version)
-        parsed = self._writers.get(key)
-        if parsed is None:
-            parsed = self._ask(lookup, *key)
-            if len(self._writers) >= VERSIONS_MAX:
-                del self._writers[next(iter(self._writers))]
-            self._writers[key] = parsed
-        return parsed
-
-    def _ask(self, lookup: Any, topic: str, version: str) -> Any:
+    def _reader(self, writer: SchemaInfo) -> Reader:
+        if writer.type != int(SchemaType.AVRO):
+            raise IncompatibleSchema(
+                f"{self} cannot read what was written with a schema of type {writer.type}"
+            )
+        if writer.data == self._schema_data:
+            return self._read_own
         try:
-            info = lookup(topic, version)
-            if info is None or info.type != int(SchemaType.AVRO):
-                raise PulsarException(f"{topic} has no Avro schema of version {version!r}")
-            definition = json.loads(info.data)
-            # Records of one topic may be called differently by writer and reader: only fields count.
-            definition["name"] = self._definition["name"]
-            definition.pop("namespace", None)
-            if "namespace" in self._definition:
-                definition["namespace"] = self._definition["namespace"]
-            return self._fastavro.parse_schema(definition)
-        except (PulsarException, ValueError, KeyError) as error:
-            logger.warning("the writer schema %r of %s cannot be used: %s", version, topic, error)
-            return self._parsed
+            definition = json.loads(writer.data)
+            written = self._fastavro.parse_schema(definition)
+            own = self._fastavro.parse_schema(self._renamed(definition))
+        except Exception as error:
+            raise IncompatibleSchema(
+                f"the topic's schema cannot be used: {type(error).__name__}: {error}"
+            ) from error
+        return lambda msg: self._decode(msg.data(), written, own)
+
+    def _renamed(self, writer: Any) -> Any:
+        """Our definition, which takes the writer's outermost name for one of its own."""
+        if not (_is_record(self._definition) and _is_record(writer)):
+            return self._definition
+        name = writer["name"]
+        if "." not in name and writer.get("namespace"):
+            name = f"{writer['namespace']}.{name}"
+        aliases = [*self._definition.get("aliases", ()), name]
+        return {**self._definition, "aliases": aliases}
+
+
+def _is_record(definition: Any) -> bool:
+    return isinstance(definition, dict) and definition.get("type") == "record"
 
 
 def _avro_value(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Numbers, big-endian as Java writes them, and booleans: schemas that ``pulsar-client`` lacks."""
+"""Numbers, big-endian as Java writes them, and booleans: schemas that ``pulsar-client`` lacks.
+
+Their definitions are empty: a broker refuses any text there.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import struct
 from typing import Any
 
 from geminga.errors import CorruptPayload
-from geminga.schema.schema import Schema, SchemaType
+from geminga.schema.schema import Schema, SchemaType, is_null
 
 
 class _Number(Schema):
     """A fixed-size number."""
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any) -> None:
-        super().__init__(python_type, kind, None, kind.name)
+        super().__init__(python_type, kind, None, kind.name, schema_data=b"")
         self._layout = struct.Struct(layout)
 
     def encode(self, obj: Any) -> bytes:
@@ -31,6 +34,10 @@ class _Number(Schema):
         if len(data) != self._layout.size:
             raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
         return self._layout.unpack(data)[0]
+
+    def decode_message(self, msg: Any) -> Any:
+        """None for a tombstone."""
+        return None if is_null(msg) else self.decode(msg.data())
 
 
 class Int8Schema(_Number):
@@ -67,7 +74,7 @@ class BooleanSchema(Schema):
     """One byte, 0 or 1."""
 
     def __init__(self) -> None:
-        super().__init__(bool, SchemaType.BOOLEAN, None, "BOOLEAN")
+        super().__init__(bool, SchemaType.BOOLEAN, None, "BOOLEAN", schema_data=b"")
 
     def encode(self, obj: Any) -> bytes:
         self._validate_object_type(obj)
@@ -78,3 +85,7 @@ class BooleanSchema(Schema):
         if len(data) != 1:
             raise CorruptPayload(f"BooleanSchema takes 1 byte, not {len(data)}")
         return data != b"\x00"
+
+    def decode_message(self, msg: Any) -> Any:
+        """None for a tombstone."""
+        return None if is_null(msg) else self.decode(msg.data())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
 
 from geminga.errors import CorruptPayload
-from geminga.schema.schema import Schema, SchemaType
+from geminga.schema.schema import Schema, SchemaType, is_null
 
 
 class ProtobufNativeSchema(Schema):
@@ -34,6 +35,10 @@ class ProtobufNativeSchema(Schema):
         except DecodeError as error:
             raise CorruptPayload(f"not a {self._record_cls.__name__}: {error}") from error
 
+    def decode_message(self, msg: Any) -> Any:
+        """None for a tombstone."""
+        return None if is_null(msg) else self.decode(msg.data())
+
     def __str__(self) -> str:
         return f"ProtobufNativeSchema({self._record_cls.__name__})"
 
@@ -56,3 +61,21 @@ def _collect(file: Any, seen: set[str], files: descriptor_pb2.FileDescriptorSet)
     for dependency in file.dependencies:
         _collect(dependency, seen, files)
     file.CopyToProto(files.file.add())
+
+
+def message_class_of(definition: bytes) -> type[Message]:
+    """The message class that a topic's definition describes, made in a descriptor pool of its own.
+
+    Raises `ValueError` (or `TypeError`) for what is no such definition.
+    """
+    from google.protobuf import descriptor_pool, message_factory
+
+    described = json.loads(definition)
+    try:
+        files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(described["fileDescriptorSet"]))
+        pool = descriptor_pool.DescriptorPool()
+        for file in files.file:
+            pool.Add(file)
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(described["rootMessageTypeName"]))
+    except (DecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"no Protobuf definition: {type(error).__name__}: {error}") from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
+from geminga.producer.message import KeyedContent
 from geminga.producer.settings import SchemaInfo as SchemaInfo
 from geminga.schema.definition import Record
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
 
 
 class SchemaType(IntEnum):
@@ -29,7 +31,14 @@ class SchemaType(IntEnum):
     INT64 = 9
     FLOAT = 10
     DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
     KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
     PROTOBUF_NATIVE = 20
 
 
@@ -37,17 +46,34 @@ class Schema:
     """Base of all schemas; subclasses define `encode` and `decode`.
 
     ``record_cls`` is the type of values; ``schema_definition`` goes to the topic as JSON text, in the
-    very form in which ``pulsar-client`` writes it, so that both get the same schema version.
+    very form in which ``pulsar-client`` writes it, so that both get the same schema version;
+    ``schema_data`` goes instead of it as it is.
     """
 
+    reads_versions: ClassVar[bool] = False
+    """Decoding needs the schema that a message was written with: see `geminga.schema.versions`."""
+
+    needs_topic: ClassVar[bool] = False
+    """A producer first asks for the topic's schema and uses `for_topic`."""
+
     def __init__(
-        self, record_cls: Any, schema_type: SchemaType, schema_definition: Any, schema_name: str
+        self,
+        record_cls: Any,
+        schema_type: SchemaType,
+        schema_definition: Any,
+        schema_name: str,
+        *,
+        schema_data: bytes | None = None,
+        properties: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._record_cls = record_cls
         self._schema_type = SchemaType(schema_type)
         self._schema_name = schema_name
         self._client: Any = None
-        self._schema_data = json.dumps(schema_definition, indent=True).encode()
+        self._properties = properties
+        if schema_data is None:
+            schema_data = json.dumps(schema_definition, indent=True).encode()
+        self._schema_data = schema_data
 
     def encode(self, obj: Any) -> bytes:
         """The payload of a value. Raises `TypeError` for a value of another type."""
@@ -57,22 +83,33 @@ class Schema:
         """The value of a payload."""
         raise NotImplementedError
 
+    def encode_message(self, obj: Any) -> bytes | KeyedContent:
+        """What a message carries for a value; override it to give the message its key, too."""
+        return self.encode(obj)
+
     def decode_message(self, msg: Any) -> Any:
         """The value of a message; override it to look at more than the payload."""
         return self.decode(msg.data())
+
+    def for_topic(self, info: SchemaInfo | None) -> Schema:
+        """The schema that a producer uses on a topic with this newest schema; for `needs_topic`."""
+        return self
 
     def schema_info(self) -> SchemaInfo | None:
         """What the topic is told; None when the topic stays without a schema (bytes)."""
         if self._schema_type <= SchemaType.NONE:
             return None
-        return SchemaInfo(type=int(self._schema_type), name=self._schema_name, data=self._schema_data)
+        return SchemaInfo(
+            type=int(self._schema_type),
+            name=self._schema_name,
+            data=self._schema_data,
+            properties=self._properties,
+        )
 
     def wire_schema(self) -> pb.Schema | None:
         """`schema_info` as SUBSCRIBE carries it."""
         info = self.schema_info()
-        if info is None:
-            return None
-        return pb.Schema(name=info.name, schema_data=info.data, type=info.type)  # type: ignore[arg-type]
+        return None if info is None else to_wire(info)
 
     def attach_client(self, client: Any) -> None:
         """The client that uses this schema, for schemas that look up versions."""
@@ -87,6 +124,29 @@ class Schema:
         return type(self).__name__
 
     __repr__ = __str__
+
+
+def to_wire(info: SchemaInfo) -> pb.Schema:
+    """A schema as commands carry it."""
+    schema = pb.Schema(name=info.name, schema_data=info.data, type=info.type)  # type: ignore[arg-type]
+    for key, value in info.properties:
+        schema.properties.add(key=key, value=value)
+    return schema
+
+
+def from_wire(schema: pb.Schema) -> SchemaInfo:
+    """A schema from the wire as the public API shows it."""
+    pairs: Any = schema.properties
+    properties = tuple((text(pair.key), text(pair.value)) for pair in pairs)
+    return SchemaInfo(
+        type=int(schema.type), name=text(schema.name), data=bytes(schema.schema_data), properties=properties
+    )
+
+
+def is_null(msg: Any) -> bool:
+    """Whether a message has the value null, as tombstones have."""
+    has_null_value = getattr(msg, "has_null_value", None)
+    return has_null_value is not None and bool(has_null_value())
 
 
 class BytesSchema(Schema):
@@ -132,6 +192,10 @@ class JsonSchema(Schema):
 
     def decode(self, data: bytes) -> Any:
         return self._record_cls(**json.loads(data))
+
+    def decode_message(self, msg: Any) -> Any:
+        """None for a tombstone."""
+        return None if is_null(msg) else self.decode(msg.data())
 
 
 def _record_values(record: Record) -> dict[str, Any]:

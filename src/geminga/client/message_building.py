@@ -1,0 +1,107 @@
+"""What both producer shells do with the arguments of ``send``."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from geminga.client.core import ClientCore
+from geminga.client.tokens import FullToken, Waiter, fail_token
+from geminga.ids import MessageId
+from geminga.producer.interceptors import InterceptorChain
+from geminga.producer.message import KeyedContent, OutgoingMessage, build_message, payload_of
+from geminga.producer.result import Result
+from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
+
+logger = logging.getLogger("geminga.producer")
+
+NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
+"""The arguments of ``send`` behind ``content``, all left at their defaults."""
+
+_notices = {"keys": False}
+
+
+class MessageBuilder:
+    """From the arguments of ``send`` to a payload, a message and a token; shared by both shells.
+
+    ``encode`` is what a schema makes of a value. ``schema_version`` goes into every message; None leaves
+    that to the producer, whose own version its entries carry.
+    """
+
+    def __init__(self, owner: Any, core: ClientCore, settings: ProducerSettings, partitioned: bool) -> None:
+        self._owner = owner
+        self._now_ms = core.now_ms
+        self._encode = settings.encode
+        self._schema_version: bytes | None = None
+        self._interceptors = InterceptorChain(settings.interceptors)
+        self._whole = bool(self._interceptors) or (
+            settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
+        )
+        self._notice = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
+
+    @property
+    def interceptors(self) -> InterceptorChain:
+        return self._interceptors
+
+    def with_schema(
+        self, encode: Callable[[Any], bytes | KeyedContent], schema_version: bytes
+    ) -> MessageBuilder:
+        """The same for another schema."""
+        other = copy.copy(self)
+        other._encode = encode
+        other._schema_version = schema_version
+        other._whole = True
+        return other
+
+    def prepare(
+        self, content: Any, token: Any, extras: tuple[Any, ...]
+    ) -> tuple[bytes, Any, OutgoingMessage | None]:
+        """``extras`` are the arguments behind ``content``, in the order of ``send``.
+
+        Raises `InvalidMessage` naming field, value and range, `TypeError`, or what the schema raises.
+        """
+        keyed: KeyedContent | None = None
+        if self._encode is not None and content is not None:
+            content = self._encode(content)
+            if type(content) is KeyedContent:
+                keyed, content = content, content.payload
+        if not self._whole and content is not None and keyed is None and extras == NO_EXTRAS:
+            return payload_of(content), token, None
+        message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
+        message.schema_version = self._schema_version
+        if keyed is not None:
+            keyed.give_key(message)
+        if self._notice and message.partition_key is not None:
+            self._tell_about_keys()
+        if self._interceptors:
+            message = self._interceptors.before_send(self._owner, message)
+            token = self._intercepted(message, token)
+        return message.payload, token, message
+
+    def _intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
+        def done(message_id: MessageId | None, error: Exception | None) -> None:
+            self._interceptors.on_send_acknowledgement(self._owner, message, message_id, error)
+            if error is not None:
+                fail_token(token, error)
+            elif isinstance(token, asyncio.Future):
+                if not token.done():
+                    token.set_result(message_id)
+            elif isinstance(token, Waiter):
+                token.message_id = message_id
+                token.wake()
+            elif token is not None:
+                token(Result.Ok, message_id)
+
+        return FullToken(done)
+
+    def _tell_about_keys(self) -> None:
+        self._notice = False
+        if not _notices["keys"]:
+            _notices["keys"] = True
+            logger.info(
+                "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
+                "another partition unless both use the same hashing_scheme"
+            )

@@ -1,0 +1,59 @@
+"""Producers that publish with another schema than the one they were created with.
+
+A topic's schema evolves: an application that forwards old and new records needs both versions on one
+producer, in one order. `AsyncProducer.with_schema` registers the other schema and gives a view of the same
+producer: what is sent through it names that version. Messages of different versions never share a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from geminga.client.message_building import MessageBuilder
+from geminga.client.producer import AsyncProducer, Producer
+from geminga.producer.batching import CLOSED, Batch
+from geminga.schema import Schema
+
+
+class _NoShortWay:
+    """The producer's state without its short way for plain bytes: a view's messages have a version."""
+
+    hot: Batch = CLOSED
+
+    def __init__(self, state: Any) -> None:
+        self._of = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+class AsyncSchemaProducer(AsyncProducer):
+    """A view of ``producer`` with another schema; closing either closes both."""
+
+    def __init__(self, producer: AsyncProducer, messages: MessageBuilder) -> None:
+        self.__dict__.update(producer.__dict__)
+        self._origin = producer
+        self._messages = messages
+        self._state = _NoShortWay(producer._state)  # type: ignore[assignment]
+
+    async def with_schema(self, schema: Schema) -> AsyncProducer:
+        return await self._origin.with_schema(schema)
+
+    async def close(self) -> None:
+        await self._origin.close()
+
+
+class SchemaProducer(Producer):
+    """A view of ``producer`` with another schema; closing either closes both."""
+
+    def __init__(self, producer: Producer, messages: MessageBuilder) -> None:
+        self.__dict__.update(producer.__dict__)
+        self._origin = producer
+        self._messages = messages
+        self._state = _NoShortWay(producer._state)  # type: ignore[assignment]
+
+    def with_schema(self, schema: Schema) -> Producer:
+        return self._origin.with_schema(schema)
+
+    def close(self) -> None:
+        self._origin.close()

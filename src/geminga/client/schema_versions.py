@@ -1,0 +1,118 @@
+"""The topics' schemas as the client knows them: each version is asked for once.
+
+Reading Avro needs the schema that a message was written with. Threads may wait for the broker's answer
+while they decode; a coroutine may not, so an asyncio consumer asks for an unknown version before it hands
+the message out (`SchemaVersions.prepare`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from geminga.connection import commands
+from geminga.errors import PulsarException
+from geminga.ids import TopicName
+from geminga.schema.schema import Schema, SchemaInfo, from_wire, to_wire
+
+if TYPE_CHECKING:
+    from geminga.client.core import ClientCore
+
+logger = logging.getLogger("geminga")
+
+VERSIONS_KEPT = 10_000
+"""Schema versions that a client remembers over all topics; the oldest go first."""
+
+Key = tuple[str, str]
+"""The topic as messages name it, and the version as `Message.schema_version` gives it."""
+
+
+class SchemaVersions:
+    """Belongs to a `ClientCore`: methods that wait run on its loop, `known` on any thread."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+        self._known: dict[Key, SchemaInfo] = {}
+        self._failed: dict[Key, PulsarException] = {}
+        self._asking: dict[Key, asyncio.Task[SchemaInfo | None]] = {}
+
+    def known(self, topic: str, version: str) -> SchemaInfo | None:
+        """A version that was asked for before."""
+        return self._known.get((topic, version))
+
+    def prepared(self, topic: str, version: str) -> SchemaInfo | None:
+        """What `prepare` found for a message: None when the topic has no such version.
+
+        Raises what asking the broker failed with.
+        """
+        failure = self._failed.get((topic, version))
+        if failure is not None:
+            raise failure
+        return self._known.get((topic, version))
+
+    async def get(self, topic: str, version: str) -> SchemaInfo | None:
+        """A version; None when the topic has no such one. Whoever asks meanwhile shares the answer."""
+        key = (topic, version)
+        info = self._known.get(key)
+        if info is not None:
+            return info
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = self._core.loop.create_task(self._ask(key))
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _ask(self, key: Key) -> SchemaInfo | None:
+        topic, version = key
+        schema = await self._core.schema(topic, version.encode("latin-1"))
+        if schema is None:
+            return None
+        info = from_wire(schema)
+        _keep(self._known, key, info)
+        return info
+
+    async def newest(self, topic: str) -> SchemaInfo | None:
+        """The topic's newest schema; None when it has none, or when there is no such topic yet."""
+        schema = await self._core.schema(topic)
+        return None if schema is None else from_wire(schema)
+
+    async def prepare(self, message: Any) -> None:
+        """Make sure that the version of a message is known, so that decoding it need not wait.
+
+        Does not raise for what the broker answers: decoding will.
+        """
+        version = message.schema_version()
+        if not version:
+            return
+        key = (message.topic_name(), version)
+        if key in self._known:
+            return
+        self._failed.pop(key, None)
+        try:
+            await self.get(*key)
+        except PulsarException as error:
+            logger.warning("asking for a schema version of %s failed: %s", key[0], error)
+            _keep(self._failed, key, error)
+
+    async def for_topic(self, topic: str, schema: Schema) -> Schema:
+        """The schema that a producer on ``topic`` uses for ``schema``."""
+        return schema.for_topic(await self.newest(topic)) if schema.needs_topic else schema
+
+    async def register(self, topic: str, info: SchemaInfo) -> bytes:
+        """The version of a schema on ``topic`` (a partition, or a topic without), registered if it is new.
+
+        Raises `IncompatibleSchema` when the topic refuses it, `TopicNotFound`, and what asking fails with.
+        """
+        name = str(TopicName.parse(topic))
+        schema = to_wire(info)
+        answer = await self._core.request_on_topic(
+            name, lambda request_id: commands.get_or_create_schema(name, request_id, schema)
+        )
+        return bytes(answer.getOrCreateSchemaResponse.schema_version)
+
+
+def _keep(cache: dict[Key, Any], key: Key, value: Any) -> None:
+    cache[key] = value
+    if len(cache) > VERSIONS_KEPT:
+        del cache[next(iter(cache))]

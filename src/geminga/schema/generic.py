@@ -1,0 +1,159 @@
+"""Schemas that are learnt from the topic: reading whatever is there, and publishing ready-made payloads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from geminga.errors import CorruptPayload, IncompatibleSchema
+from geminga.schema import primitives, times
+from geminga.schema.avro import AvroSchema
+from geminga.schema.key_value import KeyValueSchema, encoding_of, parts_of
+from geminga.schema.protobuf import message_class_of
+from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema, is_null
+from geminga.schema.versions import Reader, VersionedSchema
+
+_SIMPLE: dict[int, Callable[[], Schema]] = {
+    SchemaType.STRING: StringSchema,
+    SchemaType.BOOLEAN: primitives.BooleanSchema,
+    SchemaType.INT8: primitives.Int8Schema,
+    SchemaType.INT16: primitives.Int16Schema,
+    SchemaType.INT32: primitives.Int32Schema,
+    SchemaType.INT64: primitives.Int64Schema,
+    SchemaType.FLOAT: primitives.FloatSchema,
+    SchemaType.DOUBLE: primitives.DoubleSchema,
+    SchemaType.DATE: times.DateSchema,
+    SchemaType.TIME: times.TimeSchema,
+    SchemaType.TIMESTAMP: times.TimestampSchema,
+    SchemaType.INSTANT: times.InstantSchema,
+    SchemaType.LOCAL_DATE: times.LocalDateSchema,
+    SchemaType.LOCAL_TIME: times.LocalTimeSchema,
+    SchemaType.LOCAL_DATE_TIME: times.LocalDateTimeSchema,
+    SchemaType.BYTES: BytesSchema,
+    SchemaType.NONE: BytesSchema,
+}
+
+
+class GenericJsonSchema(Schema):
+    """JSON without a record class: values are what `json.loads` makes of a payload."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        super().__init__(
+            object, SchemaType.JSON, None, info.name, schema_data=info.data, properties=info.properties
+        )
+
+    def encode(self, obj: Any) -> bytes:
+        """Raises `TypeError` for what JSON has no form for."""
+        return json.dumps(obj).encode()
+
+    def decode(self, data: bytes) -> Any:
+        """Raises `CorruptPayload`."""
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise CorruptPayload(f"{len(data)} bytes are no JSON: {error}") from error
+
+    def decode_message(self, msg: Any) -> Any:
+        """None for a tombstone."""
+        return None if is_null(msg) else self.decode(msg.data())
+
+
+def schema_of(info: SchemaInfo | None) -> Schema:
+    """A schema for a topic's definition alone: dicts for records, generated classes for Protobuf messages,
+    `KeyValue` for pairs. None is bytes.
+
+    Raises `IncompatibleSchema` for a definition that cannot be used, or of a type that is not known here.
+    """
+    if info is None:
+        return BytesSchema()
+    simple = _SIMPLE.get(info.type)
+    if simple is not None:
+        return simple()
+    try:
+        if info.type == SchemaType.JSON:
+            return GenericJsonSchema(info)
+        if info.type == SchemaType.AVRO:
+            return AvroSchema(None, json.loads(info.data))
+        if info.type == SchemaType.PROTOBUF_NATIVE:
+            from geminga.schema.protobuf import ProtobufNativeSchema
+
+            return ProtobufNativeSchema(message_class_of(info.data))
+    except (ValueError, TypeError, KeyError) as error:
+        raise IncompatibleSchema(f"the topic's schema cannot be used: {error}") from error
+    if info.type == SchemaType.KEY_VALUE:
+        key, value = parts_of(info)
+        return KeyValueSchema(schema_of(key), schema_of(value), encoding_of(info))
+    raise IncompatibleSchema(f"schemas of type {info.type} cannot be read without their classes")
+
+
+class AutoConsumeSchema(VersionedSchema):
+    """Reads every message by the schema that it was written with, whatever that is; see `schema_of`.
+
+    A message without a schema is its bytes. The topic is told nothing.
+    """
+
+    _nulls_are_values: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__(object, SchemaType.AUTO_CONSUME, None, "AUTO_CONSUME")
+
+    def encode(self, obj: Any) -> bytes:
+        """Always raises `TypeError`: this schema only reads."""
+        raise TypeError("AutoConsumeSchema only reads; AutoProduceBytesSchema publishes")
+
+    def decode(self, data: bytes) -> Any:
+        return data
+
+    def _reader(self, writer: SchemaInfo) -> Reader:
+        return schema_of(writer).decode_message
+
+
+class AutoProduceBytesSchema(Schema):
+    """Publishes payloads that are encoded already, on a topic whose schema they follow.
+
+    The producer asks for the topic's newest schema when it is created, and is one of that schema then;
+    each payload is checked to be a value of it. On a topic without a schema anything may be sent.
+    """
+
+    needs_topic: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__(bytes, SchemaType.AUTO_PUBLISH, None, "AUTO_PRODUCE_BYTES")
+
+    def encode(self, obj: Any) -> bytes:
+        self._validate_object_type(obj)
+        payload: bytes = obj
+        return payload
+
+    def decode(self, data: bytes) -> Any:
+        return data
+
+    def for_topic(self, info: SchemaInfo | None) -> Schema:
+        return BytesSchema() if info is None else _EncodedSchema(info)
+
+
+class _EncodedSchema(Schema):
+    """`AutoProduceBytesSchema` on a topic with a schema."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        super().__init__(
+            bytes, SchemaType(info.type), None, info.name, schema_data=info.data, properties=info.properties
+        )
+        self._checking = schema_of(info)
+
+    def encode(self, obj: Any) -> bytes:
+        """Raises `TypeError` for anything but bytes, `CorruptPayload` for bytes that are no such value."""
+        self._validate_object_type(obj)
+        payload: bytes = obj
+        try:
+            self._checking.decode(payload)
+        except UnicodeDecodeError as error:
+            raise CorruptPayload(f"{len(payload)} bytes are no value of {self._checking}: {error}") from error
+        return payload
+
+    def decode(self, data: bytes) -> Any:
+        return data
+
+    def __str__(self) -> str:
+        return f"AutoProduceBytesSchema({self._checking})"

@@ -1,0 +1,182 @@
+"""Dates and times, as the Java client writes them. Additions: ``pulsar-client`` has none of these.
+
+=========================  =============================  ==================================================
+schema                     Python value                   payload (big-endian)
+=========================  =============================  ==================================================
+`DateSchema`               `datetime` with a time zone    8 bytes: milliseconds since 1970
+`TimestampSchema`          `datetime` with a time zone    the same
+`TimeSchema`               `time` without a time zone     8 bytes: milliseconds since midnight
+`InstantSchema`            `datetime` with a time zone    8 bytes: seconds since 1970, 4 bytes: nanoseconds
+`LocalDateSchema`          `date`                         8 bytes: days since 1970
+`LocalTimeSchema`          `time` without a time zone     8 bytes: nanoseconds since midnight
+`LocalDateTimeSchema`      `datetime` without time zone   16 bytes: days, then nanoseconds of the day
+=========================  =============================  ==================================================
+
+Moments come back in UTC. Python counts microseconds: what is finer is cut off in both directions.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from struct import Struct
+from typing import Any
+
+from geminga.errors import CorruptPayload
+from geminga.schema.schema import Schema, SchemaType, is_null
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_MILLISECOND = dt.timedelta(milliseconds=1)
+_SECOND = dt.timedelta(seconds=1)
+_DAY_MS = 86_400_000
+_DAY_NS = 86_400_000_000_000
+
+
+class _Time(Schema):
+    """What the schemas of this module share: a fixed layout and a checked Python type."""
+
+    def __init__(self, kind: SchemaType, layout: str, python_type: Any, name: str) -> None:
+        super().__init__(python_type, kind, None, name, schema_data=b"")
+        self._layout = Struct(layout)
+
+    def encode(self, obj: Any) -> bytes:
+        """Raises `TypeError` for another type, and for a time zone that is missing or too much."""
+        self._validate_object_type(obj)
+        return self._layout.pack(*self._numbers(obj))
+
+    def decode(self, data: bytes) -> Any:
+        """Raises `CorruptPayload` for another length, and for a moment that Python has no value for."""
+        if len(data) != self._layout.size:
+            raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
+        try:
+            return self._value(*self._layout.unpack(data))
+        except (OverflowError, ValueError) as error:
+            raise CorruptPayload(f"{self}: {error}") from error
+
+    def decode_message(self, msg: Any) -> Any:
+        """None for a tombstone."""
+        return None if is_null(msg) else self.decode(msg.data())
+
+    def _numbers(self, value: Any) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _value(self, *numbers: int) -> Any:
+        raise NotImplementedError
+
+    def _validate_object_type(self, obj: Any) -> None:
+        # A datetime is a date to Python, and not to a schema.
+        if type(obj) is not self._record_cls and not (
+            isinstance(obj, self._record_cls)
+            and isinstance(obj, dt.datetime) is (self._record_cls is dt.datetime)
+        ):
+            raise TypeError(f"{self} takes a {self._record_cls.__name__}, not a {type(obj).__name__}")
+
+    def _zoned(self, value: dt.datetime) -> dt.datetime:
+        if value.tzinfo is None:
+            raise TypeError(f"{self} takes a datetime with a time zone: {value!r} may be any moment")
+        return value
+
+    def _local(self, value: Any) -> Any:
+        if value.tzinfo is not None:
+            raise TypeError(f"{self} takes a {self._record_cls.__name__} without a time zone, not {value!r}")
+        return value
+
+
+class DateSchema(_Time):
+    """A moment in milliseconds, Java's ``java.util.Date``."""
+
+    def __init__(self, kind: SchemaType = SchemaType.DATE, name: str = "Date") -> None:
+        super().__init__(kind, ">q", dt.datetime, name)
+
+    def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
+        return ((self._zoned(value) - _EPOCH) // _MILLISECOND,)
+
+    def _value(self, *numbers: int) -> Any:
+        return _EPOCH + dt.timedelta(milliseconds=numbers[0])
+
+
+class TimestampSchema(DateSchema):
+    """A moment in milliseconds, Java's ``java.sql.Timestamp``."""
+
+    def __init__(self) -> None:
+        super().__init__(SchemaType.TIMESTAMP, "Timestamp")
+
+
+class TimeSchema(_Time):
+    """A time of day in milliseconds, Java's ``java.sql.Time`` in UTC."""
+
+    def __init__(self) -> None:
+        super().__init__(SchemaType.TIME, ">q", dt.time, "Time")
+
+    def _numbers(self, value: dt.time) -> tuple[int, ...]:
+        return (_nanoseconds(self._local(value)) // 1_000_000,)
+
+    def _value(self, *numbers: int) -> Any:
+        return _time_of_day(numbers[0] % _DAY_MS * 1_000_000)
+
+
+class InstantSchema(_Time):
+    """A moment, Java's ``java.time.Instant``."""
+
+    def __init__(self) -> None:
+        super().__init__(SchemaType.INSTANT, ">qi", dt.datetime, "Instant")
+
+    def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
+        seconds, rest = divmod(self._zoned(value) - _EPOCH, _SECOND)
+        return seconds, rest.microseconds * 1000
+
+    def _value(self, *numbers: int) -> Any:
+        seconds, nanoseconds = numbers
+        return _EPOCH + dt.timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
+
+
+class LocalDateSchema(_Time):
+    """A day, Java's ``java.time.LocalDate``."""
+
+    def __init__(self) -> None:
+        super().__init__(SchemaType.LOCAL_DATE, ">q", dt.date, "LocalDate")
+
+    def _numbers(self, value: dt.date) -> tuple[int, ...]:
+        return (value.toordinal() - _EPOCH_DAY,)
+
+    def _value(self, *numbers: int) -> Any:
+        return dt.date.fromordinal(numbers[0] + _EPOCH_DAY)
+
+
+class LocalTimeSchema(_Time):
+    """A time of day, Java's ``java.time.LocalTime``."""
+
+    def __init__(self) -> None:
+        super().__init__(SchemaType.LOCAL_TIME, ">q", dt.time, "LocalTime")
+
+    def _numbers(self, value: dt.time) -> tuple[int, ...]:
+        return (_nanoseconds(self._local(value)),)
+
+    def _value(self, *numbers: int) -> Any:
+        return _time_of_day(numbers[0])
+
+
+class LocalDateTimeSchema(_Time):
+    """A day and a time of day, Java's ``java.time.LocalDateTime``."""
+
+    def __init__(self) -> None:
+        super().__init__(SchemaType.LOCAL_DATE_TIME, ">qq", dt.datetime, "LocalDateTime")
+
+    def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
+        return self._local(value).toordinal() - _EPOCH_DAY, _nanoseconds(value.time())
+
+    def _value(self, *numbers: int) -> Any:
+        days, nanoseconds = numbers
+        return dt.datetime.combine(dt.date.fromordinal(days + _EPOCH_DAY), _time_of_day(nanoseconds))
+
+
+def _nanoseconds(value: dt.time) -> int:
+    seconds = (value.hour * 60 + value.minute) * 60 + value.second
+    return (seconds * 1_000_000 + value.microsecond) * 1000
+
+
+def _time_of_day(nanoseconds: int) -> dt.time:
+    if not 0 <= nanoseconds < _DAY_NS:
+        raise ValueError(f"{nanoseconds} nanoseconds are no time of day")
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return dt.time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest // 1000)

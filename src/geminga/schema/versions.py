@@ -1,0 +1,73 @@
+"""Schemas whose values can only be read with the schema that they were written with.
+
+Avro payloads do not describe themselves. A message names the version of the topic's schema that its
+producer used; the client asks the broker for that version once (``schema_of_message`` of what
+`Schema.attach_client` was given), and values are resolved from there to what the consumer expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from geminga.errors import IncompatibleSchema
+from geminga.schema.schema import Schema, SchemaInfo, is_null
+
+VERSIONS_MAX = 1000
+"""Versions that one schema object keeps readers for; beyond that the oldest goes."""
+
+Reader = Callable[[Any], Any]
+"""From a message to its value."""
+
+
+class VersionedSchema(Schema):
+    """Base of schemas that read with the writer's schema; subclasses define `_reader`."""
+
+    reads_versions: ClassVar[bool] = True
+    _nulls_are_values: ClassVar[bool] = False
+    """The reader itself deals with null values."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._readers: dict[tuple[str, str], Reader] = {}
+
+    def _reader(self, writer: SchemaInfo) -> Reader:
+        """How messages are read that were written with ``writer``. Raises `IncompatibleSchema`."""
+        raise NotImplementedError
+
+    def _read_own(self, msg: Any) -> Any:
+        """The value of a message that names no version: it was written with this very schema."""
+        return self.decode(msg.data())
+
+    def attach_client(self, client: Any) -> None:
+        if client is not self._client:
+            self._readers.clear()  # another cluster may count its versions otherwise
+        super().attach_client(client)
+
+    def decode_message(self, msg: Any) -> Any:
+        """The value of a message, read with the schema that it was written with; None for a tombstone.
+
+        May ask the broker, once for each version. Raises `IncompatibleSchema` when that version is
+        unknown or does not resolve to this schema, `CorruptPayload` when the payload does not fit it, and
+        what asking the broker raises. Nothing is ever read with a guess.
+        """
+        if not self._nulls_are_values and is_null(msg):
+            return None
+        version = msg.schema_version()
+        lookup = getattr(self._client, "schema_of_message", None)
+        if not version or lookup is None:
+            return self._read_own(msg)
+        key = (msg.topic_name(), version)
+        reader = self._readers.get(key)
+        if reader is None:
+            writer = lookup(*key)
+            if writer is None:
+                number = int.from_bytes(version.encode("latin-1"), "big")
+                raise IncompatibleSchema(
+                    f"{key[0]} has no schema version {number}, which a message was written with"
+                )
+            reader = self._reader(writer)
+            if len(self._readers) >= VERSIONS_MAX:
+                del self._readers[next(iter(self._readers))]
+            self._readers[key] = reader
+        return reader(msg)

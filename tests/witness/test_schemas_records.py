@@ -1,0 +1,241 @@
+"""The same record classes in pulsar-client and here: definitions, payloads and schema versions agree, both
+ways through our broker."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+from pulsar import schema as theirs
+
+import geminga
+from geminga import schema as ours
+
+pytest.importorskip("fastavro")
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def records(module: Any) -> dict[str, Any]:
+    class Inner(module.Record):
+        x = module.Integer(required=True)
+        y = module.String(default="why")
+
+    class Plain(module.Record):
+        a = module.String()
+        b = module.Integer()
+        c = module.Boolean()
+
+    class Everything(module.Record):
+        _avro_namespace = "org.example"
+        text = module.String(required=True)
+        number = module.Long(default=7, required_default=True)
+        small = module.Integer(default=3)
+        flag = module.Boolean(default=True)
+        ratio = module.Double(required=True)
+        half = module.Float()
+        raw = module.Bytes()
+        nothing = module.Null()
+        color = Color
+        chosen = module.CustomEnum(Color, default=Color.RED, required_default=True)
+        inner = Inner()
+        needed = Inner(required=True)
+        items = module.Array(module.String())
+        inners = module.Array(Inner())
+        table = module.Map(Inner())
+        counts = module.Map(module.Integer(), default={"a": 1})
+        deep = module.Array(module.Array(module.Map(module.Long())))
+
+    class Sorted(module.Record):
+        _sorted_fields = True
+        b = module.Integer()
+        a = module.Integer()
+
+    return {"Inner": Inner, "Plain": Plain, "Everything": Everything, "Sorted": Sorted}
+
+
+OURS, THEIRS = records(ours), records(theirs)
+NAMES = sorted(OURS)
+
+
+def value(module: dict[str, Any], name: str) -> Any:
+    inner = module["Inner"]
+    values: dict[str, Callable[[], dict[str, Any]]] = {
+        "Inner": lambda: {"x": 5},
+        "Plain": lambda: {"a": "grüß", "b": 1, "c": True},
+        "Sorted": lambda: {"a": 1, "b": 2},
+        "Everything": lambda: {
+            "text": "t", "number": 1 << 40, "ratio": 0.25, "half": 1.5, "raw": b"bytes",
+            "color": Color.BLUE, "inner": inner(x=1), "needed": inner(x=2, y="z"), "items": ["a", "b"],
+            "inners": [inner(x=3)], "table": {"k": inner(x=4)}, "counts": {"n": 1}, "deep": [[{"d": 1}]],
+        },
+    }  # fmt: skip
+    return module[name](**values[name]())
+
+
+def plain(record: Any) -> Any:
+    """A record of either library as dicts."""
+    if isinstance(record, (ours.Record, theirs.Record)):
+        return {name: plain(getattr(record, name)) for name in record._fields}
+    if isinstance(record, list):
+        return [plain(item) for item in record]
+    if isinstance(record, dict):
+        return {key: plain(item) for key, item in record.items()}
+    return record
+
+
+@pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
+@pytest.mark.parametrize("name", NAMES)
+def test_definitions_and_payloads_are_the_same(kind: str, name: str) -> None:
+    mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
+    info = mine.schema_info()
+    assert info.data.decode() == other.schema_info().schema()
+    assert info.name == other.schema_info().name()
+    assert info.type == int(other.schema_info().schema_type())
+    payload = other.encode(value(THEIRS, name))
+    assert mine.encode(value(OURS, name)) == payload
+    assert plain(mine.decode(payload)) == plain(value(OURS, name))
+
+
+def test_primitive_and_text_schemas_are_the_same() -> None:
+    for name in ("StringSchema", "BytesSchema"):
+        info, other = getattr(ours, name)().schema_info(), getattr(theirs, name)().schema_info()
+        if info is not None:
+            assert (info.name, info.data.decode()) == (other.name(), other.schema())
+
+
+@pytest.fixture
+def here(broker: Any) -> Iterator[geminga.Client]:
+    with geminga.Client(broker.service_url, operation_timeout_seconds=10) as mine:
+        yield mine
+
+
+@pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
+@pytest.mark.parametrize("name", NAMES)
+def test_records_travel_both_ways(
+    client: Any, here: geminga.Client, admin: Callable[..., Any], topic: str, kind: str, name: str
+) -> None:
+    mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
+    at_theirs = client.subscribe(topic, "theirs", schema=other)
+    at_ours = here.subscribe(topic, "ours", schema=mine)
+    client.create_producer(topic, schema=other).send(value(THEIRS, name))
+    here.create_producer(topic, schema=mine).send(value(OURS, name))
+    for consumer in (at_theirs, at_ours):
+        for _ in range(2):
+            message = consumer.receive(5000)
+            assert plain(message.value()) == plain(value(OURS, name))
+            assert bytes(message.schema_version(), "latin-1") == bytes(8)
+            consumer.acknowledge(message)
+    # One version: both libraries described the very same schema.
+    versions = admin("GET", f"schemas/public/default/{topic.rsplit('/', 1)[1]}/schemas")
+    assert len(versions["getSchemaResponses"]) == 1
+
+
+def evolved(module: Any) -> tuple[Any, Any]:
+    class First(module.Record):
+        x = module.Integer(required=True)
+
+    class Second(module.Record):
+        y = module.String(default="none", required_default=True)
+        x = module.Integer(required=True)
+
+    First.__name__ = Second.__name__ = "Reading"
+    return First, Second
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_both_read_old_and_new_versions(
+    client: Any, here: geminga.Client, topic: str, batching: bool
+) -> None:
+    (our_old, our_new), (their_old, their_new) = evolved(ours), evolved(theirs)
+    at_theirs = client.subscribe(topic, "theirs", schema=theirs.AvroSchema(their_old))
+    here.create_producer(topic, schema=ours.AvroSchema(our_old), batching_enabled=batching).send(our_old(x=1))
+    at_ours = here.subscribe(
+        topic, "ours", schema=ours.AvroSchema(our_new), initial_position=geminga.InitialPosition.Earliest
+    )
+    client.create_producer(topic, schema=theirs.AvroSchema(their_new), batching_enabled=batching).send(
+        their_new(x=2, y="two")
+    )
+    mixed = here.create_producer(topic, schema=ours.AvroSchema(our_new), batching_enabled=batching)
+    older = mixed.with_schema(ours.AvroSchema(our_old))
+    for x in range(3, 9):
+        if x % 2:
+            mixed.send_async(our_new(x=x, y=str(x)), None)
+        else:
+            older.send_async(our_old(x=x), None)
+    mixed.flush()
+    found = [at_ours.receive(5000) for _ in range(8)]
+    expected = ["none", "two", "3", "none", "5", "none", "7", "none"]
+    assert [(m.value().x, m.value().y) for m in found] == list(zip(range(1, 9), expected, strict=True))
+    assert [m.int_schema_version() for m in found] == [0, 1, 1, 0, 1, 0, 1, 0]
+    assert [at_theirs.receive(5000).value().x for _ in range(8)] == list(range(1, 9))
+
+
+def test_asyncio_reads_the_writers_version(here: geminga.Client, broker: Any, topic: str) -> None:
+    old, new = evolved(ours)
+    here.create_producer(topic, schema=ours.AvroSchema(old)).send(old(x=1))
+    here.create_producer(topic, schema=ours.AvroSchema(new)).send(new(x=2, y="two"))
+
+    async def main() -> list[Any]:
+        async with geminga.asyncio.Client(broker.service_url) as client:
+            consumer = await client.subscribe(
+                topic, "s", schema=ours.AvroSchema(new), initial_position=geminga.InitialPosition.Earliest
+            )
+            first, second = await consumer.receive(5000), await consumer.receive(5000)
+            async with await client.create_reader(
+                topic, geminga.MessageId.earliest, schema=ours.AvroSchema(new)
+            ) as reader:
+                third = await reader.read_next(5000)
+            return [(m.value().x, m.value().y) for m in (first, second, third)]
+
+    assert asyncio.run(main()) == [(1, "none"), (2, "two"), (1, "none")]
+
+
+def test_what_does_not_fit_is_refused_by_either(client: Any, here: geminga.Client, topic: str) -> None:
+    (our_old, _), (their_old, _) = evolved(ours), evolved(theirs)
+
+    class Other(ours.Record):
+        z = ours.String(required=True)
+
+    class TheirOther(theirs.Record):
+        z = theirs.String(required=True)
+
+    here.create_producer(topic, schema=ours.AvroSchema(our_old)).close()
+    for library, create, schema in (
+        (pulsar, client.create_producer, theirs.AvroSchema(TheirOther)),
+        (geminga, here.create_producer, ours.AvroSchema(Other)),
+        (geminga, here.create_producer, ours.StringSchema()),
+        (pulsar, client.create_producer, theirs.JsonSchema(their_old)),
+    ):
+        with pytest.raises(library.IncompatibleSchema):
+            create(topic, schema=schema)
+    for library, subscribe, schema in (
+        (pulsar, client.subscribe, theirs.AvroSchema(TheirOther)),
+        (geminga, here.subscribe, ours.AvroSchema(Other)),
+    ):
+        with pytest.raises(library.IncompatibleSchema):
+            subscribe(topic, "s", schema=schema)
+    producer = here.create_producer(topic, schema=ours.AvroSchema(our_old))
+    with pytest.raises(geminga.IncompatibleSchema):
+        producer.with_schema(ours.AvroSchema(Other))
+    producer.send(our_old(x=1))
+
+
+def test_protobuf_messages(client: Any, here: geminga.Client, topic: str) -> None:
+    timestamp_class = importlib.import_module("google.protobuf.timestamp_pb2").Timestamp
+    mine, other = ours.ProtobufNativeSchema(timestamp_class), theirs.ProtobufNativeSchema(timestamp_class)
+    at_theirs = client.subscribe(topic, "theirs", schema=other)
+    at_ours = here.subscribe(topic, "ours", schema=mine)
+    unknown = here.subscribe(topic, "auto", schema=ours.AutoConsumeSchema())
+    client.create_producer(topic, schema=other).send(timestamp_class(seconds=1))
+    here.create_producer(topic, schema=mine).send(timestamp_class(seconds=2))
+    for consumer in (at_theirs, at_ours, unknown):
+        assert [consumer.receive(5000).value().seconds for _ in range(2)] == [1, 2]
