@@ -155,6 +155,39 @@ def test_one_stuck_partition_does_not_hold_up_the_others(topic, connect):
     assert min(others) > 400
 
 
+@pytest.mark.parametrize(
+    ("fields", "joins"),
+    [
+        ({"partition_key": "k"}, True),
+        ({"partition_key": "k", "properties": (("a", "b"),), "event_time": 5, "ordering_key": b"o"}, True),
+        ({"partition_key": "k", "sequence_id": 5}, False),
+        ({"partition_key": "k", "deliver_at_time": 5}, False),
+        ({"partition_key": "k", "schema_version": b"1"}, False),
+        ({"partition_key": "k", "transaction": (1, 2)}, False),
+    ],
+)
+def test_which_messages_join_an_open_batch_at_once(topic, connect, fields, joins):
+    producer = topic(3, batching_max_messages=4)
+    for partition in producer.partitions:
+        connect(partition)
+    message = OutgoingMessage(b"x", **fields)
+    assert not producer.join(b"x", 1, message)  # no batch is open
+    producer.add(b"x", 0, OutgoingMessage(b"x", partition_key="k"), 0.0)
+    home = producer.choose(message, 0.0)
+    assert producer.join(b"x", 1, message) is joins
+    assert len(home.batch) == 1 + joins
+    if joins:
+        assert producer.join(b"x", 2, message)
+        assert not producer.join(b"x", 3, message)  # it would fill the batch
+
+
+def test_a_batch_of_explicit_ids_is_not_joined(topic, connect):
+    producer = topic(0)
+    connect(producer.partitions[0])
+    producer.add(b"x", 0, OutgoingMessage(b"x", sequence_id=9), 0.0)
+    assert not producer.join(b"x", 1, OutgoingMessage(b"x", properties=(("a", "b"),)))
+
+
 # --- permits never leak -----------------------------------------------------------------------------
 
 
@@ -228,6 +261,9 @@ class Permits(RuleBasedStateMachine):
 
     def send(self, payload, message, urgent=False):
         before = self.used()
+        if message is not None and not urgent and self.producer.join(payload, payload, message):
+            self.handed_over += 1
+            return
         try:
             self.producer.add(payload, payload, message, self.now, urgent=urgent)
             self.handed_over += 1

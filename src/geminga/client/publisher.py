@@ -110,12 +110,19 @@ class Publisher:
             partition = state.partitions[index]
         claimed, refusal = None, None
         with self.lock:
+            if (
+                message is not None
+                and partition is None
+                and not urgent
+                and state.join(payload, token, message)
+            ):
+                return
             now = time.monotonic()
             if partition is None:
                 partition = state.choose(message, now)
             try:
                 state.add(payload, token, message, now, partition=partition, urgent=urgent)
-                if self.threaded:
+                if self.threaded and state.agenda.attention:
                     claimed = self._claim(partition)
             except PulsarException as error:
                 refusal = error
@@ -162,11 +169,11 @@ class Publisher:
         """`publish`, waiting for permits or bytes. Not on the loop's thread."""
         listening = False
         while True:
-            waiter = Waiter()
             try:
                 self.publish(payload, token, message, urgent=urgent)
                 break
             except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
+                waiter = Waiter()
                 listening = self._listen(error, listening)
                 if self._queue_waiter(waiter, payload, message):
                     try:

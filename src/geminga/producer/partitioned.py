@@ -158,6 +158,30 @@ class PartitionedProducer:
         ):
             self.hot = batch
 
+    def join(self, payload: bytes, token: Any, message: OutgoingMessage) -> bool:
+        """Let a message with a key or properties join an open batch, where that is all there is to do.
+
+        The second fastest way in. False: `add` has to look. Not for a custom router, nor for a sender
+        that waits.
+        """
+        batch: object = self.hot
+        if message.partition_key is not None:
+            partitions = self.partitions
+            index = 0 if len(partitions) == 1 else self.router.of_key(message.partition_key, len(partitions))
+            batch = partitions[index].batch
+        if (
+            type(batch) is not Batch
+            or batch.explicit
+            or len(batch.payloads) >= batch.last
+            or batch.size + len(payload) >= batch.size_limit
+            or message.sequence_id >= 0
+            or message.deliver_at_time
+            or not message.shares_metadata_with(batch.first)
+        ):
+            return False
+        batch.append(payload, token, message)
+        return True
+
     def reclaim(self) -> bool:
         """Take unused leases back from all open batches; whether there were any."""
         self.hot = CLOSED
