@@ -70,6 +70,7 @@ class Consumer:
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
         self._drain_posted = False
+        self._notify_scheduled = False
         self._condition = threading.Condition()
         self._listener: ListenerRunner | None = None
         _live.add(self)
@@ -164,10 +165,17 @@ class Consumer:
                 queue.waiting -= 1
 
     def _wake(self, count: int) -> None:
-        """On the loop's thread. Who waits there (`receive_table`) is woken as well as who waits here."""
+        """On the loop's thread. Who waits there (`receive_table`) is woken as well as who waits here, once
+        for all entries that arrive together: the thread could not run before anyway."""
         self._consumer.wake_receivers(count)
+        if not self._notify_scheduled:
+            self._notify_scheduled = True
+            self._runtime.loop.call_soon(self._notify)
+
+    def _notify(self) -> None:
+        self._notify_scheduled = False
         with self._condition:
-            self._condition.notify(count)
+            self._condition.notify(len(self._queue))
 
     def _wake_all(self) -> None:
         with self._condition:

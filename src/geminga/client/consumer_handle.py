@@ -80,6 +80,8 @@ class ConsumerHandle:
         self._before_messages = before_messages
         self._connection: BrokerConnection | None = None
         self._flush_scheduled = False
+        self._turn_now = 0.0
+        self._turn_now_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
@@ -114,13 +116,11 @@ class ConsumerHandle:
             self._attached.set_result(None)
 
     def on_frame(self, frame: Frame) -> None:
+        self.flush_soon()
         if frame.type == MESSAGE:
-            self.consumer.receive(frame, self._core.now(), self._core.now_ms())  # type: ignore[arg-type]
+            self.consumer.receive(frame, self._turn_now, self._turn_now_ms)  # type: ignore[arg-type]
         else:
             self.consumer.command(frame.command)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._core.loop.call_soon(self.flush)
 
     def on_detached(self, error: Exception | None) -> None:
         self._connection = None
@@ -150,9 +150,10 @@ class ConsumerHandle:
     # --- output ----------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """`flush` at the end of this loop turn, once."""
+        """`flush` at the end of this loop turn, once. The clocks too are read once a turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
+            self._turn_now, self._turn_now_ms = self._core.now(), self._core.now_ms()
             self._core.loop.call_soon(self.flush)
 
     def flush(self) -> None:

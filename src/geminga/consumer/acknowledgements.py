@@ -124,6 +124,8 @@ class AckTracker:
         ):
             self._cumulative_pending = True
             return True
+        if not self._requests:
+            return False
         return any(request.individual.get(key, self) is None for request in self._requests.values())
 
     # --- what the application says ---------------------------------------------------------------

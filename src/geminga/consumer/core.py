@@ -273,7 +273,7 @@ class ConsumerCore:
         self.flow.dropped(permits)
         self._grant()
 
-    def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: list[int]) -> list[int] | None:
+    def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: Sequence[int]) -> list[int] | None:
         """The indexes to deliver, None for all: not acknowledged, not compacted out, not before the start."""
         first = 0
         if self._filter is not NO_FILTER:

@@ -7,7 +7,7 @@ cannot be read. What is to be acknowledged or reported stands in the `Opened` re
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from geminga.consumer.chunks import ChunkAssembler
 from geminga.consumer.message import Origin, ReceivedEntry
@@ -32,21 +32,24 @@ BATCH_COUNT_MAX = 1 << 24
 """Messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
 
 
-@dataclass(slots=True)
 class Opened:
-    """What became of a frame.
+    """What became of a frame. One is made a frame, so it is plain slots without containers of its own.
 
     ``entry``: the entry to deliver, None for none. ``permits``: what the broker charged for it.
     ``acknowledge``: entries to acknowledge unseen. ``invalid``: why the entry is acknowledged with a
     validation error. ``undecryptable``: it stays unacknowledged (``ConsumerCryptoFailureAction.FAIL``).
+    ``compacted_out``: indexes of its batch that compaction removed.
     """
 
-    permits: int = 1
-    entry: ReceivedEntry | None = None
-    compacted_out: list[int] = field(default_factory=list)
-    acknowledge: list[EntryKey] = field(default_factory=list)
-    invalid: InvalidEntry | None = None
-    undecryptable: CryptoError | None = None
+    __slots__ = ("acknowledge", "compacted_out", "entry", "invalid", "permits", "undecryptable")
+
+    def __init__(self) -> None:
+        self.permits = 1
+        self.entry: ReceivedEntry | None = None
+        self.compacted_out: Sequence[int] = ()
+        self.acknowledge: Sequence[EntryKey] = ()
+        self.invalid: InvalidEntry | None = None
+        self.undecryptable: CryptoError | None = None
 
 
 class EntryOpener:
@@ -133,7 +136,7 @@ class EntryOpener:
         opened.permits = _charged(frame, count)
         key = (frame.ledger_id, frame.entry_id)
         if metadata.HasField("marker_type"):
-            opened.acknowledge.append(key)
+            opened.acknowledge = (key,)
             return
         entry = ReceivedEntry(
             self._origin, frame.ledger_id, frame.entry_id, metadata, batched=batched,
@@ -155,7 +158,7 @@ class EntryOpener:
             entry.raw = None
         if metadata.num_chunks_from_msg > 1:
             verdict = self.chunks.add(metadata, payload, key, now, now_ms)
-            opened.acknowledge += verdict.acknowledge
+            opened.acknowledge = verdict.acknowledge
             if verdict.payload is None:
                 return
             payload = verdict.payload
@@ -165,7 +168,7 @@ class EntryOpener:
             if entry.raw is None:
                 entry.raw = build_entry(plain_metadata(metadata).SerializeToString(), payload)
         else:
-            open_entry(entry, payload, self._bytes_max, opened.compacted_out)
+            opened.compacted_out = open_entry(entry, payload, self._bytes_max)
         opened.entry = entry
 
     def _decrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | None:
@@ -182,36 +185,34 @@ class EntryOpener:
             raise
 
 
-def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int, compacted_out: list[int]) -> None:
-    """Decompress and split; the indexes of messages removed by compaction are added to ``compacted_out``.
+def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int) -> Sequence[int]:
+    """Decompress and split; returns the indexes of messages that compaction removed.
 
     Raises `InvalidEntry`.
     """
-    body = open_payload(entry.metadata, payload, bytes_max)
-    if entry.batched:
-        entry.starts, removed = split_batch(body, entry.count)
-        compacted_out += removed
-    entry.body = body
+    entry.body = body = open_payload(entry.metadata, payload, bytes_max)
+    if not entry.batched:
+        return ()
+    entry.starts, removed = split_batch(body, entry.count)
+    return removed
 
 
 _U64 = (1 << 64) - 1
 
 
-def open_whole(entry: ReceivedEntry, bytes_max: int) -> list[int]:
+def open_whole(entry: ReceivedEntry, bytes_max: int) -> Sequence[int]:
     """Open an entry that was passed on whole; returns the indexes removed by compaction.
 
     Raises `InvalidEntry`.
     """
     assert entry.raw is not None
-    compacted_out: list[int] = []
     try:
         parsed = parse_entry(entry.raw, verify=True)
     except CorruptPayload as error:
         kind = CHECKSUM_MISMATCH if _checksum_wrong(entry.raw) else BATCH_DESERIALIZE_ERROR
         raise InvalidEntry(kind, str(error)) from error
     entry.metadata = parsed.metadata
-    open_entry(entry, parsed.payload, bytes_max, compacted_out)
-    return compacted_out
+    return open_entry(entry, parsed.payload, bytes_max)
 
 
 def _charged(frame: MessageFrame, count: int) -> int:
