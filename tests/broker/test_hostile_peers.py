@@ -149,7 +149,7 @@ class Hostile:
         return data
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_nothing_a_peer_sends_breaks_the_broker(seed: int) -> None:
     chance = random.Random(seed)
     hostile = Hostile(chance)
@@ -157,7 +157,7 @@ def test_nothing_a_peer_sends_breaks_the_broker(seed: int) -> None:
     settings = BrokerSettings(memory=True, partitions_max=50)
     broker = Broker(store, settings, random=chance, now=0.0, now_ms=START_MS)
     now = 0.0
-    for _ in range(600):
+    for _ in range(300):
         output = Quiet()
         session = broker.open_session(output, "/hostile:1", now)
         data = hostile.session()
