@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from geminga.consumer.queue import ReceiveQueue
 
 
@@ -13,13 +15,14 @@ def test_items_leave_in_order() -> None:
     assert len(queue) == 0
 
 
-def test_wake_is_called_only_when_somebody_waits() -> None:
+@pytest.mark.parametrize("kind", ["waiting_tasks", "waiting_threads"])
+def test_wake_is_called_only_when_somebody_waits(kind: str) -> None:
     queue = ReceiveQueue()
     woken: list[int] = []
     queue.wake = woken.append
     queue.add([1], 1)
     assert woken == []
-    queue.waiting += 1
+    setattr(queue, kind, 1)
     queue.add([2, 3], 2)
     assert woken == [2]
 

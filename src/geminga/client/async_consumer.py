@@ -153,7 +153,7 @@ class AsyncConsumer:
         self.check_receiving()
         waiter = self.core.loop.create_future()
         self._waiters.append(waiter)
-        self.queue.waiting += 1
+        self.queue.waiting_tasks += 1
         if self.settings.receiver_queue_size == 0:
             self.group.want_one()
         try:
@@ -167,7 +167,7 @@ class AsyncConsumer:
                 raise
             raise Timeout(f"no message within {timeout_millis} ms") from None
         finally:
-            self.queue.waiting -= 1
+            self.queue.waiting_tasks -= 1
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.cancelled() and self.queue.items:

@@ -149,9 +149,9 @@ class Consumer:
         deadline = None if timeout is None else time.monotonic() + timeout
         queue, condition = self._queue, self._condition
         with condition:
-            queue.waiting += 1
+            queue.waiting_threads += 1
             try:
-                # Registered in `waiting` first: whoever adds from now on wakes this thread.
+                # Registered first: whoever adds from now on wakes this thread.
                 while not queue.items:
                     self._consumer.check_receiving()
                     if self._consumer.settings.receiver_queue_size == 0:
@@ -162,7 +162,7 @@ class Consumer:
                     condition.wait(left)
                 return True
             finally:
-                queue.waiting -= 1
+                queue.waiting_threads -= 1
 
     def _wake(self, count: int) -> None:
         """On the loop's thread. Who waits there (`receive_table`) is woken as well as who waits here, once

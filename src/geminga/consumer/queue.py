@@ -2,8 +2,8 @@
 
 One thread, the loop's, adds and takes back; any thread takes from the left. The queue is a
 ``collections.deque``, whose single operations are atomic, so that taking a message needs no lock. A
-receiver that finds it empty registers in ``waiting``, looks once more, and then sleeps; the adder looks
-at ``waiting`` after it added and calls ``wake``. How a receiver sleeps is the shell's business.
+receiver that finds it empty registers as waiting, looks once more, and then sleeps; the adder looks for
+waiting ones after it added and calls ``wake``. How a receiver sleeps is the shell's business.
 
 An item is a `Message` or, for consumers that read whole entries, a `ReceivedEntry`.
 """
@@ -22,12 +22,14 @@ def _nobody(_added: int) -> None:
 class ReceiveQueue:
     """Shared by all consumers of a multi-topic consumer; bounded by the permits that they granted."""
 
-    __slots__ = ("items", "waiting", "wake")
+    __slots__ = ("items", "waiting_tasks", "waiting_threads", "wake")
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
-        self.waiting = 0
-        """How many receivers sleep; changed by the shell under its own lock."""
+        self.waiting_tasks = 0
+        """Receivers that sleep on the loop; changed on its thread only."""
+        self.waiting_threads = 0
+        """Receivers that sleep on other threads; changed under the sync shell's lock only."""
         self.wake: Callable[[int], None] = _nobody
         """Called by the adder with the number of new items when somebody waits."""
 
@@ -37,7 +39,7 @@ class ReceiveQueue:
     def add(self, items: Iterable[Any], count: int) -> None:
         """Append ``count`` items in order."""
         self.items.extend(items)
-        if self.waiting:
+        if self.waiting_tasks or self.waiting_threads:
             self.wake(count)
 
     def take_back(self, belongs: Callable[[Any], bool]) -> list[Any]:
