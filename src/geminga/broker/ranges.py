@@ -219,19 +219,19 @@ def _bit_ranges(bits: int) -> Iterator[tuple[int, int]]:
 
 
 def _encode_chunk(out: bytearray, bits: int) -> None:
-    short = bytearray()
-    count, end = 0, 0
-    for start, stop in _bit_ranges(bits):
-        put_varint(short, start - end)
-        put_varint(short, stop - start)
-        count, end = count + 1, stop
-        if len(short) >= _BITMAP_BYTES:
-            out.append(_BITMAP)
-            out += bits.to_bytes(_BITMAP_BYTES, "little")
-            return
+    count = (bits & ~(bits << 1)).bit_count()
+    if count * 2 >= _BITMAP_BYTES:
+        # Two numbers a range, a byte or two each: the bitmap is no longer, and much faster.
+        out.append(_BITMAP)
+        out += bits.to_bytes(_BITMAP_BYTES, "little")
+        return
     out.append(_RANGES)
     put_varint(out, count)
-    out += short
+    end = 0
+    for start, stop in _bit_ranges(bits):
+        put_varint(out, start - end)
+        put_varint(out, stop - start)
+        end = stop
 
 
 def _decode_chunk(reader: RecordReader, kind: int) -> int:
