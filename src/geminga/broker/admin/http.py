@@ -148,15 +148,11 @@ def message_id_of(document: Any) -> MessageId:
     """A message id in the admin API's JSON form."""
     if not isinstance(document, dict):
         raise AdminError(400, "a message id is a JSON object with ledgerId and entryId")
-    try:
-        return MessageId(
-            int(document.get("partitionIndex", -1)),
-            int(document["ledgerId"]),
-            int(document["entryId"]),
-            int(document.get("batchIndex", -1)),
-        )
-    except (KeyError, TypeError, ValueError):
-        raise AdminError(400, f"a message id needs whole numbers ledgerId and entryId: {document}") from None
+    fields = {"partitionIndex": -1, "ledgerId": None, "entryId": None, "batchIndex": -1}
+    values = [document.get(name, default) for name, default in fields.items()]
+    if not all(isinstance(value, int) and -1 <= value < 1 << 63 for value in values):
+        raise AdminError(400, f"a message id needs whole numbers ledgerId and entryId from -1 on: {document}")
+    return MessageId(*values)
 
 
 def message_id_json(position: MessageId) -> dict[str, int]:
