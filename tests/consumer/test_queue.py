@@ -27,6 +27,18 @@ def test_wake_is_called_only_when_somebody_waits(kind: str) -> None:
     assert woken == [2]
 
 
+def test_put_back_is_in_front_and_wakes() -> None:
+    queue = ReceiveQueue()
+    woken: list[int] = []
+    queue.wake = woken.append
+    queue.add([3], 1)
+    queue.waiting_threads = 1
+    queue.put_back([1, 2])
+    queue.put_back([])
+    assert list(queue.items) == [1, 2, 3]
+    assert woken == [2]
+
+
 def test_take_back_keeps_the_others_in_order() -> None:
     queue = ReceiveQueue()
     queue.add(range(10), 10)

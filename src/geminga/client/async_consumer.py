@@ -200,7 +200,7 @@ class AsyncConsumer:
             return True
         consumer = item.origin.consumer
         messages = consumer.explode(item)
-        self.queue.items.extendleft(reversed(messages))
+        self.queue.put_back(messages)
         consumer.shell.flush_soon()
         return False
 

@@ -6,7 +6,6 @@ acknowledgements in the inbox that the I/O thread empties; see `geminga.client.a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -97,31 +96,23 @@ class Consumer:
             message: Message = self._pop()
         except IndexError:
             message = self._wait(timeout_millis)
-        if message._release is not None:
-            message = self._took(message)
+        if message._release is not None and not self._took(message):
+            return self._receive(timeout_millis)
         if self._tracks_taken:
             self._consumer.taken.append(message)
             self._arm()
         return message
 
-    def _took(self, item: Any) -> Message:
-        """A message that carries permits, or a whole entry that has to be opened on the loop."""
+    def _took(self, item: Any) -> bool:
+        """A message that carries permits; or a whole entry (false), whose messages take its place."""
         if item.__class__ is Message:
             self._runtime.post(self._consumer.took, item)
-            return item
-        return self._runtime.call(self._open_and_receive(item))
+            return True
+        self._runtime.call(self._open_entry(item))
+        return False
 
-    async def _open_and_receive(self, entry: ReceivedEntry) -> Message:
+    async def _open_entry(self, entry: ReceivedEntry) -> None:
         self._consumer.took(entry)
-        while True:
-            try:
-                item = self._pop()
-            except IndexError:
-                await asyncio.sleep(0.001)
-                self._consumer.check_receiving()
-                continue
-            if self._consumer.took(item):
-                return item  # type: ignore[no-any-return]
 
     def _wait(self, timeout_millis: int | None) -> Any:
         """The next item, when the queue was found empty."""

@@ -42,6 +42,12 @@ class ReceiveQueue:
         if self.waiting_tasks or self.waiting_threads:
             self.wake(count)
 
+    def put_back(self, items: list[Any]) -> None:
+        """Put items in front of all others, in order."""
+        self.items.extendleft(reversed(items))
+        if items and (self.waiting_tasks or self.waiting_threads):
+            self.wake(len(items))
+
     def take_back(self, belongs: Callable[[Any], bool]) -> list[Any]:
         """Remove the waiting items for which ``belongs`` is true; returns them in order.
 
