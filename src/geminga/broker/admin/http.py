@@ -148,11 +148,13 @@ def message_id_of(document: Any) -> MessageId:
     """A message id in the admin API's JSON form."""
     if not isinstance(document, dict):
         raise AdminError(400, "a message id is a JSON object with ledgerId and entryId")
-    fields = {"partitionIndex": -1, "ledgerId": None, "entryId": None, "batchIndex": -1}
-    values = [document.get(name, default) for name, default in fields.items()]
-    if not all(isinstance(value, int) and -1 <= value < 1 << 63 for value in values):
-        raise AdminError(400, f"a message id needs whole numbers ledgerId and entryId from -1 on: {document}")
-    return MessageId(*values)
+    found: list[int] = []
+    for name, default in (("partitionIndex", -1), ("ledgerId", None), ("entryId", None), ("batchIndex", -1)):
+        value = document.get(name, default)
+        if not isinstance(value, int) or not -1 <= value < 1 << 63:
+            raise AdminError(400, f"a message id needs a whole number from -1 on as {name}: {document}")
+        found.append(value)
+    return MessageId(*found)
 
 
 def message_id_json(position: MessageId) -> dict[str, int]:
