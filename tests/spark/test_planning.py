@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_cluster import TOPIC, ScriptedCluster
+from scripted_cluster import TOPIC, ScriptedCluster, ScriptedSource
 
-from geminga.errors import InvalidConfiguration, TopicNotFound
+from geminga.errors import AlreadyClosed, InvalidConfiguration, TopicNotFound
+from geminga.ids import MessageId
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Limits, Planner, Range
@@ -78,6 +79,24 @@ def test_a_watcher_is_kept_a_partition_and_asks_for_little() -> None:
     assert (cluster.opened, cluster.queue_sizes) == (1, [1])
     found.close()
     assert cluster.closed == 1
+
+
+def test_a_watcher_that_ended_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = one_ledger(4)
+    found = planner(cluster)
+    found.latest([ONE])
+    real = ScriptedSource.last_message_id
+    calls = iter([AlreadyClosed("the topic was deleted"), None])
+
+    def ended(self: ScriptedSource) -> MessageId:
+        error = next(calls, None)
+        if error is not None:
+            raise error
+        return real(self)
+
+    monkeypatch.setattr(ScriptedSource, "last_message_id", ended)
+    assert found.latest([ONE]) == {ONE: Offset(5, 3)}
+    assert (cluster.opened, cluster.closed) == (2, 1)
 
 
 @pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])

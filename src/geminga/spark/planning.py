@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from geminga.errors import InvalidConfiguration
+from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource, closed_quietly, discover
 from geminga.spark.offsets import EARLIEST, LATEST, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
@@ -173,13 +173,22 @@ class Planner:
 
     def newest(self, partition: Partition) -> Offset:
         """The offset behind the newest message, `EARLIEST` for an empty topic."""
-        watcher = self._watchers.get(partition)
-        if watcher is None:
-            watcher = self._watchers[partition] = self._open(partition, MessageId.latest, 1)
-        message_id = watcher.last_message_id()
+        message_id = self._last_message_id(partition)
         if message_id.entry_id < 0:
             return EARLIEST
         return Offset.after_entry(message_id.ledger_id, message_id.entry_id)
+
+    def _last_message_id(self, partition: Partition) -> MessageId:
+        watcher = self._watchers.get(partition)
+        if watcher is not None:
+            try:
+                return watcher.last_message_id()
+            except PulsarException as error:
+                # The reader ended, for example because the topic was deleted and made again.
+                logger.info("asking %s anew: %s", partition_topic(partition), error)
+                closed_quietly(self._watchers.pop(partition))
+        watcher = self._watchers[partition] = self._open(partition, MessageId.latest, 1)
+        return watcher.last_message_id()
 
     def latest(self, partitions: Iterable[Partition]) -> Offsets:
         return {partition: self.newest(partition) for partition in partitions}
