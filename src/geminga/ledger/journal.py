@@ -119,7 +119,16 @@ class Journal:
         else:
             self.completed.append(group)
         self._signal()
+        if not self.pending and self._error is None:
+            self._note_mark()
         return True
+
+    def _note_mark(self) -> None:
+        try:
+            self.writer.note_mark()
+        except Exception as error:
+            self._fail(error, [])
+            self._signal()
 
     def _sync_is_due(self) -> bool:
         if self._sync == "interval":
@@ -199,6 +208,7 @@ class Journal:
         except Empty:
             try:
                 self._sync_now()
+                self.writer.note_mark()
             except Exception as error:
                 self._fail(error, [])
                 self._signal()
