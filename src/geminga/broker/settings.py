@@ -45,9 +45,11 @@ class BrokerSettings:
     advertised_address: str | None = None
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
     cluster: str = "standalone"
+    """Name of the cluster that this broker is all of."""
 
     # --- what is kept ---
     data_dir: Path | str | None = None
+    """Folder of the store, made if absent. Exactly one of it and ``memory`` is given."""
     memory: bool = False
     """True keeps everything in memory; nothing survives the process."""
     sync: SyncMode = "always"
@@ -55,11 +57,13 @@ class BrokerSettings:
 
     # --- connections ---
     max_message_size: int = 5 * 1024 * 1024
+    """Bytes of an entry (a message or a batch); clients are told, and larger frames close their connection."""
     keepalive_seconds: float = 30.0
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
     handshake_seconds: float = 10.0
     """A connection that has not sent CONNECT by then is closed."""
     connections_max: int = 10_000
+    """At once; fewer where the process may not open as many files. Further ones are hung up on."""
     write_buffer_high_bytes: int = 4 * 1024 * 1024
     """A connection with more unsent bytes is not `writable`: dispatch to it stops."""
     write_buffer_low_bytes: int = 1 * 1024 * 1024
@@ -73,29 +77,43 @@ class BrokerSettings:
 
     # --- topics ---
     auto_create_topics: bool = True
+    """Whether the first producer or consumer makes an unknown topic. Namespace policies override it."""
     auto_create_topic_kind: TopicKind = "non-partitioned"
+    """What is made automatically: ``non-partitioned`` or ``partitioned``."""
     auto_create_partitions: int = 1
+    """Partitions of an automatically made partitioned topic."""
     auto_create_subscriptions: bool = True
+    """Whether the first consumer makes an unknown subscription."""
     partitions_max: int = 10_000
+    """Partitions of one topic."""
     namespace_bundles: int = 4
+    """Hash ranges that a new namespace shows; one broker serves them all."""
     delete_inactive_topics: bool = False
+    """Delete topics that nobody uses and no subscription waits for."""
     inactive_topic_seconds: int = 60
+    """How long a topic must be unused to be deleted."""
 
     # --- subscriptions ---
     batch_index_ack: bool = True
     """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
     unacked_messages_per_consumer_max: int = 50_000
+    """A Shared or Key_Shared consumer that holds more gets nothing until half are acknowledged; 0: no limit."""
     unacked_messages_per_subscription_max: int = 200_000
+    """The same for all consumers of a subscription together."""
     key_shared_consistent_hashing: bool = True
     """Key_Shared consumers own points of a hash ring; False: each newcomer halves the largest range."""
     failover_delay_seconds: float = 1.0
     """How long after a change the next failover consumer takes over."""
     delayed_delivery: bool = True
+    """Hold back messages that say when they are to be delivered (Shared and Key_Shared)."""
     delayed_delivery_tick_seconds: float = 1.0
+    """How much later than its time a delayed message may come."""
     subscription_expiration_minutes: int = 0
+    """Delete subscriptions without consumers after this; 0 never."""
 
     # --- policies where a namespace sets none ---
     deduplication: bool = False
+    """Drop what a producer name has published before with the same or a higher sequence id."""
     deduplication_producers_max: int = 10_000
     """Producer names a topic remembers; the ones unused longest are forgotten first."""
     retention_minutes: int = 7 * 24 * 60
@@ -103,15 +121,21 @@ class BrokerSettings:
     retention_megabytes: int | None = None
     """At most this much a topic; -1 no limit. None: no limit on disk, 256 in memory."""
     message_ttl_seconds: int = 0
+    """Unacknowledged messages are given up after this; 0 never."""
     backlog_quota_bytes: int = -1
+    """Size of the backlog at which ``backlog_quota_action`` begins."""
     backlog_quota_seconds: int = -1
+    """Age of the oldest unacknowledged message at which it begins."""
     backlog_quota_action: str = "producer_request_hold"
+    """``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``."""
 
     # --- ledgers ---
     ledger_entries_max: int = 50_000
+    """A topic starts a new ledger at the first of these three limits; a ledger is what trimming deletes."""
     ledger_bytes_max: int = 256 * 1024 * 1024
+    """See ``ledger_entries_max``."""
     ledger_seconds_max: float = 4 * 3600.0
-    """A topic starts a new ledger at the first of these limits; a ledger is what trimming deletes."""
+    """See ``ledger_entries_max``."""
 
     def __post_init__(self) -> None:
         self._check_where()
