@@ -57,7 +57,7 @@ class BrokerSettings:
 
     # --- connections ---
     max_message_size: int = 5 * 1024 * 1024
-    """Bytes of an entry (a message or a batch); clients are told, and larger frames close their connection."""
+    """Bytes of an entry (a message or a batch). Clients are told; a larger frame closes its connection."""
     keepalive_seconds: float = 30.0
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
     handshake_seconds: float = 10.0
@@ -97,7 +97,7 @@ class BrokerSettings:
     batch_index_ack: bool = True
     """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
     unacked_messages_per_consumer_max: int = 50_000
-    """A Shared or Key_Shared consumer that holds more gets nothing until half are acknowledged; 0: no limit."""
+    """A Shared or Key_Shared consumer that holds more waits until half are acknowledged; 0: no limit."""
     unacked_messages_per_subscription_max: int = 200_000
     """The same for all consumers of a subscription together."""
     key_shared_consistent_hashing: bool = True
