@@ -152,6 +152,19 @@ def test_chunks(client, topic):
     assert message.data() == payload
 
 
+def test_chunking_alone_switches_batching_off(client, topic):
+    producer = client.create_producer(topic, chunking_enabled=True, chunk_max_message_size=10_000)
+    first, second = [], []
+    producer.send_async(b"small", lambda r, m: first.append(m))
+    producer.send_async(bytes(25_000), lambda r, m: second.append(m))
+    producer.flush()
+    assert first[0].batch_index == -1
+    assert second[0].first_chunk < second[0]
+    assert [message.data() for message in read(client, topic, 2)] == [b"small", bytes(25_000)]
+    with pytest.raises(geminga.InvalidConfiguration, match="chunking_enabled"):
+        client.create_producer(topic, chunking_enabled=True, batching_enabled=True)
+
+
 def test_key_based_batches(client, topic):
     producer = client.create_producer(topic, batching_type=geminga.BatchingType.KeyBased)
     for number in range(60):

@@ -25,7 +25,8 @@ NOT_OURS = {
 }  # fmt: skip
 
 OTHER_DEFAULTS = {
-    "batching_enabled": True,  # a waiting sender closes its batch at once: batching costs it nothing
+    # On, unless chunking is: a waiting sender closes its batch at once, so batching costs it nothing.
+    "batching_enabled": None,
     "tls_validate_hostname": True,  # a certificate for another host proves nothing
     "disable_replication": False,  # pulsar.asyncio has None, which means the same
 }

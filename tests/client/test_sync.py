@@ -169,7 +169,8 @@ def test_wrong_client_arguments(arguments):
         {"message_routing_mode": "RoundRobin"},
         {"properties": ["a"]},
         {"access_mode": 9.5},
-        {"chunking_enabled": True},
+        {"chunking_enabled": True, "batching_enabled": True},
+        {"chunking_enabled": "yes"},
     ],
 )
 def test_wrong_producer_arguments(client, broker, arguments):

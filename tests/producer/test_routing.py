@@ -103,6 +103,13 @@ def test_a_single_partition_is_kept_even_when_it_is_blocked():
     assert {route.of_unkeyed(partitions, now) for now in (0.0, 1.0, 2.0)} == {2}
 
 
+def test_stepping_over_can_be_switched_off():
+    route = router(step_over_blocked_partitions=False)
+    partitions = [Partition(Blocked.PERMITS), Partition()]
+    assert route.of_unkeyed(partitions, 0.0) == 0
+    assert partitions[0].steps == []
+
+
 def test_one_partition_needs_no_choice():
     assert router(start=0.99).of_unkeyed([Partition(Blocked.AGE)], 5.0) == 0
 

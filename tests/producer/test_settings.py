@@ -62,6 +62,7 @@ def test_defaults_are_those_of_pulsar_client_but_for_batching():
         ("lazy_start_partitioned_producers", None),
         ("partitions_refresh_seconds", -1),
         ("blocked_after_seconds", float("inf")),
+        ("step_over_blocked_partitions", 1),
         ("schema", "Bytes"),
     ],
 )

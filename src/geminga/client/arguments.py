@@ -149,7 +149,7 @@ def producer_settings(
     max_pending_messages: int,
     max_pending_messages_across_partitions: int,
     block_if_queue_full: bool,
-    batching_enabled: bool,
+    batching_enabled: bool | None,
     batching_max_messages: int,
     batching_max_allowed_size_in_bytes: int,
     batching_max_publish_delay_ms: float,
@@ -169,10 +169,14 @@ def producer_settings(
     initial_subscription_name: str | None,
     batching_partition_switch_frequency: int,
     blocked_after_ms: int,
+    step_over_blocked_partitions: bool,
     partitions_refresh_seconds: float,
     interceptors: Sequence[Any],
 ) -> ProducerSettings:
-    """The settings of `create_producer`."""
+    """The settings of `create_producer`.
+
+    ``batching_enabled`` None is on, and off for a producer of chunks.
+    """
     check_type("compression_type", compression_type, CompressionType)
     check_type("message_routing_mode", message_routing_mode, PartitionsRoutingMode)
     check_type("batching_type", batching_type, BatchingType)
@@ -189,6 +193,9 @@ def producer_settings(
     check_type("properties", properties, Mapping, optional=True)
     if message_router is not None:
         message_routing_mode = PartitionsRoutingMode.CustomPartition
+    check_type("chunking_enabled", chunking_enabled, bool)
+    if batching_enabled is None:
+        batching_enabled = not chunking_enabled
     plain = type(schema) is BytesSchema
     return ProducerSettings(
         producer_name=producer_name or None,
@@ -217,6 +224,7 @@ def producer_settings(
         lazy_start_partitioned_producers=lazy_start_partitioned_producers,
         partitions_refresh_seconds=partitions_refresh_seconds,
         blocked_after_seconds=blocked_after_ms / 1000,
+        step_over_blocked_partitions=step_over_blocked_partitions,
         interceptors=tuple(interceptors),
         encryptor=crypto.encryptor(encryption_key, encryption_keys, crypto_key_reader, crypto_failure_action),
     )

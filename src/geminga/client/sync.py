@@ -173,7 +173,7 @@ class Client:
         max_pending_messages: int = 1000,
         max_pending_messages_across_partitions: int = 50000,
         block_if_queue_full: bool = False,
-        batching_enabled: bool = True,
+        batching_enabled: bool | None = None,
         batching_max_messages: int = 1000,
         batching_max_allowed_size_in_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: float = 10,
@@ -192,6 +192,7 @@ class Client:
         initial_subscription_name: str | None = None,
         batching_partition_switch_frequency: int = 10,
         blocked_after_ms: int = 1000,
+        step_over_blocked_partitions: bool = True,
         partitions_refresh_seconds: float = 60.0,
         interceptors: Sequence[Any] = (),
         encryption_keys: Sequence[str] = (),
@@ -199,7 +200,8 @@ class Client:
     ) -> Producer:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
-        ``hashing_scheme`` decides the partition of a key: ``BoostHash``, the default, agrees with
+        ``batching_enabled`` None, the default, means on, and off where ``chunking_enabled`` is on: a chunk
+        is never batched, and asking for both is refused. ``hashing_scheme`` decides the partition of a key: ``BoostHash``, the default, agrees with
         ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and
         ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
         part of any of them can read what is sent.
@@ -242,6 +244,7 @@ class Client:
             initial_subscription_name=initial_subscription_name,
             batching_partition_switch_frequency=batching_partition_switch_frequency,
             blocked_after_ms=blocked_after_ms,
+            step_over_blocked_partitions=step_over_blocked_partitions,
             partitions_refresh_seconds=partitions_refresh_seconds,
             interceptors=interceptors,
         )

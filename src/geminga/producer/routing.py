@@ -2,7 +2,8 @@
 
 A key decides by its hash. Without one, `RoundRobin` or `SinglePartition` names a preferred partition, and
 a blocked one is stepped over: permits used up, connection not ready, or its oldest message waiting too
-long. When every partition is blocked the preferred one is returned and backlog control decides.
+long. When every partition is blocked the preferred one is returned and backlog control decides; so it is
+with ``step_over_blocked_partitions=False``, the official clients' way.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class Router:
         self._custom = settings.message_router
         self._custom_sees_states = _takes_three(settings.message_router)
         self._per_message = not settings.batching_enabled
+        self._steps_over = settings.step_over_blocked_partitions and (
+            self._mode is not PartitionsRoutingMode.UseSinglePartition
+        )
         self._start = random()
         self._cursor: int | None = None
         self._switch_seconds = max(
@@ -79,7 +83,7 @@ class Router:
         if count == 1:
             return 0
         preferred = self._preferred(count, now)
-        if self._mode is PartitionsRoutingMode.UseSinglePartition:
+        if not self._steps_over:
             return preferred
         skipped: list[tuple[int, Blocked]] = []
         for step in range(count):

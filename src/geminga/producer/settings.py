@@ -109,6 +109,8 @@ class ProducerSettings:
 
     compression_type: CompressionType = CompressionType.NONE
     batching_enabled: bool = True
+    """Several messages in one entry. Never together with chunking; ``create_producer`` takes None, its
+    default, for on unless ``chunking_enabled``."""
     batching_type: BatchingType = BatchingType.Default
     batching_max_messages: int = 1000
     batching_max_allowed_size_in_bytes: int = 128 * 1024
@@ -118,6 +120,7 @@ class ProducerSettings:
     batching_partition_switch_frequency: int = 10
     """An unkeyed round robin stays on one partition for so many publish delays, or until a batch is full."""
     chunking_enabled: bool = False
+    """Cut what is larger than the broker takes into chunks; needs a persistent topic."""
     chunk_max_message_size: int | None = None
     """Bytes of one chunk, metadata included; None takes the broker's ``max_message_size``."""
 
@@ -131,6 +134,8 @@ class ProducerSettings:
     """How often the partition count is read again; 0 never."""
     blocked_after_seconds: float = 1.0
     """A partition whose oldest message waits longer for its receipt is stepped over by unkeyed messages."""
+    step_over_blocked_partitions: bool = True
+    """Unkeyed messages go round blocked partitions; False: they wait or are refused, as in Java's client."""
 
     interceptors: Sequence[Any] = ()
     encryptor: PayloadEncryptor | None = None
@@ -195,6 +200,7 @@ class ProducerSettings:
         check_type("lazy_start_partitioned_producers", self.lazy_start_partitioned_producers, bool)
         check_seconds("partitions_refresh_seconds", self.partitions_refresh_seconds)
         check_seconds("blocked_after_seconds", self.blocked_after_seconds)
+        check_type("step_over_blocked_partitions", self.step_over_blocked_partitions, bool)
         custom = self.message_routing_mode is PartitionsRoutingMode.CustomPartition
         if custom and not callable(self.message_router):
             refuse("message_router", self.message_router, "a callable, for CustomPartition")
