@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from geminga.broker.compatibility import check_compatible, same_schema
+from geminga.broker.compatibility import check_compatible, check_definition, same_schema
 from geminga.broker.refusal import Refused
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -91,7 +92,7 @@ READING = [
     (
         {"type": "enum", "name": "E", "symbols": ["A"]},
         {"type": "enum", "name": "E", "symbols": ["A", "B"]},
-        False,
+        True,  # as Java sees it: only a value with the lost symbol cannot be read
     ),
     (
         {"type": "enum", "name": "E", "symbols": ["A"], "default": "A"},
@@ -99,7 +100,11 @@ READING = [
         True,
     ),
     ({"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 5}, False),
-    (record(field("x", aliases=["old"])), record(field("old")), True),
+    (
+        {"type": "record", "name": "I", "fields": [field("x", aliases=["old"])]},
+        {"type": "record", "name": "I", "fields": [field("old")]},
+        True,
+    ),
 ]
 
 
@@ -147,3 +152,104 @@ def test_same() -> None:
     java = pb.Schema(name="", schema_data=b"", type=pb.Schema.Int32)
     assert same_schema(cpp, java)
     assert not same_schema(java, pb.Schema(name="", schema_data=b"", type=pb.Schema.Int64))
+
+
+# --- pairs, Protobuf messages, definitions ---
+
+VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "compatibility.json").read_text())
+PART_TYPES = {
+    "string": ("STRING", ""), "int32": ("INT32", ""), "bytes": ("BYTES", ""),
+    "avro_int": ("AVRO", record(field("x", "int"))), "avro_long": ("AVRO", record(field("x", "long"))),
+    "json_int": ("JSON", record(field("x", "int"))), "json_long": ("JSON", record(field("x", "long"))),
+}  # fmt: skip
+
+
+def pair(text: str) -> pb.Schema:
+    key, value, encoding = text.split("|")
+    schema = pb.Schema(name="KeyValue", type=pb.Schema.KeyValue)
+    data = b""
+    for part, name in (("key", key), ("value", value)):
+        kind, definition = PART_TYPES[name]
+        own = json.dumps(definition).encode() if definition else b""
+        data += len(own).to_bytes(4, "big") + own
+        schema.properties.add(key=f"{part}.schema.type", value=kind)
+    schema.properties.add(key="kv.encoding.type", value=encoding)
+    schema.schema_data = data
+    return schema
+
+
+def test_pairs_are_compared_part_by_part_as_in_java() -> None:
+    wrong = []
+    for line in VECTORS["key_value"]:
+        old, new, answers = line.split()
+        check_definition(pair(new))
+        for strategy, answer in zip(("BACKWARD", "FORWARD", "FULL"), answers, strict=True):
+            try:
+                check_compatible(pair(new), [pair(old)], strategy)
+            except Refused:
+                fitting = "n"
+            else:
+                fitting = "y"
+            if fitting != answer:
+                wrong.append((line, strategy))
+    assert wrong == []
+
+
+def protobuf(name: str) -> pb.Schema:
+    data = json.dumps({"fileDescriptorSet": "", "rootMessageTypeName": name, "rootFileDescriptorName": "f"})
+    return pb.Schema(name="", type=pb.Schema.ProtobufNative, schema_data=data.encode())
+
+
+def test_the_root_message_of_protobuf_stays() -> None:
+    check_compatible(protobuf("a.B"), [protobuf("a.B")], "FULL")
+    with pytest.raises(Refused, match=r"the root message was a\.B and is a\.C"):
+        check_compatible(protobuf("a.C"), [protobuf("a.B")], "BACKWARD")
+
+
+DEFINITIONS = [
+    # type, data, is it one: the answers of Apache Pulsar's validator
+    (pb.Schema.String, b"", True), (pb.Schema.String, b"null", True), (pb.Schema.String, b'"string"', False),
+    (pb.Schema.Int32, b"", True), (pb.Schema.Int32, b"null", False), (pb.Schema.Timestamp, b"{}", False),
+    (pb.Schema.Avro, b"", False), (pb.Schema.Avro, b"null", False), (pb.Schema.Avro, b'"string"', True),
+    (pb.Schema.Avro, b'{"type": "string"}', True), (pb.Schema.Avro, b"{}", False),
+    (pb.Schema.Avro, b'{"type": "record", "name": "R-1", "fields": []}', False),
+    (pb.Schema.Avro, b'{"type": "record", "name": "R", "fields": [{"name": "x", "type": "no"}]}', False),
+    (pb.Schema.Avro, b'{"type": "enum", "name": "E", "symbols": ["A"], "default": "no"}', True),
+    (pb.Schema.Json, b"null", True), (pb.Schema.Json, b"not json", False),
+    (pb.Schema.Json, b'{"type": "object", "id": "urn:x", "properties": {}}', True),
+    (pb.Schema.Avro, b'{"type": "object", "id": "urn:x", "properties": {}}', False),
+    (pb.Schema.Protobuf, b'{"type": "record", "name": "R", "fields": []}', True),
+    (pb.Schema.ProtobufNative, b"{}", False), (pb.Schema.ProtobufNative, b"", False),
+    (pb.Schema.KeyValue, b"", False), (pb.Schema.KeyValue, bytes(8), False),
+    (getattr(pb.Schema, "None"), b"anything", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "data", "valid"), DEFINITIONS)
+def test_definitions(kind: Any, data: bytes, valid: bool) -> None:
+    schema = pb.Schema(name="", type=kind, schema_data=data)
+    if valid:
+        check_definition(schema)
+    else:
+        with pytest.raises(Refused, match="Invalid schema definition data"):
+            check_definition(schema)
+
+
+def test_definitions_of_pairs_and_protobuf() -> None:
+    check_definition(protobuf("a.B"))
+    broken = pair("avro_int|string|INLINE")
+    broken.schema_data = broken.schema_data.replace(b'"int"', b'"not"')
+    with pytest.raises(Refused, match="no type"):
+        check_definition(broken)
+    cut = pair("avro_int|string|INLINE")
+    cut.schema_data = cut.schema_data[:-1]
+    with pytest.raises(Refused, match="no pair"):
+        check_definition(cut)
+
+
+def test_old_style_json_gives_way_to_avro() -> None:
+    old = pb.Schema(name="", type=pb.Schema.Json, schema_data=b'{"type": "object", "properties": {}}')
+    new = pb.Schema(name="", type=pb.Schema.Json, schema_data=json.dumps(record(A)).encode())
+    check_compatible(new, [old], "FULL")
+    with pytest.raises(Refused, match="old-style"):
+        check_compatible(old, [new], "FULL")

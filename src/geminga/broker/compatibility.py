@@ -1,17 +1,24 @@
-"""Whether a new schema fits the ones that a topic has."""
+"""Whether a new schema fits the ones that a topic has, and whether it is a schema at all."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
+from struct import Struct
+from struct import error as StructError
 from typing import Any
 
+from geminga.broker.avro_rules import NotAvro, Type, parse, unreadable
 from geminga.broker.refusal import Refused
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
 
 _RECORDS = frozenset((pb.Schema.Avro, pb.Schema.Json))
 _EMPTY = (b"", b"null")
+_ANYTHING = frozenset((getattr(pb.Schema, "None"), pb.Schema.AutoConsume))
 _TRANSITIVE = "_TRANSITIVE"
+_PART_SIZE = Struct(">i")
 
 
 def same_schema(left: pb.Schema, right: pb.Schema) -> bool:
@@ -23,9 +30,44 @@ def same_schema(left: pb.Schema, right: pb.Schema) -> bool:
     if left.schema_data in _EMPTY and right.schema_data in _EMPTY:
         return True
     if left.type in _RECORDS:
-        first, second = _parse(left.schema_data), _parse(right.schema_data)
+        first, second = _json(left.schema_data), _json(right.schema_data)
         return first is not None and first == second
     return False
+
+
+def check_definition(schema: pb.Schema) -> None:
+    """Raises `Refused` IncompatibleSchema for a definition that is none.
+
+    What passes is what Apache Pulsar's validator lets pass: Avro definitions for Avro, Protobuf and JSON
+    (or an old-style JSON schema), nothing for primitive types, a pair of definitions for a pair.
+    """
+    problem = _definition_problem(schema)
+    if problem:
+        raise Refused(pb.IncompatibleSchema, f"Invalid schema definition data: {problem}")
+
+
+def _definition_problem(schema: pb.Schema) -> str:
+    kind, data = schema.type, schema.schema_data
+    if kind in _ANYTHING:
+        return ""
+    if kind == pb.Schema.Json and (data == b"null" or _is_old_style(data)):
+        return ""
+    if kind in (pb.Schema.Avro, pb.Schema.Json, pb.Schema.Protobuf):
+        try:
+            parse(data)
+        except NotAvro as error:
+            return str(error)
+        return ""
+    if kind == pb.Schema.KeyValue:
+        parts = _parts(schema)
+        if parts is None:
+            return "it is no pair of schemas"
+        return _definition_problem(parts[0]) or _definition_problem(parts[1])
+    if kind == pb.Schema.ProtobufNative:
+        return "" if _root_message(data) else "it describes no Protobuf message"
+    if data and not (kind == pb.Schema.String and data in _EMPTY):
+        return f"a schema of type {_type_text(schema)} has no definition"
+    return ""
 
 
 def check_compatible(
@@ -44,20 +86,103 @@ def check_compatible(
     last = versions[-1]
     if last.type != schema.type:
         raise _incompatible(f"exists schema type {_type_text(last)}, new schema type {_type_text(schema)}")
-    if schema.type not in _RECORDS:
-        return
-    new = _parse(schema.schema_data)
-    if new is None:
-        raise _incompatible("the schema's data is no JSON")
-    for old_schema in versions if strategy.endswith(_TRANSITIVE) else versions[-1:]:
-        old = _parse(old_schema.schema_data)
-        if old is None:
-            continue
-        kind = strategy.removesuffix(_TRANSITIVE)
-        if kind in ("BACKWARD", "FULL") or for_consumer:
-            _check_readable(reader=new, writer=old)
-        if kind in ("FORWARD", "FULL") and not for_consumer:
-            _check_readable(reader=old, writer=new)
+    kind = strategy.removesuffix(_TRANSITIVE)
+    reads = kind in ("BACKWARD", "FULL") or for_consumer
+    is_read = kind in ("FORWARD", "FULL") and not for_consumer
+    for old in versions if strategy.endswith(_TRANSITIVE) else versions[-1:]:
+        problem = _problem(schema, old, reads=reads, is_read=is_read)
+        if problem:
+            raise _incompatible(problem)
+
+
+def _problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> str:
+    """Why ``new`` does not read what ``old`` wrote, or is not read by it; empty when all is well."""
+    if new.type != old.type:
+        return f"exists schema type {_type_text(old)}, new schema type {_type_text(new)}"
+    if new.type in _RECORDS:
+        return _record_problem(new, old, reads=reads, is_read=is_read)
+    if new.type == pb.Schema.KeyValue:
+        new_parts, old_parts = _parts(new), _parts(old)
+        if new_parts is None or old_parts is None:
+            return "the schema is no pair of schemas"
+        for what, one, other in zip(("key", "value"), new_parts, old_parts, strict=True):
+            found = _problem(one, other, reads=reads, is_read=is_read)
+            if found:
+                return f"of the {what}: {found}"
+        return ""
+    if new.type == pb.Schema.ProtobufNative:
+        written, read = _root_message(old.schema_data), _root_message(new.schema_data)
+        return "" if written == read else f"the root message was {written} and is {read}"
+    return ""
+
+
+def _record_problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> str:
+    try:
+        ours = _avro(new)
+    except NotAvro as error:
+        return f"the schema is not valid: {error}"
+    try:
+        theirs = _avro(old)
+    except NotAvro:
+        return ""  # accepted before such were refused
+    if ours is None or theirs is None:
+        # Old-style JSON schemas: one may be followed by an Avro definition, but not the other way round.
+        return "" if theirs is None else "an Avro definition is not followed by an old-style JSON schema"
+    found = unreadable(reader=ours, writer=theirs) if reads else ""
+    return found or (unreadable(reader=theirs, writer=ours) if is_read else "")
+
+
+def _avro(schema: pb.Schema) -> Type | None:
+    """None for an old-style JSON schema. Raises `NotAvro`."""
+    data = schema.schema_data
+    if schema.type == pb.Schema.Json and (data == b"null" or _is_old_style(data)):
+        return None
+    return parse(data)
+
+
+def _is_old_style(data: bytes) -> bool:
+    """Whether JSON describes its objects by "JSON schema", as clients before protocol version 13 did."""
+    definition = _json(data)
+    return isinstance(definition, dict) and definition.get("type") == "object"
+
+
+def _root_message(data: bytes) -> str:
+    """The name of the message that a Protobuf-native definition describes; empty when it is none."""
+    definition = _json(data)
+    if not isinstance(definition, dict):
+        return ""
+    name, files = definition.get("rootMessageTypeName"), definition.get("fileDescriptorSet")
+    if not isinstance(name, str) or not isinstance(files, str):
+        return ""
+    try:
+        base64.b64decode(files, validate=True)
+    except ValueError:
+        return ""
+    return name
+
+
+def _parts(schema: pb.Schema) -> tuple[pb.Schema, pb.Schema] | None:
+    """The schemas of key and value; None when ``schema`` is no pair (framing.md section 11)."""
+    pairs: Any = schema.properties
+    properties = {text(pair.key): text(pair.value) for pair in pairs}
+    types: dict[str, int] = {name.upper().replace("_", ""): number for name, number in pb.Schema.Type.items()}
+    types.update(BYTES=types["NONE"], BOOLEAN=types["BOOL"])
+    data, place = schema.schema_data, 0
+    found = []
+    for part in ("key", "value"):
+        try:
+            (size,) = _PART_SIZE.unpack_from(data, place)
+        except StructError:
+            return None
+        place += _PART_SIZE.size
+        kind = types.get(properties.get(f"{part}.schema.type", "").replace("_", ""))
+        if kind is None or not 0 <= size <= len(data) - place:
+            return None
+        found.append(
+            pb.Schema(name="", type=kind, schema_data=data[place : place + size])  # type: ignore[arg-type]
+        )
+        place += size
+    return (found[0], found[1]) if place == len(data) else None
 
 
 def _incompatible(reason: str) -> Refused:
@@ -68,123 +193,8 @@ def _type_text(schema: pb.Schema) -> str:
     return pb.Schema.Type.Name(schema.type).upper()
 
 
-def _parse(data: bytes) -> Any:
+def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
-
-
-# --- Avro's rules for reading what another schema wrote ---
-_PROMOTIONS = {
-    "int": {"long", "float", "double"},
-    "long": {"float", "double"},
-    "float": {"double"},
-    "string": {"bytes"},
-    "bytes": {"string"},
-}
-_DEPTH_MAX = 100
-
-
-def _check_readable(*, reader: Any, writer: Any) -> None:
-    try:
-        problem = _Reading(reader, writer).problem(reader, writer, "", 0)
-    except (TypeError, AttributeError) as error:
-        # A JSON value of the wrong kind somewhere: whatever it is, it is no Avro schema.
-        raise _incompatible(f"not an Avro schema: {error}") from error
-    if problem:
-        raise _incompatible(problem)
-
-
-class _Reading:
-    """Compares two parsed Avro schemas; named types are looked up where they were defined."""
-
-    def __init__(self, reader: Any, writer: Any) -> None:
-        self._reader_names: dict[str, Any] = {}
-        self._writer_names: dict[str, Any] = {}
-        _collect(reader, self._reader_names, 0)
-        _collect(writer, self._writer_names, 0)
-        self._compared: set[tuple[str, str]] = set()
-
-    def problem(self, reader: Any, writer: Any, where: str, depth: int) -> str:
-        """Why data of ``writer`` cannot be read as ``reader``; empty when it can."""
-        if depth > _DEPTH_MAX:
-            return f"{where or 'the schema'} is nested more than {_DEPTH_MAX} deep"
-        if isinstance(writer, list):
-            for branch in writer:
-                found = self.problem(reader, branch, where, depth + 1)
-                if found:
-                    return found
-            return ""
-        if isinstance(reader, list):
-            problems = [self.problem(branch, writer, where, depth + 1) for branch in reader]
-            return "" if "" in problems else f"{where or 'a union'} does not take {_name_of(writer)}"
-        reader, writer = self._resolve(reader, self._reader_names), self._resolve(writer, self._writer_names)
-        reader_type, writer_type = _name_of(reader), _name_of(writer)
-        if reader_type != writer_type:
-            if reader_type in _PROMOTIONS.get(writer_type, ()):
-                return ""
-            return f"{where or 'the schema'} was {writer_type} and is read as {reader_type}"
-        if reader_type in ("record", "error"):
-            return self._record_problem(reader, writer, where, depth)
-        if reader_type == "array":
-            return self.problem(reader.get("items"), writer.get("items"), f"{where}[]", depth + 1)
-        if reader_type == "map":
-            return self.problem(reader.get("values"), writer.get("values"), f"{where}{{}}", depth + 1)
-        if reader_type == "enum":
-            missing = set(writer.get("symbols", ())) - set(reader.get("symbols", ()))
-            if missing and "default" not in reader:
-                return f"{where or 'an enum'} lacks the symbols {sorted(missing)}"
-        if reader_type == "fixed" and reader.get("size") != writer.get("size"):
-            return f"{where or 'a fixed'} has another size"
-        return ""
-
-    def _record_problem(self, reader: Any, writer: Any, where: str, depth: int) -> str:
-        pair = (str(reader.get("name")), str(writer.get("name")))
-        if pair in self._compared:
-            return ""
-        self._compared.add(pair)
-        written = {field.get("name"): field for field in writer.get("fields", ()) if isinstance(field, dict)}
-        for field in reader.get("fields", ()):
-            if not isinstance(field, dict):
-                return f"{where or 'the schema'} has a field that is no object"
-            names = [field.get("name"), *field.get("aliases", ())]
-            match = next((written[name] for name in names if name in written), None)
-            path = f"{where}.{field.get('name')}" if where else str(field.get("name"))
-            if match is None:
-                if "default" not in field:
-                    return f"the field {path} is missing in what was written and has no default"
-                continue
-            found = self.problem(field.get("type"), match.get("type"), path, depth + 1)
-            if found:
-                return found
-        return ""
-
-    @staticmethod
-    def _resolve(schema: Any, names: dict[str, Any]) -> Any:
-        if isinstance(schema, dict) and isinstance(schema.get("type"), (dict, list)):
-            return schema["type"]
-        if isinstance(schema, str):
-            return names.get(schema, names.get(schema.rpartition(".")[2], schema))
-        return schema
-
-
-def _name_of(schema: Any) -> str:
-    return str(schema.get("type")) if isinstance(schema, dict) else str(schema)
-
-
-def _collect(schema: Any, names: dict[str, Any], depth: int) -> None:
-    if depth > _DEPTH_MAX:
-        return
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect(branch, names, depth + 1)
-    elif isinstance(schema, dict):
-        name = schema.get("name")
-        if schema.get("type") in ("record", "error", "enum", "fixed") and isinstance(name, str):
-            names[name] = schema
-        for key in ("type", "items", "values"):
-            _collect(schema.get(key), names, depth + 1)
-        for field in schema.get("fields", ()) if isinstance(schema.get("fields"), list) else ():
-            if isinstance(field, dict):
-                _collect(field.get("type"), names, depth + 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from geminga.broker.compatibility import check_compatible, same_schema
+from geminga.broker.compatibility import check_compatible, check_definition, same_schema
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
 from geminga.errors import StoreDamaged
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA_BYTES_MAX = 512 * 1024
 VERSIONS_MAX = 10_000
+VERSIONS_BYTES_MAX = 16 * 1024 * 1024
+"""All versions of a topic's schema together: they are read whenever a producer comes with one."""
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
 
 
@@ -109,8 +111,13 @@ class Schemas:
             return version
         if versions and not auto_update:
             raise Refused(pb.IncompatibleSchema, "Don't allow auto update schema.")
-        if len(versions) >= VERSIONS_MAX:
-            raise Refused(pb.IncompatibleSchema, f"The topic has {VERSIONS_MAX} schema versions already")
+        kept_bytes = sum(len(each.schema_data) for each in versions)
+        if len(versions) >= VERSIONS_MAX or kept_bytes + len(schema.schema_data) > VERSIONS_BYTES_MAX:
+            raise Refused(
+                pb.IncompatibleSchema,
+                f"The topic has {len(versions)} schema versions of {kept_bytes} bytes already",
+            )
+        check_definition(schema)
         policies = self._broker.namespaces.topic_policies(name)
         check_compatible(schema, versions, policies.schema_compatibility_strategy)
         kept = pb.Schema()

@@ -109,29 +109,32 @@ class KeyValueSchema(VersionedSchema):
         )
 
     def _read_own(self, msg: Any) -> Any:
-        return self._read(msg, self.key_schema.decode_message, self.value_schema.decode_message)
+        return _read(msg, self.key_schema.decode_message, self.value_schema.decode_message, self._separated)
 
     def _reader(self, writer: SchemaInfo) -> Reader:
         key, value = parts_of(writer)
         read_key = _part_reader(self.key_schema, key)
         read_value = _part_reader(self.value_schema, value)
-        return lambda msg: self._read(msg, read_key, read_value)
-
-    def _read(self, msg: Any, read_key: Reader, read_value: Reader) -> KeyValue:
-        key: bytes | None
-        value: bytes | None
-        if self._separated:
-            key, value = _key_of(msg), None if is_null(msg) else msg.data()
-        elif is_null(msg):
-            key = value = None
-        else:
-            key, value = split_pair(msg.data())
-        return KeyValue(
-            None if key is None else read_key(_Part(key)), None if value is None else read_value(_Part(value))
-        )
+        # A topic may have changed its encoding: what counts is the writer's.
+        separated = encoding_of(writer) is KeyValueEncodingType.SEPARATED
+        return lambda msg: _read(msg, read_key, read_value, separated)
 
     def __str__(self) -> str:
         return f"KeyValueSchema({self.key_schema}, {self.value_schema}, {self.encoding.value})"
+
+
+def _read(msg: Any, read_key: Reader, read_value: Reader, separated: bool) -> KeyValue:
+    key: bytes | None
+    value: bytes | None
+    if separated:
+        key, value = _key_of(msg), None if is_null(msg) else msg.data()
+    elif is_null(msg):
+        key = value = None
+    else:
+        key, value = split_pair(msg.data())
+    return KeyValue(
+        None if key is None else read_key(_Part(key)), None if value is None else read_value(_Part(value))
+    )
 
 
 class _Part:

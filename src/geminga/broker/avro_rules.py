@@ -1,0 +1,298 @@
+"""Avro's rules: whether what one schema wrote can be read with another.
+
+The rules are those of Avro's Java library, which Apache Pulsar asks; `tests/vectors/compatibility.json`
+holds its answers. In short: a field that only the reader has needs a default, one that only the writer has is
+skipped; numbers widen; text and bytes go both ways; every branch of a writer's union must be readable, one
+branch of a reader's union must fit; enums and fixed types must have the same unqualified name, records need
+not; aliases of the reader rename what the writer has. Symbols that an enum has lost are no obstacle: only a
+value that uses one cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+DEPTH_MAX = 100
+
+_PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_WIDENS_TO = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_NAMED = frozenset(("record", "enum", "fixed"))
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class NotAvro(ValueError):
+    """The definition is no Avro schema; the message says where and why."""
+
+
+class Type:
+    """One type of a schema. Named types are shared by all that refer to them."""
+
+    __slots__ = ("aliases", "branches", "fields", "inner", "kind", "name", "size", "symbols")
+
+    def __init__(self, kind: str, name: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        """The full name, with the namespace."""
+        self.aliases: tuple[str, ...] = ()
+        self.branches: list[Type] = []
+        self.fields: list[Field] = []
+        self.inner: Type | None = None
+        """Items of an array, values of a map."""
+        self.size = 0
+        self.symbols: list[str] = []
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else self.kind
+
+
+class Field:
+    """One field of a record."""
+
+    __slots__ = ("aliases", "has_default", "name", "type")
+
+    def __init__(self, name: str, type_: Type, has_default: bool, aliases: tuple[str, ...]) -> None:
+        self.name = name
+        self.type = type_
+        self.has_default = has_default
+        self.aliases = aliases
+
+
+def parse(data: bytes) -> Type:
+    """The schema of a definition. Raises `NotAvro`."""
+    try:
+        definition = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NotAvro(f"no JSON: {error}") from None
+    return _Parser().type(definition, "", 0)
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, Type] = {}
+
+    def type(self, definition: Any, namespace: str, depth: int) -> Type:
+        if depth > DEPTH_MAX:
+            raise NotAvro(f"nested more than {DEPTH_MAX} deep")
+        if isinstance(definition, str):
+            return self._referred(definition, namespace)
+        if isinstance(definition, list):
+            union = Type("union")
+            union.branches = [self.type(branch, namespace, depth + 1) for branch in definition]
+            if any(branch.kind == "union" for branch in union.branches):
+                raise NotAvro("a union inside a union")
+            return union
+        if not isinstance(definition, dict):
+            raise NotAvro(f"{definition!r:.50} is no type")
+        kind = definition.get("type")
+        if not isinstance(kind, str):
+            if isinstance(kind, (dict, list)):
+                return self.type(kind, namespace, depth + 1)
+            raise NotAvro("a type without a kind")
+        if kind == "error":
+            kind = "record"
+        if kind in _NAMED:
+            return self._named_type(definition, kind, namespace, depth)
+        if kind in ("array", "map"):
+            container = Type(kind)
+            key = "items" if kind == "array" else "values"
+            if key not in definition:
+                raise NotAvro(f"{kind} without {key}")
+            container.inner = self.type(definition[key], namespace, depth + 1)
+            return container
+        return self._referred(kind, namespace)
+
+    def _referred(self, name: str, namespace: str) -> Type:
+        if name in _PRIMITIVES:
+            return Type(name)
+        found = self._named.get(_full(name, namespace)) or self._named.get(name)
+        if found is None:
+            raise NotAvro(f"{name[:100]!r} is no type")
+        return found
+
+    def _named_type(self, definition: dict[str, Any], kind: str, namespace: str, depth: int) -> Type:
+        name = definition.get("name")
+        if not isinstance(name, str) or not all(_IDENTIFIER.fullmatch(part) for part in name.split(".")):
+            raise NotAvro(f"{name!r:.100} is no name")
+        own = definition.get("namespace")
+        full = _full(name, own if isinstance(own, str) else namespace)
+        if full in self._named:
+            raise NotAvro(f"{full} is defined twice")
+        named = self._named[full] = Type(kind, full)
+        inner_namespace = full.rpartition(".")[0]
+        named.aliases = tuple(_full(alias, inner_namespace) for alias in _texts(definition.get("aliases")))
+        if kind == "enum":
+            if not isinstance(definition.get("symbols"), list):
+                raise NotAvro(f"{named} has no symbols")
+            named.symbols = _texts(definition["symbols"])
+        if kind == "fixed":
+            size = definition.get("size")
+            if not isinstance(size, int):
+                raise NotAvro(f"{named} has no size")
+            named.size = size
+        if kind == "record":
+            fields = definition.get("fields")
+            if not isinstance(fields, list):
+                raise NotAvro(f"{named} has no fields")
+            named.fields = [self._field(field, named, inner_namespace, depth) for field in fields]
+            if len({field.name for field in named.fields}) != len(named.fields):
+                raise NotAvro(f"{named} has a field twice")
+        return named
+
+    def _field(self, definition: Any, record: Type, namespace: str, depth: int) -> Field:
+        if not isinstance(definition, dict):
+            raise NotAvro(f"{record} has a field that is no object")
+        name = definition.get("name")
+        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+            raise NotAvro(f"{record}: {name!r:.100} is no name of a field")
+        if "type" not in definition:
+            raise NotAvro(f"{record}: the field {name} has no type")
+        kind = self.type(definition["type"], namespace, depth + 1)
+        return Field(name, kind, "default" in definition, tuple(_texts(definition.get("aliases"))))
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def unreadable(*, reader: Type, writer: Type) -> str:
+    """Why data of ``writer`` cannot be read as ``reader``; empty when it can."""
+    return _Resolution(reader).problem(reader, writer, "", 0)
+
+
+class _Resolution:
+    """Compares two schemas. What the reader's aliases rename is looked up under its new name."""
+
+    def __init__(self, reader: Type) -> None:
+        self._type_aliases: dict[str, str] = {}
+        self._field_aliases: dict[str, dict[str, str]] = {}
+        self._seen: set[tuple[Type, Type]] = set()
+        self._collect(reader, set())
+
+    def _collect(self, reader: Type, seen: set[Type]) -> None:
+        if reader in seen:
+            return
+        seen.add(reader)
+        for alias in reader.aliases:
+            self._type_aliases[alias] = reader.name
+        for field in reader.fields:
+            for alias in field.aliases:
+                self._field_aliases.setdefault(reader.name, {})[alias] = field.name
+            self._collect(field.type, seen)
+        for branch in reader.branches:
+            self._collect(branch, seen)
+        if reader.inner is not None:
+            self._collect(reader.inner, seen)
+
+    def _name(self, writer: Type) -> str:
+        """The writer's full name as the reader calls it."""
+        return self._type_aliases.get(writer.name, writer.name)
+
+    def problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
+        if depth > DEPTH_MAX:
+            return f"{where} is nested more than {DEPTH_MAX} deep"
+        if writer.kind == "union":
+            if _equivalent(reader, writer, set()):
+                return ""
+            for branch in writer.branches:
+                found = self.problem(reader, branch, where, depth + 1)
+                if found:
+                    return found
+            return ""
+        if reader.kind == "union":
+            chosen = self._branch(reader, writer, where, depth)
+            if chosen is None:
+                return f"{where or 'the union'} takes no {writer}"
+            return self.problem(chosen, writer, where, depth + 1)
+        if reader.kind != writer.kind:
+            if reader.kind in _WIDENS_TO.get(writer.kind, ()):
+                return ""
+            return f"{where or 'the schema'} was {writer} and is read as {reader}"
+        if reader.kind in ("enum", "fixed"):
+            if self._name(writer).rpartition(".")[2] != reader.short_name:
+                return f"{where or 'the schema'} was {writer} and is read as {reader}"
+            if reader.size != writer.size:
+                return f"{where or 'the schema'} was {writer.size} bytes long and is read with {reader.size}"
+        if reader.kind == "record":
+            return self._record_problem(reader, writer, where, depth)
+        if reader.inner is not None and writer.inner is not None:
+            mark = "[]" if reader.kind == "array" else "{}"
+            return self.problem(reader.inner, writer.inner, where + mark, depth + 1)
+        return ""
+
+    def _record_problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
+        if (reader, writer) in self._seen:
+            return ""
+        self._seen.add((reader, writer))
+        renamed = self._field_aliases.get(self._name(writer), {})
+        written = {renamed.get(field.name, field.name): field for field in writer.fields}
+        for field in reader.fields:
+            path = f"{where}.{field.name}" if where else field.name
+            match = written.get(field.name)
+            if match is None:
+                if not field.has_default:
+                    return f"the field {path} is missing in what was written and has no default"
+                continue
+            found = self.problem(field.type, match.type, path, depth + 1)
+            if found:
+                self._seen.discard((reader, writer))
+                return found
+        return ""
+
+    def _branch(self, reader: Type, writer: Type, where: str, depth: int) -> Type | None:
+        """The branch of a reader's union that a value is read with; None when none fits."""
+        fitting: Type | None = None
+        name = self._name(writer)
+        for branch in reader.branches:
+            if branch.kind != writer.kind:
+                continue
+            if branch.kind not in _NAMED or branch.name == name:
+                return branch
+            # A record of the same shape will do; one of the same short name is better.
+            better = fitting is None or branch.short_name == name.rpartition(".")[2]
+            if branch.kind == "record" and better:
+                fits = not self._record_problem(branch, writer, where, depth + 1)
+                fitting = branch if fits else fitting
+        if fitting is not None:
+            return fitting
+        wider = _WIDENS_TO.get(writer.kind, ())
+        return next((branch for branch in reader.branches if branch.kind in wider), None)
+
+
+def _equivalent(left: Type, right: Type, seen: set[tuple[Type, Type]]) -> bool:
+    """Whether two types have the same structure, namespaces aside; the branches of such unions are read
+    one by one."""
+    if left.kind != right.kind or (left.name and left.short_name != right.short_name):
+        return False
+    if (left, right) in seen:
+        return True
+    seen.add((left, right))
+    if (left.size, left.symbols) != (right.size, right.symbols):
+        return False
+    if [field.name for field in left.fields] != [field.name for field in right.fields]:
+        return False
+    if len(left.branches) != len(right.branches):
+        return False
+    pairs = [(a.type, b.type) for a, b in zip(left.fields, right.fields, strict=True)]
+    pairs += zip(left.branches, right.branches, strict=True)
+    if left.inner is not None and right.inner is not None:
+        pairs.append((left.inner, right.inner))
+    return all(_equivalent(a, b, seen) for a, b in pairs)
