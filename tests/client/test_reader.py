@@ -134,6 +134,21 @@ def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_
     assert seen == values
 
 
+@pytest.mark.parametrize("published_before", [0, 3])
+def test_a_reader_of_the_end_gets_what_an_outage_brings(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, published_before: int
+) -> None:
+    if published_before:
+        publish(pulsar_client, pulsar_topic, published_before)
+    with pulsar_broker.client() as other:
+        producer = other.create_producer(pulsar_topic)
+        reader = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
+        for connection in pulsar_client.core.pool.connections:
+            pulsar_client.runtime.loop.call_soon_threadsafe(connection.abort, ConnectError("cut by the test"))
+        producer.send(b"during the outage")
+        assert reader.read_next(10_000).data() == b"during the outage"
+
+
 def test_partitioned_topics(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     with pulsar_client.create_producer(pulsar_topic) as producer:

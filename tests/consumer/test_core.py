@@ -152,6 +152,36 @@ def test_a_reader_that_got_nothing_keeps_its_start(subscribed: Make) -> None:
     assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
 
 
+def test_a_reader_of_the_end_skips_nothing_over_a_lost_connection(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(durable=False, start_message_id=MessageId.latest)
+    consumer.core.pin_start(MessageId(-1, 7, 4))
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == (7, 5)
+    consumer.receive(make.single(b"published meanwhile"), 5)
+    assert data(consumer.take()) == [b"published meanwhile"]
+    consumer.core.pin_start(MessageId(-1, 7, 4))
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == (7, 5)
+    consumer.receive(make.single(b"published meanwhile"), 5)
+    assert data(consumer.take()) == [], "it was read before"
+
+
+def test_the_end_of_an_empty_topic_is_its_beginning(subscribed: Make) -> None:
+    consumer = subscribed(durable=False, start_message_id=MessageId.latest)
+    consumer.core.pin_start(MessageId.earliest)
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
+
+
+def test_only_latest_is_pinned(subscribed: Make) -> None:
+    consumer = reader(subscribed)
+    consumer.core.pin_start(MessageId(-1, 7, 4))
+    consumer.core.disconnected(consumer.now)
+    assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
+
+
 @pytest.mark.parametrize(("inclusive", "expected"), [(False, [b"c", b"x"]), (True, [b"b", b"c", b"x"])])
 def test_a_start_inside_a_batch(
     subscribed: Make, make: SimpleNamespace, inclusive: bool, expected: list[bytes]

@@ -234,18 +234,24 @@ async def create_reader(
     try:
         if len(consumer.group.handles) > 1 and not is_end(start_message_id):
             refuse("start_message_id", start_message_id, "earliest or latest for a partitioned topic")
-        if settings.start_message_id_inclusive and start_message_id == MessageId.latest:
-            await _start_at_last(reader)
+        if is_end(start_message_id) and start_message_id.ledger_id > 0:
+            await _settle_latest(reader, settings.start_message_id_inclusive)
     except BaseException:
         await reader.close()
         raise
     return reader
 
 
-async def _start_at_last(reader: AsyncReader) -> None:
-    """The latest message itself is wanted: go back to it, where there is one."""
+async def _settle_latest(reader: AsyncReader, inclusive: bool) -> None:
+    """Make a place of "latest": the last message itself where it is wanted, else what follows the cursor,
+    so that a connection lost before the first message skips nothing."""
     for handle in reader.consumer.group.handles.values():
-        last, _ = await handle.last_message_id()
-        if last.entry_id >= 0:
+        last, marked = await handle.last_message_id()
+        if not inclusive:
+            if last.entry_id < 0:
+                handle.consumer.pin_start(MessageId.earliest)
+            elif marked is not None and marked.ledger_id >= 0:
+                handle.consumer.pin_start(marked)
+        elif last.entry_id >= 0:
             await handle.seek(last)
             reader._start = last

@@ -228,6 +228,22 @@ class ConsumerCore:
             self._start, self._start_inclusive = entry.message_id(index), False
         self._last_queued = None
 
+    def pin_start(self, marked: MessageId) -> None:
+        """Turn the start "latest" into a place: ``marked`` is the cursor's mark-delete position now, or
+        `MessageId.earliest` when the topic is empty.
+
+        Without it, a connection lost before the first message would move the start to a later end. Does
+        nothing once a message was queued, and for any other start.
+        """
+        start = self._start
+        if start is not None and is_end(start) and start.ledger_id > 0 and self._last_queued is None:
+            self._start_inclusive = True
+            if is_end(marked):
+                self._start = MessageId.earliest
+                return
+            # The broker delivers the entry that is named, if it exists already or not.
+            self._start = MessageId(marked.partition, marked.ledger_id, marked.entry_id + 1)
+
     # --- what the broker sends -------------------------------------------------------------------
 
     def receive(self, frame: MessageFrame, now: float, now_ms: int) -> None:
