@@ -47,6 +47,9 @@ def refused(peer: Any, **fields: Any) -> int:
     [
         ({"subscription": ""}, pb.ProducerBusy),
         ({"subscription": "x" * 5000}, pb.NotAllowedError),
+        ({"consumer_name": "x" * 9000}, pb.NotAllowedError),
+        ({"topic": "t" * 2000}, pb.InvalidTopicName),
+        ({"subscription_properties": [pb.KeyValue(key="k", value="v" * 20_000)]}, pb.MetadataError),
         ({"read_compacted": True, "subType": SHARED}, pb.NotAllowedError),
         ({"topic": "persistent://public/absent/t"}, pb.TopicNotFound),
         ({"force_topic_creation": False, "topic": "persistent://public/default/no"}, pb.TopicNotFound),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import lookup
 from geminga.broker.lookup import WATCHERS_PER_CONNECTION_MAX
 from geminga.broker.topic_list import topics_hash
 from geminga.ids import TopicName
@@ -182,6 +183,21 @@ def test_watchers_end_with_their_connection_and_are_bounded(harness: Any) -> Non
     peer.disconnect()
     assert not harness.broker._watchers
     create(harness, P + "a1")
+
+
+def test_what_watchers_hold_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "WATCHED_TOPICS_MAX", 5)
+    create(harness, *(P + f"a{number}" for number in range(3)))
+    peer = harness.peer()
+    fields = {"namespace": "public/default", "topics_pattern": ".*"}
+    assert peer.request("watchTopicList", watcher_id=1, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
+    refused = peer.request("watchTopicList", watcher_id=2, **fields)
+    assert refused.command.error.error == pb.NotAllowedError
+    assert harness.broker.watched_topics == 3
+    create(harness, P + "a9")
+    harness.broker.topics.delete(TopicName.parse(P + "a0"), False, lambda error: None)
+    peer.disconnect()
+    assert harness.broker.watched_topics == 0
 
 
 def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:

@@ -78,6 +78,11 @@ def test_too_much_metadata(harness: Any) -> None:
     assert peer.producer(TOPIC).producer_ready
 
 
+@pytest.mark.parametrize("fields", [{"producer_name": "x" * 9000}, {"initial_subscription_name": "x" * 5000}])
+def test_names_that_are_too_long_to_keep(harness: Any, fields: dict[str, str]) -> None:
+    assert refused(harness.peer(), **fields) == pb.NotAllowedError
+
+
 def test_the_initial_subscription_sees_the_first_message(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC, initial_subscription_name="init")

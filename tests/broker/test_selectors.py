@@ -125,6 +125,7 @@ def test_sticky_ranges_leave_gaps() -> None:
         ([(0, SLOTS)], "Invalid hash range"),
         ([(-1, 5)], "Invalid hash range"),
         ([(0, 10), (10, 20)], "must not overlap"),
+        ([(0, 0)] * (SLOTS + 1), "must overlap"),
         ([(600, 700)], "Range conflict with consumer a"),
         ([(0, 65535)], "Range conflict with consumer a"),
     ],

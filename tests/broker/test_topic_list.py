@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from geminga.broker.refusal import Refused
+from geminga.broker.registry import TOPIC_NAME_MAX
 from geminga.broker.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, is_hidden, topics_hash
 
 P = "persistent://public/default/"
@@ -43,6 +46,40 @@ def test_patterns_are_anchored_and_know_no_domain(pattern: str, topic: str, matc
 def test_bad_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(Refused):
         TopicsPattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cheap"),
+    [
+        (P + "a.*", True),
+        (P + ".*-x-.*", True),
+        (P + "(a|b).*", True),
+        (P + "(ab)*c", True),
+        (P + "[0-9]{4}-\\d+", True),
+        ("x{3}y{4}z{5}", True),
+        (".*.*.*", False),
+        ("(a+)+b", False),
+        ("(a|a)*b", False),
+        ("(a*)*", False),
+        ("(a.*b)*", False),
+        (r"(a)\1*", False),
+        ("(?=a*)b", False),
+        ("(?:a|b*)*", False),
+    ],
+)
+def test_patterns_that_could_keep_the_broker_busy_are_refused(pattern: str, cheap: bool) -> None:
+    if cheap:
+        TopicsPattern(pattern)
+    else:
+        with pytest.raises(Refused, match="too long to match"):
+            TopicsPattern(pattern)
+
+
+def test_the_worst_pattern_on_the_worst_name_is_quick() -> None:
+    pattern = TopicsPattern(".*a.*b")
+    begin = time.process_time()
+    assert not pattern.matches("a" * TOPIC_NAME_MAX)
+    assert time.process_time() - begin < 0.5
 
 
 def test_system_topics_are_hidden() -> None:

@@ -8,7 +8,7 @@ from geminga.broker import answers
 from geminga.broker.consumer import Consumer
 from geminga.broker.cursor import bits_from_words
 from geminga.broker.nonpersistent import NonPersistentSubscription, NonPersistentTopic
-from geminga.broker.producing import pairs
+from geminga.broker.producing import NAME_MAX, SUBSCRIPTION_NAME_MAX, check_length, pairs
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.registry import AnyTopic, parse_topic
 from geminga.broker.stats import consumer_stats_answer
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from geminga.broker.session import Session
 
 AnySubscription = Subscription | NonPersistentSubscription
-SUBSCRIPTION_NAME_MAX = 4096
-"""Characters of a subscription's name."""
 
 
 # --- SUBSCRIBE ---
@@ -64,10 +62,8 @@ def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:
     name = parse_topic(body.topic)
     if not body.subscription.strip():
         raise Refused(pb.ProducerBusy, "Empty subscription name")
-    if len(body.subscription) > SUBSCRIPTION_NAME_MAX:
-        raise Refused(
-            pb.NotAllowedError, f"The subscription's name exceeds {SUBSCRIPTION_NAME_MAX} characters"
-        )
+    check_length("subscription's name", body.subscription, SUBSCRIPTION_NAME_MAX)
+    check_length("consumer's name", body.consumer_name, NAME_MAX)
     if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):
         raise Refused(pb.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
     metadata = pairs(body.metadata, "consumer")
@@ -153,7 +149,7 @@ def _subscription(
         created = topic.subscription(
             body.subscription,
             offset=topic.ledger.start if earliest else topic.ledger.end,
-            properties={item.key: item.value for item in body.subscription_properties},
+            properties=pairs(body.subscription_properties, "subscription"),
             replicated=body.replicate_subscription_state,
             done=lambda error: None,
         )

@@ -94,6 +94,7 @@ class Broker:
         self.paused_sessions: dict[Session, None] = {}
         self.ready_topics: dict[Topic, None] = {}
         self._changed_cursors: dict[Subscription, None] = {}
+        self.watched_topics = 0
         self._watchers: dict[str, dict[TopicListWatcher, None]] = {}
         self._start_number: int | None = None
         self._producer_count = 0

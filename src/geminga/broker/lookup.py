@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from geminga.broker import answers
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from geminga.broker.session import Session
 
 WATCHERS_PER_CONNECTION_MAX = 1_000
+WATCHED_TOPICS_MAX = 2_000_000
+"""Topic names that all watchers of the broker hold together; clients fall back to asking again and again."""
 _TRANSACTION_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
@@ -120,7 +123,11 @@ class TopicListWatcher:
         self._namespace = namespace
         self._pattern = pattern
         names = session.broker.topics.names(namespace, persistent=True)
-        self._topics = {name for name in names if not is_hidden(name) and pattern.matches(name)}
+        self._topics = {sys.intern(name) for name in names if not is_hidden(name) and pattern.matches(name)}
+        held = session.broker.watched_topics + len(self._topics)
+        if held > WATCHED_TOPICS_MAX:
+            raise Refused(pb.NotAllowedError, f"Watchers hold {held} topics; at most {WATCHED_TOPICS_MAX}")
+        session.broker.watched_topics = held
         session.broker.add_watcher(namespace, self)
 
     @property
@@ -136,8 +143,10 @@ class TopicListWatcher:
             return
         if exists:
             self._topics.add(text)
+            self._session.broker.watched_topics += 1
         else:
             self._topics.discard(text)
+            self._session.broker.watched_topics -= 1
         self._session.output.write(
             answers.watch_update(
                 self._watcher_id,
@@ -149,6 +158,8 @@ class TopicListWatcher:
 
     def close(self) -> None:
         self._session.broker.remove_watcher(self._namespace, self)
+        self._session.broker.watched_topics -= len(self._topics)
+        self._topics.clear()
         self._session.watchers.pop(self._watcher_id, None)
 
 
@@ -160,16 +171,16 @@ def on_watch(session: Session, command: pb.BaseCommand) -> None:
             raise Refused(pb.NotAllowedError, f"{WATCHERS_PER_CONNECTION_MAX} watchers on one connection")
         pattern = TopicsPattern(body.topics_pattern)
         namespace = TopicName.parse(f"persistent://{body.namespace}/x").namespace_name
+        existing = session.watchers.get(body.watcher_id)
+        if existing is not None:
+            existing.close()
+        watcher = TopicListWatcher(session, body.watcher_id, namespace, pattern)
     except Refused as refused:
         session.refuse(body.request_id, refused)
         return
     except ValueError as error:
         session.refuse(body.request_id, Refused(pb.InvalidTopicName, str(error)))
         return
-    existing = session.watchers.get(body.watcher_id)
-    if existing is not None:
-        existing.close()
-    watcher = TopicListWatcher(session, body.watcher_id, namespace, pattern)
     session.watchers[body.watcher_id] = watcher
     found = topics_hash(watcher.topics)
     session.output.write(

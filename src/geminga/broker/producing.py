@@ -30,6 +30,20 @@ def pairs(items: object, what: str) -> dict[str, str]:
     return found
 
 
+NAME_MAX = 8192
+"""Characters of a producer's or consumer's name (dead letter producers have long ones)."""
+SUBSCRIPTION_NAME_MAX = 4096
+"""Characters of a subscription's name."""
+
+
+def check_length(what: str, text: str, limit: int) -> None:
+    """Raises `Refused` NotAllowedError for a name that is too long to be kept."""
+    if len(text) > limit:
+        raise Refused(
+            pb.NotAllowedError, f"The {what} has {len(text)} characters; at most {limit} are allowed"
+        )
+
+
 def on_producer(session: Session, command: pb.BaseCommand) -> None:
     """Create a producer."""
     body = command.producer
@@ -67,6 +81,8 @@ def _create(session: Session, body: pb.CommandProducer) -> None:
     broker = session.broker
     if session.handle_count >= broker.settings.handles_per_connection_max:
         raise Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
+    check_length("producer's name", body.producer_name, NAME_MAX)
+    check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)
     topic = broker.topics.find_or_create(name)
     _check_topic(topic, body)

@@ -296,8 +296,17 @@ def partitioned_key(name: TopicName) -> str:
     return f"partitioned/{name}"
 
 
+TOPIC_NAME_MAX = 1024
+"""Characters of a topic's complete name."""
+
+
 def parse_topic(text: str) -> TopicName:
     """The topic's name; raises `Refused` InvalidTopicName."""
+    if len(text) > TOPIC_NAME_MAX:
+        raise Refused(
+            pb.InvalidTopicName,
+            f"Invalid topic name: {len(text)} characters, at most {TOPIC_NAME_MAX} are allowed",
+        )
     try:
         return TopicName.parse(text)
     except InvalidTopicName as error:

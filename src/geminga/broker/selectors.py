@@ -165,6 +165,8 @@ class StickySelector(Generic[C]):
     def add(self, consumer: C, ranges: Sequence[Range]) -> None:
         if not ranges:
             raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not be empty.")
+        if len(ranges) > SLOTS:
+            raise Refused(pb.ConsumerAssignError, f"{len(ranges)} ranges for {SLOTS} slots must overlap.")
         new = sorted(ranges)
         for start, end in new:
             if start < 0 or end >= SLOTS or start > end:
@@ -175,13 +177,14 @@ class StickySelector(Generic[C]):
         for (_, end), (start, _) in pairwise(new):
             if start <= end:
                 raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not overlap.")
-        for start, end in new:
-            for low, high, other in self._ranges:
-                if start <= high and low <= end:
-                    raise Refused(pb.ConsumerAssignError, f"Range conflict with consumer {other!r}")
-        self._ranges = sorted(
+        merged = sorted(
             [*self._ranges, *((start, end, consumer) for start, end in new)], key=lambda each: each[0]
         )
+        for (_, end, left), (start, _, right) in pairwise(merged):
+            if start <= end:
+                other = right if left is consumer else left
+                raise Refused(pb.ConsumerAssignError, f"Range conflict with consumer {other!r}")
+        self._ranges = merged
 
     def remove(self, consumer: C) -> None:
         self._ranges = [each for each in self._ranges if each[2] is not consumer]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from re import _parser as re_parser  # type: ignore[attr-defined]
+from typing import Any
 
 from geminga.broker.refusal import Refused
 from geminga.ids import TopicName
@@ -12,6 +14,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PATTERN_LENGTH_MAX = 50
 """Longer patterns are left to the client (``topicsPatternLengthMax``)."""
+REPEATS_MAX = 2
+"""Repetitions of open length in a pattern. Python's matcher backtracks: a peer must not keep it busy."""
 _DOMAIN = re.compile(r"^(?:non-)?persistent://")
 _PARTITION_SUFFIX = re.compile(r"-partition-(?:0|[1-9][0-9]*)$")
 
@@ -33,15 +37,58 @@ class TopicsPattern:
                 pb.NotAllowedError,
                 f"The pattern has {len(pattern)} characters; at most {PATTERN_LENGTH_MAX} are allowed",
             )
+        text = _DOMAIN.sub("", pattern)
         try:
-            self._pattern = re.compile(_DOMAIN.sub("", pattern))
-        except re.error as error:
+            self._pattern = re.compile(text)
+        except (re.error, RecursionError, OverflowError) as error:
             raise Refused(
                 pb.NotAllowedError, f"The pattern {pattern!r} is no regular expression: {error}"
             ) from error
+        if not _is_cheap(text):
+            raise Refused(
+                pb.NotAllowedError,
+                f"The pattern {pattern!r} may take too long to match: at most {REPEATS_MAX} repetitions, "
+                "and none around another or around a choice",
+            )
 
     def matches(self, topic: str) -> bool:
         return self._pattern.fullmatch(_PARTITION_SUFFIX.sub("", _DOMAIN.sub("", topic))) is not None
+
+
+_SINGLE = {"LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY", "AT"}
+_REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
+
+
+def _is_cheap(pattern: str) -> bool:
+    """Whether matching takes a small power of the name's length at most."""
+    try:
+        repeats = _count_repeats(re_parser.parse(pattern), inside=False)
+    except _TooCostly:
+        return False
+    return repeats <= REPEATS_MAX
+
+
+class _TooCostly(Exception):
+    pass
+
+
+def _count_repeats(nodes: Any, *, inside: bool) -> int:
+    """Repetitions of open length; raises `_TooCostly` for what may backtrack without bound."""
+    found = 0
+    for operation, argument in nodes:
+        name = str(operation)
+        if name in _SINGLE:
+            continue
+        if name == "SUBPATTERN":
+            found += _count_repeats(argument[-1], inside=inside)
+        elif name in _REPEATS and not inside:
+            low, high, body = argument
+            found += _count_repeats(body, inside=True) + (1 if low != high else 0)
+        elif name == "BRANCH" and not inside:
+            found += sum(_count_repeats(branch, inside=False) for branch in argument[1])
+        else:
+            raise _TooCostly
+    return found
 
 
 def is_hidden(topic: str) -> bool:
