@@ -1,0 +1,433 @@
+"""Our publish path against a real Apache Pulsar 4.0.4, read by pulsar-client and by our consumer."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import pulsar
+import pulsar.schema
+import pytest
+
+import geminga
+from geminga.client.admin import admin, topic_path
+from geminga.testing.apache_pulsar import ApachePulsar
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(60)]
+
+COMPRESSIONS = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
+WAYS: dict[str, dict[str, Any]] = {
+    "default batches": {},
+    "key-based batches": {"batching_type": geminga.BatchingType.KeyBased},
+    "unbatched": {"batching_enabled": False},
+    "chunks": {"chunking_enabled": True, "chunk_max_message_size": 4_000},
+}
+Topic = Callable[[str], str]
+EARLIEST = geminga.InitialPosition.Earliest
+
+
+@pytest.fixture(scope="module")
+def ours(apache_pulsar: ApachePulsar) -> Iterator[geminga.Client]:
+    with geminga.Client(apache_pulsar.service_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def witness(apache_pulsar: ApachePulsar) -> Iterator[Any]:
+    client = pulsar.Client(apache_pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    yield client
+    client.close()
+
+
+def rest(broker: ApachePulsar, method: str, topic: str, action: str) -> Any:
+    """One REST call on a topic."""
+    return admin(broker.admin_url, method, f"{topic_path(geminga.TopicName.parse(topic))}/{action}")
+
+
+def read_all(client: geminga.Client, topic: str, *, quiet_ms: int = 500) -> list[bytes]:
+    """Everything in a topic from its start, until nothing has come for a while."""
+    consumer = client.subscribe(topic, f"reader-{random.random()}", initial_position=EARLIEST)
+    contents: list[bytes] = []
+    while True:
+        try:
+            message = consumer.receive(quiet_ms if contents else 10_000)
+        except geminga.Timeout:
+            consumer.close()
+            return contents
+        contents.append(message.data())
+        consumer.acknowledge(message)
+
+
+class Outcomes:
+    """What the callbacks of one producer said, in their order."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[geminga.Result, geminga.MessageId]] = []
+
+    def __call__(self, result: geminga.Result, message_id: geminga.MessageId) -> None:
+        self.results.append((result, message_id))
+
+    def codes(self) -> set[geminga.Result]:
+        return {result for result, _ in self.results}
+
+    def wait(self, count: int, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while len(self.results) < count:
+            assert time.monotonic() < deadline, f"{len(self.results)} of {count} callbacks came"
+            time.sleep(0.005)
+
+
+# --- what is written is read ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_way_of_sending_is_read_by_both(
+    ours: geminga.Client, witness: Any, topic: Topic, compression: str, way: str
+) -> None:
+    name = topic("ways")
+    theirs = witness.subscribe(name, "theirs", initial_position=pulsar.InitialPosition.Earliest)
+    mine = ours.subscribe(name, "ours", initial_position=EARLIEST)
+    numbers = random.Random(way + compression)
+    count, size = (10, 15_000) if way == "chunks" else (120, 200)
+    sent = [b"%d:" % i + numbers.randbytes(size // 2) + bytes(numbers.randrange(size)) for i in range(count)]
+    outcomes = Outcomes()
+    with ours.create_producer(
+        name, compression_type=geminga.CompressionType[compression], **WAYS[way]
+    ) as producer:
+        for i, content in enumerate(sent):
+            producer.send_async(
+                content, outcomes, properties={"i": str(i)}, partition_key=f"k{i % 4}", ordering_key=b"o%d" % (i % 3),
+                event_timestamp=1_700_000_000_000 + i,
+            )  # fmt: skip
+        producer.flush()
+    assert outcomes.codes() == {geminga.Result.Ok}
+    by_index = {}
+    for consumer in (theirs, mine):
+        order: dict[str, list[int]] = defaultdict(list)
+        for _ in sent:
+            message = consumer.receive(10_000)
+            i = int(message.properties()["i"])
+            assert message.data() == sent[i]
+            assert message.partition_key() == f"k{i % 4}"
+            assert message.event_timestamp() == 1_700_000_000_000 + i
+            order[message.ordering_key() if way == "key-based batches" else ""].append(i)
+            if consumer is mine:
+                by_index[i] = message.message_id()
+            consumer.acknowledge(message)
+        assert all(indices == sorted(indices) for indices in order.values())
+        consumer.close()
+    # The receipts named the very places where the messages are found.
+    for i, (_, message_id) in enumerate(outcomes.results if way != "key-based batches" else ()):
+        assert message_id == by_index[i]
+
+
+def test_keyed_messages_go_where_pulsar_client_sends_them(
+    apache_pulsar: ApachePulsar, ours: geminga.Client, witness: Any, topic: Topic
+) -> None:
+    name = topic("keys")
+    path = topic_path(geminga.TopicName.parse(name))
+    admin(apache_pulsar.admin_url, "PUT", f"{path}/partitions", 5)
+    consumer = ours.subscribe(name, "s", initial_position=EARLIEST)
+    for client in (ours, witness):
+        producer = client.create_producer(name)
+        for i in range(40):
+            producer.send(f"key {i}".encode(), partition_key=f"key {i}")
+        producer.close()
+    places = defaultdict(set)
+    for _ in range(80):
+        message = consumer.receive(10_000)
+        places[message.partition_key()].add(message.message_id().partition())
+    assert len(places) == 40
+    assert all(len(partitions) == 1 for partitions in places.values())
+    assert len(set.union(*places.values())) == 5
+    consumer.close()
+
+
+def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> None:
+    name = topic("delayed")
+    consumer = witness.subscribe(
+        name, "s", consumer_type=pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
+    )
+    with ours.create_producer(name) as producer:
+        started = time.time()
+        producer.send(b"after", deliver_after=timedelta(seconds=2))
+        producer.send(b"at", deliver_at=int(started * 1000) + 1_500)
+        producer.send(b"now")
+    arrived = {}
+    for _ in range(3):
+        content = consumer.receive(10_000).data()
+        arrived[content] = time.time() - started
+    assert list(arrived) == [b"now", b"at", b"after"]
+    # The broker counts in ticks of a second and may deliver one tick early or late.
+    assert arrived[b"at"] > 0.4
+    assert arrived[b"after"] > 0.9
+    consumer.close()
+
+
+def test_a_schema_is_registered_and_read(ours: geminga.Client, witness: Any, topic: Topic) -> None:
+    class Flight(geminga.schema.Record):
+        tail = geminga.schema.String()
+        delay = geminga.schema.Integer()
+
+    class TheirFlight(pulsar.schema.Record):
+        tail = pulsar.schema.String()
+        delay = pulsar.schema.Integer()
+
+    TheirFlight.__name__ = "Flight"
+    name = topic("schema")
+    consumer = witness.subscribe(
+        name, "s", schema=pulsar.schema.JsonSchema(TheirFlight),
+        initial_position=pulsar.InitialPosition.Earliest,
+    )  # fmt: skip
+    with ours.create_producer(name, schema=geminga.schema.JsonSchema(Flight)) as producer:
+        for i in range(10):
+            producer.send_async(Flight(tail=f"N{i}", delay=i), None)
+        producer.flush()
+    for i in range(10):
+        value = consumer.receive(10_000).value()
+        assert (value.tail, value.delay) == (f"N{i}", i)
+    consumer.close()
+
+    class Other(geminga.schema.Record):
+        delay = geminga.schema.Array(geminga.schema.String(), required=True)
+
+    with pytest.raises(geminga.IncompatibleSchema):
+        ours.create_producer(name, schema=geminga.schema.JsonSchema(Other))
+
+
+# --- sequence ids ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_explicit_sequence_ids_are_deduplicated(ours: geminga.Client, topic: Topic, batching: bool) -> None:
+    name = topic("dedup")
+    with ours.create_producer(name, producer_name="p", batching_enabled=batching) as producer:
+        first = [producer.send(b"%d" % i, sequence_id=i) for i in (10, 20, 30)]
+        again = [producer.send(b"%d" % i, sequence_id=i) for i in (10, 30)]
+        assert all(m.ledger_id() >= 0 for m in first)
+        assert [(m.ledger_id(), m.entry_id()) for m in again] == [(-1, -1)] * 2
+        assert producer.statistics().duplicates == 2
+        assert producer.last_sequence_id() == 30
+    with ours.create_producer(name, producer_name="p", batching_enabled=batching) as producer:
+        assert producer.last_sequence_id() == 30
+        assert producer.send(b"30", sequence_id=30).ledger_id() == -1
+        assert producer.send(b"31").ledger_id() >= 0  # automatic ids go on behind the broker's last one
+        assert producer.last_sequence_id() == 31
+    assert read_all(ours, name) == [b"10", b"20", b"30", b"31"]
+
+
+# --- access modes ---------------------------------------------------------------------------------
+
+
+def test_exclusive_producers_keep_others_out(ours: geminga.Client, topic: Topic) -> None:
+    name = topic("exclusive")
+    exclusive = ours.create_producer(name, access_mode=geminga.ProducerAccessMode.Exclusive)
+    with pytest.raises(geminga.ProducerBusy):
+        ours.create_producer(name)
+    with pytest.raises(geminga.ProducerFenced):
+        ours.create_producer(name, access_mode=geminga.ProducerAccessMode.Exclusive)
+    exclusive.send(b"mine")
+    exclusive.close()
+    ours.create_producer(name).close()
+
+
+def test_a_fencing_producer_ends_the_one_before(ours: geminga.Client, topic: Topic) -> None:
+    name = topic("fencing")
+    first = ours.create_producer(name, access_mode=geminga.ProducerAccessMode.Exclusive)
+    first.send(b"first")
+    second = ours.create_producer(name, access_mode=geminga.ProducerAccessMode.ExclusiveWithFencing)
+    with pytest.raises(geminga.ProducerFenced):
+        first.send(b"too late")
+    with pytest.raises(geminga.ProducerFenced):
+        first.send(b"still too late")
+    second.send(b"second")
+    first.close()
+    second.close()
+    assert read_all(ours, name) == [b"first", b"second"]
+
+
+def test_waiting_for_exclusive_access(ours: geminga.Client, topic: Topic) -> None:
+    name = topic("waiting")
+    first = ours.create_producer(name, access_mode=geminga.ProducerAccessMode.Exclusive)
+    got: list[geminga.Producer] = []
+    thread = threading.Thread(
+        target=lambda: got.append(
+            ours.create_producer(name, access_mode=geminga.ProducerAccessMode.WaitForExclusive)
+        )
+    )
+    thread.start()
+    time.sleep(0.5)
+    assert got == []
+    first.send(b"first")
+    first.close()
+    thread.join(20)
+    got[0].send(b"second")
+    got[0].close()
+    assert read_all(ours, name) == [b"first", b"second"]
+
+
+# --- when things go wrong -------------------------------------------------------------------------
+
+
+def test_a_terminated_topic_ends_the_producer(
+    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
+) -> None:
+    name = topic("terminated")
+    producer = ours.create_producer(name)
+    last = producer.send(b"last")
+    place = rest(apache_pulsar, "POST", name, "terminate")
+    assert (place["ledgerId"], place["entryId"]) == (last.ledger_id(), last.entry_id())
+    with pytest.raises(geminga.TopicTerminated):
+        producer.send(b"one too many")
+    with pytest.raises(geminga.TopicTerminated):
+        producer.send_async(b"and another", None)
+    producer.close()
+    with pytest.raises(geminga.TopicTerminated):
+        ours.create_producer(name)
+    assert read_all(ours, name) == [b"last"]
+
+
+def test_unloading_loses_and_repeats_nothing(
+    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
+) -> None:
+    name = topic("unload")
+    outcomes = Outcomes()
+    producer = ours.create_producer(name, block_if_queue_full=True)
+    stop = threading.Event()
+    sent: list[bytes] = []
+
+    def publish() -> None:
+        while not stop.is_set():
+            sent.append(b"%d" % len(sent))
+            producer.send_async(sent[-1], outcomes)
+            if len(sent) % 20 == 0:
+                time.sleep(0.002)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    for _ in range(3):
+        time.sleep(0.3)
+        rest(apache_pulsar, "PUT", name, "unload")
+    time.sleep(0.3)
+    stop.set()
+    thread.join(20)
+    producer.flush()
+    statistics = producer.statistics()
+    producer.close()
+    assert statistics.reconnects >= 3
+    assert outcomes.codes() == {geminga.Result.Ok}
+    assert len(outcomes.results) == len(sent)
+    assert read_all(ours, name) == sent
+
+
+@pytest.mark.parametrize("keepalive_seconds", [30, 1])
+def test_a_dead_broker_costs_bounded_memory_and_no_message(
+    apache_pulsar: ApachePulsar, topic: Topic, keepalive_seconds: int
+) -> None:
+    """With the long keep-alive the connection outlives the pause; with the short one it is given up."""
+    name, limited = topic("suspended"), topic("suspended-memory")
+    with geminga.Client(
+        apache_pulsar.service_url,
+        memory_limit_bytes=4 << 20,
+        keep_alive_interval_seconds=keepalive_seconds,
+        max_backoff_interval_ms=1_000,
+    ) as client:
+        by_count = client.create_producer(name, max_pending_messages=2_000)
+        by_bytes = client.create_producer(limited, max_pending_messages=0)
+        outcomes, bytes_outcomes = Outcomes(), Outcomes()
+        content = bytes(1_000)
+        by_count.send_async(b"before", outcomes)
+        by_count.flush()
+        apache_pulsar.suspend()
+        try:
+            taken: list[bytes] = []
+            while True:
+                try:
+                    by_count.send_async(b"%d:" % len(taken) + content, None)
+                except geminga.ProducerQueueIsFull as error:
+                    assert "max_pending_messages=2000" in str(error)
+                    break
+                taken.append(b"%d:" % len(taken) + content)
+            assert len(taken) == 2_000
+            kept = 0
+            while True:
+                try:
+                    by_bytes.send_async(b"%d:" % kept + content, bytes_outcomes)
+                except geminga.MemoryBufferIsFull:
+                    break
+                if len(bytes_outcomes.results):  # the refusal went to the callback
+                    break
+                kept += 1
+            assert kept * 1_000 < 4 << 20
+            resident = psutil.Process().memory_info().rss
+            for _ in range(100_000):
+                by_count.send_async(content, outcomes)
+            time.sleep(2.5)  # beyond the short keep-alive
+            assert psutil.Process().memory_info().rss - resident < 32 << 20
+            assert outcomes.codes() == {geminga.Result.Ok, geminga.Result.ProducerQueueIsFull}
+        finally:
+            apache_pulsar.resume()
+        by_count.flush()
+        by_bytes.flush()
+        assert bytes_outcomes.codes() == {geminga.Result.Ok, geminga.Result.MemoryBufferIsFull}
+        by_count.send(b"after")
+        assert read_all(client, name) == [b"before", *taken, b"after"]
+        assert read_all(client, limited) == [b"%d:" % i + content for i in range(kept)]
+
+
+def test_a_dead_broker_lets_sends_time_out(
+    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
+) -> None:
+    name = topic("time-out")
+    with ours.create_producer(name, send_timeout_millis=500) as producer:
+        producer.send(b"before")
+        outcomes = Outcomes()
+        apache_pulsar.suspend()
+        try:
+            started = time.monotonic()
+            for i in range(50):
+                producer.send_async(b"%d" % i, outcomes)
+            outcomes.wait(50)
+            assert 0.4 < time.monotonic() - started < 3
+            assert outcomes.codes() == {geminga.Result.Timeout}
+            with pytest.raises(geminga.Timeout):
+                producer.send(b"waits in vain")
+        finally:
+            apache_pulsar.resume()
+        time.sleep(0.5)  # a paused JVM may need longer than the time-out for its first answers
+        producer.send(b"after")
+        # A time-out does not tell whether the broker has stored the message.
+        contents = read_all(ours, name)
+        assert contents[0] == b"before"
+        assert contents[-1] == b"after"
+        assert len(contents) == len(set(contents))
+
+
+def test_a_waiting_sender_goes_on_after_the_pause(
+    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
+) -> None:
+    name = topic("blocking")
+    sent = [b"%d" % i for i in range(500)]
+    with ours.create_producer(name, max_pending_messages=50, block_if_queue_full=True) as producer:
+        producer.send(b"before")
+        outcomes = Outcomes()
+        apache_pulsar.suspend()
+        try:
+            thread = threading.Thread(target=lambda: [producer.send_async(c, outcomes) for c in sent])
+            thread.start()
+            time.sleep(0.5)
+            assert thread.is_alive()
+            assert producer.statistics().pending_messages <= 50
+        finally:
+            apache_pulsar.resume()
+        thread.join(20)
+        producer.flush()
+        assert outcomes.codes() == {geminga.Result.Ok}
+    assert read_all(ours, name) == [b"before", *sent]
