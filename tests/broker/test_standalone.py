@@ -23,8 +23,6 @@ from geminga.broker.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES
 PROGRAM = """
 import sys
 from geminga.broker.settings import BrokerSettings
-import geminga
-from geminga.broker.embedded import embedded
 from geminga.broker.standalone import run
 sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 """
