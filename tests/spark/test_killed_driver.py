@@ -1,0 +1,103 @@
+"""kill -9 of the whole Spark application in the middle of an exactly-once stream, again and again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from geminga.broker.embedded import EmbeddedBroker
+from geminga.client.admin import admin
+from geminga.client.sync import Client
+from geminga.spark.datasource import PulsarDataSource, PulsarReader
+from geminga.spark.schema import source_schema
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = 12_000
+KILLS = 3
+
+APPLICATION = """
+import sys
+import geminga.spark
+url, source, target, folder = sys.argv[1:]
+spark = geminga.spark.session("local[2]", config={
+    "spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+})
+frame = (
+    spark.readStream.format("pulsar").option("service.url", url).option("topic", source)
+    .option("startingOffsets", "earliest").option("columns", "value,__key").option("maxRowsPerTrigger", 400)
+    .load()
+    # Rows come in another order in every attempt.
+    .repartition(3)
+)
+query = (
+    frame.writeStream.format("pulsar").option("service.url", url).option("topic", target)
+    .option("exactlyOnce", "true").option("checkpointLocation", folder).trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def start(broker: EmbeddedBroker, source: str, target: str, folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", APPLICATION, broker.service_url, source, target, str(folder)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def kill(application: subprocess.Popen[bytes]) -> None:
+    """The driver, its JVM and, through the closed sockets, the workers."""
+    os.killpg(application.pid, signal.SIGKILL)
+    application.wait()
+
+
+def rows_of(broker: EmbeddedBroker, topic: str) -> Counter[bytes]:
+    schema = source_schema(("value",))
+    reader = PulsarDataSource({"service.url": broker.service_url, "topic": topic}).reader(schema)
+    assert isinstance(reader, PulsarReader)
+    found: Counter[bytes] = Counter()
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            found.update(batch.column(0).to_pylist())
+    return found
+
+
+def test_no_row_is_lost_or_doubled(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    admin(pulsar_broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
+    target = f"{pulsar_topic}-out"
+    for topic in (pulsar_topic, target):
+        admin(pulsar_broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", 2)
+    values = [b"%d" % number for number in range(ROWS)]
+    with pulsar_client.create_producer(pulsar_topic, batching_max_messages=20) as producer:
+        keys = [f"k{number % 50}" if number % 2 else None for number in range(ROWS)]
+        producer.send_table(pa.table({"value": pa.array(values, pa.binary()), "key": keys}))
+    seed = random.randrange(1 << 32)
+    numbers = random.Random(seed)
+    progress = []
+    for _ in range(KILLS):
+        application = start(pulsar_broker, pulsar_topic, target, tmp_path)
+        known = rows_of(pulsar_broker, target).total()
+        while application.poll() is None and rows_of(pulsar_broker, target).total() == known:
+            time.sleep(0.05)
+        time.sleep(numbers.uniform(0, 1.5))
+        kill(application)
+        progress.append(rows_of(pulsar_broker, target).total())
+    last = start(pulsar_broker, pulsar_topic, target, tmp_path)
+    assert last.wait(300) == 0, f"seed {seed}"
+    found = rows_of(pulsar_broker, target)
+    assert found == Counter(values), f"seed {seed}, rows after each kill {progress}"
+    assert 0 < progress[0] < ROWS, f"seed {seed}: nothing was killed on its way, {progress}"
