@@ -5,6 +5,9 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 
+# Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test lint interop bench docs proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
