@@ -103,8 +103,8 @@ def test_every_way_of_sending_is_read_by_both(
     ) as producer:
         for i, content in enumerate(sent):
             producer.send_async(
-                content, outcomes, properties={"i": str(i)}, partition_key=f"k{i % 4}", ordering_key=b"o%d" % (i % 3),
-                event_timestamp=1_700_000_000_000 + i,
+                content, outcomes, properties={"i": str(i)}, partition_key=f"k{i % 4}",
+                ordering_key=b"o%d" % (i % 3), event_timestamp=1_700_000_000_000 + i,
             )  # fmt: skip
         producer.flush()
     assert outcomes.codes() == {geminga.Result.Ok}
@@ -157,7 +157,7 @@ def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> N
     )
     with ours.create_producer(name) as producer:
         started = time.time()
-        producer.send(b"after", deliver_after=timedelta(seconds=2))
+        producer.send(b"after", deliver_after=timedelta(seconds=3.5))
         producer.send(b"at", deliver_at=int(started * 1000) + 1_500)
         producer.send(b"now")
     arrived = {}
@@ -167,7 +167,7 @@ def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> N
     assert list(arrived) == [b"now", b"at", b"after"]
     # The broker counts in ticks of a second and may deliver one tick early or late.
     assert arrived[b"at"] > 0.4
-    assert arrived[b"after"] > 0.9
+    assert arrived[b"after"] > 2.4
     consumer.close()
 
 
@@ -348,23 +348,16 @@ def test_a_dead_broker_costs_bounded_memory_and_no_message(
         apache_pulsar.suspend()
         try:
             taken: list[bytes] = []
-            while True:
-                try:
+            with pytest.raises(geminga.ProducerQueueIsFull, match="max_pending_messages=2000"):
+                while True:
                     by_count.send_async(b"%d:" % len(taken) + content, None)
-                except geminga.ProducerQueueIsFull as error:
-                    assert "max_pending_messages=2000" in str(error)
-                    break
-                taken.append(b"%d:" % len(taken) + content)
+                    taken.append(b"%d:" % len(taken) + content)
             assert len(taken) == 2_000
             kept = 0
-            while True:
-                try:
-                    by_bytes.send_async(b"%d:" % kept + content, bytes_outcomes)
-                except geminga.MemoryBufferIsFull:
-                    break
-                if len(bytes_outcomes.results):  # the refusal went to the callback
-                    break
+            while not bytes_outcomes.results:  # the first outcome is the refusal
+                by_bytes.send_async(b"%d:" % kept + content, bytes_outcomes)
                 kept += 1
+            kept -= 1
             assert kept * 1_000 < 4 << 20
             resident = psutil.Process().memory_info().rss
             for _ in range(100_000):
@@ -376,7 +369,8 @@ def test_a_dead_broker_costs_bounded_memory_and_no_message(
             apache_pulsar.resume()
         by_count.flush()
         by_bytes.flush()
-        assert bytes_outcomes.codes() == {geminga.Result.Ok, geminga.Result.MemoryBufferIsFull}
+        codes = [result for result, _ in bytes_outcomes.results]
+        assert codes == [geminga.Result.MemoryBufferIsFull] + [geminga.Result.Ok] * kept
         by_count.send(b"after")
         assert read_all(client, name) == [b"before", *taken, b"after"]
         assert read_all(client, limited) == [b"%d:" % i + content for i in range(kept)]

@@ -179,10 +179,15 @@ class AsyncProducer:
         if future is None:
             future = self._core.loop.create_future()
         payload, token, message = self._messages.prepare(content, future, extras)
-        if self._blocking:
-            await self._publisher.publish_waiting(payload, token, message, urgent=True)
-        else:
-            self._publisher.publish(payload, token, message, urgent=True)
+        try:
+            if self._blocking:
+                await self._publisher.publish_waiting(payload, token, message, urgent=True)
+            else:
+                self._publisher.publish(payload, token, message, urgent=True)
+        except PulsarException as error:
+            if token is future:
+                raise
+            fail_token(token, error)  # the interceptors are told, and the future after them
         return await future
 
     def send_async(
@@ -221,9 +226,9 @@ class AsyncProducer:
         try:
             self._publisher.publish(payload, token, message, urgent=False)
         except PulsarException as error:
+            fail_token(token, error)
             if callback is None:
                 raise
-            fail_token(token, error)
 
     async def flush(self) -> None:
         """Send what is open and return when everything handed over before has its receipt."""
@@ -413,10 +418,14 @@ class Producer:
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
         payload, token, message = self._messages.prepare(content, waiter, extras)
-        if self._blocking:
-            publisher.publish_blocking(payload, token, message, urgent=True)
-        else:
-            publisher.publish(payload, token, message, urgent=True)
+        try:
+            if self._blocking:
+                publisher.publish_blocking(payload, token, message, urgent=True)
+            else:
+                publisher.publish(payload, token, message, urgent=True)
+        except PulsarException as error:
+            fail_token(token, error)  # the interceptors are told too
+            raise
         waiter.wait()
         if waiter.error is not None:
             raise waiter.error
@@ -481,9 +490,9 @@ class Producer:
             else:
                 publisher.publish(payload, token, message, urgent=False)
         except PulsarException as error:
+            fail_token(token, error)
             if callback is None:
                 raise
-            fail_token(token, error)
 
     def flush(self) -> None:
         """Send what is open and return when everything handed over before has its receipt."""

@@ -201,7 +201,8 @@ class Client:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
         ``batching_enabled`` None, the default, means on, and off where ``chunking_enabled`` is on: a chunk
-        is never batched, and asking for both is refused. ``hashing_scheme`` decides the partition of a key: ``BoostHash``, the default, agrees with
+        is never batched, and asking for both is refused. ``hashing_scheme`` decides the partition of a key:
+        ``BoostHash``, the default, agrees with
         ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and
         ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
         part of any of them can read what is sent.

@@ -25,7 +25,10 @@ class ProducerInterceptor:
     def on_send_acknowledgement(
         self, producer: Any, message: OutgoingMessage, message_id: Any, error: Exception | None
     ) -> None:
-        """The message has its receipt (``message_id``), or failed with ``error``."""
+        """The message has its receipt (``message_id``), or was refused or failed with ``error``.
+
+        What `before_send` left with ``message.keep(self, ...)`` is at ``message.kept(self)``.
+        """
 
     def on_partitions_change(self, topic: str, partitions: int) -> None:
         """The topic has ``partitions`` partitions now."""

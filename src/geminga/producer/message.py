@@ -23,6 +23,7 @@ class OutgoingMessage:
     """One message. Times are milliseconds since 1970 (UTC), 0 where absent; ``sequence_id`` -1: automatic."""
 
     __slots__ = (
+        "_kept",
         "deliver_at_time",
         "event_time",
         "null_value",
@@ -65,12 +66,25 @@ class OutgoingMessage:
         self.replicate_to = replicate_to
         self.schema_version = schema_version
         self.transaction = transaction
+        self._kept: dict[object, Any] | None = None
 
     def replace(self, **changes: Any) -> OutgoingMessage:
         """A copy with some fields changed; for interceptors."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "_kept"}
         fields.update(changes)
-        return OutgoingMessage(**fields)
+        copy = OutgoingMessage(**fields)
+        copy._kept = self._kept
+        return copy
+
+    def keep(self, owner: object, value: Any) -> None:
+        """Let an interceptor leave something for itself (``owner``) until the acknowledgement; not sent."""
+        if self._kept is None:
+            self._kept = {}
+        self._kept[owner] = value
+
+    def kept(self, owner: object) -> Any:
+        """What ``owner`` left with `keep`; None without it."""
+        return None if self._kept is None else self._kept.get(owner)
 
     def shares_metadata_with(self, first: OutgoingMessage | None) -> bool:
         """Whether this message may join a batch that ``first`` opened.
@@ -231,4 +245,5 @@ def build_message(
     message.replicate_to = LOCAL_CLUSTER if disable_replication else clusters
     message.schema_version = None
     message.transaction = None
+    message._kept = None
     return message
