@@ -109,7 +109,7 @@ def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
 def test_a_flipped_bit_anywhere(settings: StoreSettings, catalog: str, clean: bool) -> None:
     """Without the catalog, or behind the checkpoint, each flip is found when opening."""
     original = make_disk(settings, clean=clean)
-    for path, offset, bit in flips(original, 5):
+    for path, offset, bit in flips(original, 8):
         disk = original.copy()
         if catalog == "lost":
             disk.databases.clear()

@@ -149,6 +149,10 @@ def _seed(first: int, second: int) -> int:
     return crc32c(first.to_bytes(8, "little") + second.to_bytes(8, "little"))
 
 
+def _are_counts(*values: object) -> bool:
+    return all(isinstance(value, int) and value >= 0 for value in values)
+
+
 def _text_crc(text: str, *numbers: int) -> int:
     return crc32c(text.encode() + b"".join(n.to_bytes(8, "little") for n in numbers))
 
@@ -219,7 +223,8 @@ class Catalog:
         """(owner, entries, size in bytes)."""
         for row in self._rows("SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)):
             owner, entries, size_bytes, crc = row
-            if crc != _text_crc(owner, ledger_id, entries, size_bytes):
+            numbers_are_right = isinstance(owner, str) and _are_counts(entries, size_bytes)
+            if not numbers_are_right or crc != _text_crc(owner, ledger_id, entries, size_bytes):
                 raise self._damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
             return owner, entries, size_bytes
         return None
@@ -243,7 +248,9 @@ class Catalog:
         return [self._unpack(ledger_id, first, body) for first, body in rows]
 
     def _unpack(self, ledger_id: int, first: int, body: bytes) -> Chunk:
-        chunk = Chunk.unpack(ledger_id, first, body)
+        chunk = (
+            Chunk.unpack(ledger_id, first, body) if isinstance(body, bytes) and _are_counts(first) else None
+        )
         if chunk is None:
             raise self._damaged(
                 f"the catalog's index of ledger {ledger_id} from entry {first} fails its checksum"
@@ -269,7 +276,7 @@ class Catalog:
         return deltas
 
     def _check_key(self, key: str, body: bytes, crc: int) -> None:
-        if crc32c(body, _text_crc(key)) != crc:
+        if not isinstance(body, bytes) or crc32c(body, _text_crc(key)) != crc:
             raise self._damaged(f"the catalog's value of key {key!r} fails its checksum")
 
     def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from pathlib import Path
+
+import pytest
+
+from geminga.ledger.catalog import (
+    CHUNK_ENTRIES_MAX,
+    Catalog,
+    CatalogDamaged,
+    Chunk,
+    KeyChange,
+    LedgerChange,
+    Snapshot,
+)
+from geminga.ledger.damage import Damage
+from geminga.ledger.filesystem import RealFileSystem
+
+STORE_ID = bytes(16)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
+    assert catalog.is_empty()
+    assert not catalog.is_usable(STORE_ID)
+    catalog.create(STORE_ID)
+    return catalog
+
+
+def chunk(first: int, count: int, file: int = 1, size: int = 100) -> Chunk:
+    return Chunk(
+        first,
+        array("Q", [(file << 32) + 1000 + n * size for n in range(count)]),
+        array("I", [size] * count),
+        array("I", range(count)),
+    )
+
+
+def snapshot(number: int, **changes: object) -> Snapshot:
+    values: dict[str, object] = {
+        "position": (1 << 32) + number,
+        "sequence": number,
+        "next_ledger_id": 10,
+        "ledgers": [],
+        "deleted": set(),
+        "dropped": [],
+        "moved": {},
+        "keys": {},
+        "file_sizes": {1: 5000},
+        "live_bytes": {},
+        "damage": [],
+        "suspects": set(),
+        "doubt": (0, 0),
+    }
+    return Snapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_ledgers_and_their_index_come_back(catalog: Catalog) -> None:
+    first = LedgerChange(3, "owner", 10, 1000, chunk(0, 10))
+    catalog.write(snapshot(1, ledgers=[first], live_bytes={1: 10 * 125}))
+    catalog.write(
+        snapshot(2, ledgers=[LedgerChange(3, "owner", 15, 1500, chunk(10, 5))], live_bytes={1: 5 * 125})
+    )
+    assert catalog.ledger(3) == ("owner", 15, 1500)
+    assert catalog.ledger(4) is None
+    assert catalog.owned("owner") == [3]
+    assert [len(part) for part in catalog.chunks(3)] == [10, 5]
+    found = catalog.chunk(3, 12)
+    assert found is not None
+    assert (found.first, list(found.positions)) == (10, list(chunk(10, 5).positions))
+    assert catalog.chunk(3, 15) is None
+    assert catalog.live_bytes() == {1: 15 * 125}
+    assert (catalog.number("position"), catalog.number("sequence")) == ((1 << 32) + 2, 2)
+    catalog.write(snapshot(3, deleted={3}))
+    assert catalog.ledger(3) is None
+    assert catalog.chunks(3) == []
+    assert catalog.live_bytes() == {1: 0}
+
+
+def test_long_chunks_are_split(catalog: Catalog) -> None:
+    count = 2 * CHUNK_ENTRIES_MAX + 7
+    catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", count, 1, chunk(0, count, size=1))]))
+    assert [len(part) for part in catalog.chunks(1)] == [CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX, 7]
+    found = catalog.chunk(1, CHUNK_ENTRIES_MAX)
+    assert found is not None
+    assert found.first == CHUNK_ENTRIES_MAX
+
+
+def test_moved_entries_have_their_new_place(catalog: Catalog) -> None:
+    catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))], live_bytes={1: 500}))
+    place = (2 << 32) + 64
+    catalog.write(
+        snapshot(2, moved={1: {2: place}, 9: {0: 7}}, file_sizes={1: 5000, 2: 500}, live_bytes={2: 125})
+    )
+    found = catalog.chunk(1, 2)
+    assert found is not None
+    assert found.positions[2] == place
+    assert catalog.live_bytes() == {1: 375, 2: 125}
+    catalog.write(snapshot(3, file_sizes={2: 500}))
+    assert catalog.files() == {2: 500}
+
+
+def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
+    catalog.write(
+        snapshot(
+            1, keys={"k": KeyChange(b"k", 0, b"base", deltas=[b"1"]), "d": KeyChange(b"d", 0, deltas=[b"x"])}
+        )
+    )
+    catalog.write(snapshot(2, keys={"k": KeyChange(b"k", 0, deltas=[b"2", b"3"])}))
+    assert catalog.base("k") == b"base"
+    assert catalog.deltas("k", 99) == [b"1", b"2", b"3"]
+    assert catalog.deltas("k", 2) == [b"1"]
+    assert catalog.base("d") == b""
+    assert catalog.keys("", None, 10) == ["d", "k"]
+    assert catalog.keys("", "d", 10) == ["k"]
+    catalog.write(snapshot(3, keys={"k": KeyChange(b"k", 0, b"new"), "d": KeyChange(b"d", 0, deleted=True)}))
+    assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"new", [])
+    assert catalog.base("d") is None
+    catalog.write(snapshot(4, keys={"k": KeyChange(b"k", 0, deleted=True, deltas=[b"again"])}))
+    assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"", [b"again"])
+
+
+def test_damage_suspects_and_doubt_come_back(catalog: Catalog) -> None:
+    damage = Damage("log-0000000001", 5, "what", 1, 2, 3)
+    catalog.write(snapshot(1, damage=[damage, damage], suspects={7, 8}, doubt=(5, 100)))
+    assert catalog.damage() == [damage]
+    assert catalog.suspects() == {7, 8}
+    assert (catalog.number("doubt_below"), catalog.number("doubt_entries")) == (5, 100)
+
+
+def test_a_failed_checkpoint_changes_nothing(catalog: Catalog) -> None:
+    catalog.write(snapshot(1, keys={"k": KeyChange(b"k", 0, b"base")}))
+    broken = snapshot(2, keys={"k": KeyChange(b"k", 0, b"other")}, damage=["no damage"])
+    with pytest.raises(AttributeError):
+        catalog.write(broken)
+    assert catalog.base("k") == b"base"
+    assert catalog.number("number") == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("meta", "UPDATE meta SET value='7' || substr(value, 2) WHERE name='position'"),
+        ("ledger", "UPDATE ledger SET entries=99"),
+        ("ledger", "UPDATE ledger SET owner='mallory'"),
+        ("chunk", "UPDATE chunk SET body=zeroblob(length(body))"),
+        ("chunk", "UPDATE chunk SET first=1"),
+        ("item", "UPDATE item SET base='other'"),
+        ("delta", "UPDATE delta SET body=zeroblob(5)"),
+    ],
+)
+def test_changed_rows_are_noticed(tmp_path: Path, table: str, change: str) -> None:
+    noted: list[int] = []
+    connection = RealFileSystem().connect(str(tmp_path / "catalog.db"))
+    catalog = Catalog(connection, lambda: noted.append(1))
+    catalog.create(STORE_ID)
+    catalog.write(
+        snapshot(
+            1,
+            ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))],
+            keys={"k": KeyChange(b"k", 0, b"base", deltas=[b"1"])},
+        )
+    )
+    connection.execute(change)
+    reads = {
+        "meta": lambda: catalog.number("position"),
+        "ledger": lambda: catalog.ledger(1),
+        "chunk": lambda: catalog.chunk(1, 2),
+        "item": lambda: catalog.base("k"),
+        "delta": lambda: catalog.deltas("k", 99),
+    }
+    with pytest.raises(CatalogDamaged, match="rebuilt from the log"):
+        reads[table]()
+    assert noted
+
+
+def test_a_file_that_is_no_database_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    path.write_bytes(b"no database at all, but long enough to be taken for one" * 50)
+    with pytest.raises(sqlite3.DatabaseError):
+        RealFileSystem().connect(str(path))

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from geminga.ledger.filesystem import BUFFERS_PER_WRITE_MAX, Buffer, RealFileSystem, write_fully
+
+
+class TricklingFile:
+    """Takes a few bytes a call and is interrupted now and then."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.content = bytearray()
+        self.bytes_max = bytes_max
+        self.calls = 0
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self.calls += 1
+        assert len(buffers) <= BUFFERS_PER_WRITE_MAX
+        if self.calls % 3 == 0:
+            raise InterruptedError(errno.EINTR, "interrupted")
+        assert offset == len(self.content)
+        data = b"".join(buffers)[: self.bytes_max]
+        self.content += data
+        return len(data)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 2, 3, 7, 100, 10**6])
+def test_short_and_interrupted_writes_are_finished(bytes_max: int) -> None:
+    buffers: list[Buffer] = [b"abc", b"", memoryview(b"defg"), bytearray(b"h"), b"ijklmnop" * 3]
+    file = TricklingFile(bytes_max)
+    assert write_fully(file, buffers, 0) == 32  # type: ignore[arg-type]
+    assert file.content == b"abcdefgh" + b"ijklmnop" * 3
+
+
+def test_more_buffers_than_one_call_takes() -> None:
+    buffers: list[Buffer] = [b"%d," % n for n in range(3 * BUFFERS_PER_WRITE_MAX + 1)]
+    file = TricklingFile(10**6)
+    write_fully(file, buffers, 0)  # type: ignore[arg-type]
+    assert bytes(file.content) == b"".join(buffers)
+
+
+def test_a_write_that_takes_nothing_is_an_error() -> None:
+    file = TricklingFile(0)
+    with pytest.raises(OSError, match="took no bytes"):
+        write_fully(file, [b"x"], 0)  # type: ignore[arg-type]
+    assert write_fully(TricklingFile(0), [b""], 0) == 0  # type: ignore[arg-type]
+
+
+def test_real_files(tmp_path: Path) -> None:
+    filesystem = RealFileSystem()
+    folder = str(tmp_path / "a" / "b")
+    filesystem.make_folder(folder)
+    filesystem.make_folder(folder)
+    with pytest.raises(FileNotFoundError):
+        filesystem.open(f"{folder}/file")
+    file = filesystem.open(f"{folder}/file", create=True)
+    assert write_fully(file, [b"hello ", b"world"], 0) == 11
+    file.sync()
+    assert file.read(100, 6) == b"world"
+    assert file.read(5, 0) == b"hello"
+    assert file.read(5, 50) == b""
+    file.truncate(5)
+    assert file.size() == 5
+    file.allocate(5, 100)
+    assert file.size() == 105
+    assert file.read(200, 0) == b"hello" + bytes(100)
+    file.close()
+    file.close()
+    filesystem.rename(f"{folder}/file", f"{folder}/other")
+    filesystem.sync_folder(folder)
+    assert filesystem.list_folder(folder) == ["other"]
+    filesystem.unlink(f"{folder}/other")
+    assert filesystem.list_folder(folder) == []
+
+
+def test_real_lock_names_its_holder(tmp_path: Path) -> None:
+    filesystem = RealFileSystem()
+    path = str(tmp_path / "lock")
+    lock, _ = filesystem.lock(path)
+    assert lock is not None
+    assert filesystem.lock(path) == (None, str(os.getpid()))
+    lock.release()
+    lock.release()
+    again, _ = filesystem.lock(path)
+    assert again is not None
+    again.release()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from geminga.ledger.catalog import Catalog, Chunk, Snapshot
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.index import MISSING, Index, LedgerState
+
+
+def test_places_count_up_leave_gaps_and_are_replaced() -> None:
+    ledger = LedgerState(1, "owner", 10, 1000)
+    assert ledger.place(10, 100, 5, 1) is None
+    assert ledger.place(13, 400, 7, 2) is None
+    assert list(ledger.tail.positions) == [100, MISSING, MISSING, 400]
+    assert ledger.place(11, 200, 6, 3) == (MISSING, 0)
+    assert ledger.place(10, 900, 5, 1) == (100, 5)
+    assert list(ledger.tail.positions) == [900, 200, MISSING, 400]
+    assert list(ledger.tail.sizes) == [5, 6, 0, 7]
+
+
+def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
+    ledger = LedgerState(1, "owner", 0, 0)
+    assert ledger.is_idle
+    for entry_id in range(3):
+        ledger.place(entry_id, 64 + entry_id, 1, 0)
+    ledger.changed = True
+    ledger.written_bytes = 3
+    change = ledger.freeze()
+    assert (change.ledger_id, change.owner, change.entries, change.size_bytes) == (1, "owner", 3, 3)
+    assert len(change.chunk) == 3
+    assert ledger.tail.first == 3
+    assert not ledger.is_idle, "the checkpoint is not on disk yet"
+    ledger.frozen = None
+    assert ledger.is_idle
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position tells which it is."""
+    catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
+    catalog.create(bytes(16))
+    for number in range(5):
+        catalog.write(
+            Snapshot(
+                number=number + 1,
+                position=1 << 32,
+                sequence=0,
+                next_ledger_id=10,
+                ledgers=[change(ledger_id, number * 100) for ledger_id in range(10)],
+                deleted=set(),
+                dropped=[],
+                moved={},
+                keys={},
+                file_sizes={},
+                live_bytes={},
+                damage=[],
+                suspects=set(),
+                doubt=(0, 0),
+            )
+        )
+    return catalog
+
+
+def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
+    ledger = LedgerState(ledger_id, "owner", first, 0)
+    for entry_id in range(first, first + 100):
+        ledger.place(entry_id, ledger_id * 1000 + entry_id + 64, 1, 0)
+    return ledger.freeze()
+
+
+def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
+    index = Index(catalog, 1 << 20)
+    ledger = LedgerState(3, "owner", 500, 0)
+    ledger.place(500, 7001, 1, 0)
+    ledger.freeze()
+    ledger.place(501, 7002, 1, 0)
+    for entry_id, position in ((0, 3064), (99, 3163), (100, 3164), (499, 3563), (500, 7001), (501, 7002)):
+        located = index.locate(ledger, entry_id)
+        assert located is not None
+        assert index.position(3, *located) == position
+    assert index.locate(ledger, 502) is None
+    index.moved_frozen[3] = {7: 111}
+    index.moved[3] = {8: 222}
+    for entry_id, position in ((7, 111), (8, 222), (9, 3073)):
+        located = index.locate(ledger, entry_id)
+        assert located is not None
+        assert index.position(3, *located) == position
+
+
+def test_the_cache_is_bounded(catalog: Catalog) -> None:
+    index = Index(catalog, 5 * (100 * 16 + 400))
+    ledgers = [LedgerState(ledger_id, "owner", 500, 0) for ledger_id in range(10)]
+    for entry_id in range(0, 500, 50):
+        for ledger in ledgers:
+            located = index.locate(ledger, entry_id)
+            assert located is not None
+            assert index.position(ledger.ledger_id, *located) == ledger.ledger_id * 1000 + entry_id + 64
+    assert sum(len(ledger.chunks) for ledger in ledgers) <= 5
+    for ledger in ledgers:
+        index.forget(ledger)
+        assert ledger.chunks == []
+    assert index._cache_bytes == 0
+
+
+def test_one_ledger_keeps_few_chunks(catalog: Catalog) -> None:
+    index = Index(catalog, 1 << 20)
+    ledger = LedgerState(0, "owner", 500, 0)
+    for entry_id in (0, 100, 200, 300, 400, 0, 400):
+        assert index.locate(ledger, entry_id) is not None
+    assert len(ledger.chunks) == 4
+    assert isinstance(ledger.chunks[0], Chunk)
+    assert isinstance(ledger.chunks[0].positions, array)

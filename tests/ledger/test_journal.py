@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from geminga.errors import StoreStopped
+from geminga.ledger.filesystem import FileSystem
+from geminga.ledger.format import CHECKPOINT, ENTRY
+from geminga.ledger.journal import Failed, Journal
+from geminga.ledger.log import Group, LogWriter
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+
+MakeJournal = Callable[..., Journal]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_writer(filesystem: FileSystem) -> LogWriter:
+    return LogWriter(
+        filesystem,
+        "/store",
+        bytes(16),
+        position=0,
+        sequence=0,
+        live_files=set(),
+        next_ledger_id=0,
+        file_bytes_max=1 << 20,
+        preallocate_bytes=0,
+    )
+
+
+def make_journal(
+    filesystem: FileSystem,
+    *,
+    sync: str = "always",
+    group_bytes_max: int = 1000,
+    signal: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Journal:
+    return Journal(
+        make_writer(filesystem),
+        sync=sync,
+        sync_interval_seconds=1.0,
+        group_bytes_max=group_bytes_max,
+        signal=signal,
+        clock=clock,
+    )
+
+
+@pytest.fixture
+def filesystem() -> FaultyFileSystem:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    filesystem.make_folder("/store")
+    return filesystem
+
+
+def add(journal: Journal, count: int, size: int, kind: int = ENTRY) -> None:
+    for number in range(count):
+        journal.pending.append((kind, 1, number, bytes(size), None))
+
+
+def sizes_of(journal: Journal) -> list[int]:
+    sizes = []
+    while journal.completed:
+        outcome = journal.completed.popleft()
+        assert isinstance(outcome, Group)
+        sizes.append(len(outcome.kinds))
+    return sizes
+
+
+def test_takes_all_that_is_pending_as_one_group(filesystem: FaultyFileSystem) -> None:
+    journal = make_journal(filesystem)
+    assert not journal.commit()
+    add(journal, 5, 10)
+    assert journal.commit()
+    assert not journal.commit()
+    assert sizes_of(journal) == [5]
+    assert journal.syncs == 1
+
+
+def test_groups_keep_to_their_bytes_and_single_big_records_go_alone(filesystem: FaultyFileSystem) -> None:
+    journal = make_journal(filesystem)
+    add(journal, 7, 300)
+    add(journal, 1, 5000)
+    add(journal, 1, 10)
+    while journal.commit():
+        pass
+    assert sizes_of(journal) == [3, 3, 1, 1, 1]
+
+
+def test_a_checkpoint_is_the_last_record_of_its_group(filesystem: FaultyFileSystem) -> None:
+    journal = make_journal(filesystem)
+    for sizes, expected in (((2, 3), [3, 3]), ((9, 1), [3, 3, 4, 1])):
+        add(journal, sizes[0], 300)
+        journal.checkpoint_pending = True
+        add(journal, 1, 0, CHECKPOINT)
+        add(journal, sizes[1], 300)
+        while journal.commit():
+            pass
+        groups = list(journal.completed)
+        kinds = [group.kinds for group in groups if isinstance(group, Group)]
+        assert sum(CHECKPOINT in each for each in kinds) == 1
+        assert all(CHECKPOINT not in each[:-1] for each in kinds)
+        assert sizes_of(journal) == expected
+        assert not journal.checkpoint_pending
+
+
+def test_interval_syncs_when_it_is_time(filesystem: FaultyFileSystem) -> None:
+    clock = Clock()
+    journal = make_journal(filesystem, sync="interval", clock=clock)
+    for now, syncs in ((0.0, 0), (0.9, 0), (1.0, 1), (1.5, 1), (2.1, 2)):
+        clock.now = now
+        add(journal, 1, 10)
+        journal.commit()
+        assert journal.syncs == syncs, now
+
+
+def test_never_syncs_but_for_checkpoints(filesystem: FaultyFileSystem) -> None:
+    journal = make_journal(filesystem, sync="never")
+    add(journal, 3, 10)
+    journal.commit()
+    assert journal.syncs == 0
+    journal.checkpoint_pending = True
+    add(journal, 1, 0, CHECKPOINT)
+    journal.commit()
+    assert journal.syncs == 1
+
+
+def test_after_a_failure_everything_is_refused_in_order(filesystem: FaultyFileSystem) -> None:
+    signals: list[int] = []
+    journal = make_journal(filesystem, signal=lambda: signals.append(1))
+    add(journal, 1, 10)
+    journal.commit()
+    filesystem.plan.errors[filesystem.operations + 2] = errno.EIO  # the sync behind the next write
+    add(journal, 8, 300)
+    while journal.commit():
+        pass
+    outcomes = list(journal.completed)
+    assert isinstance(outcomes[0], Group)
+    failed = [outcome for outcome in outcomes[1:] if isinstance(outcome, Failed)]
+    assert len(failed) == len(outcomes) - 1
+    assert [record[2] for outcome in failed for record in outcome.records] == list(range(8))
+    assert all(isinstance(outcome.error, StoreStopped) for outcome in failed)
+    assert isinstance(failed[0].error.__cause__, OSError)
+    add(journal, 1, 10)
+    assert journal.commit()
+    assert isinstance(journal.completed[-1], Failed)
+    assert len(signals) >= 3
+
+
+def test_the_thread_writes_all_before_it_stops(filesystem: FaultyFileSystem) -> None:
+    ready = threading.Event()
+    journal = make_journal(filesystem, signal=ready.set)
+    journal.start()
+    for number in range(2000):
+        journal.pending.append((ENTRY, 1, number, b"entry", None))
+        if journal.idle:
+            journal.wake()
+    journal.stop()
+    assert not journal.busy or journal.completed
+    seconds = [n for group in journal.completed if isinstance(group, Group) for n in group.seconds]
+    assert seconds == list(range(2000))
+    assert ready.is_set()

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from geminga.errors import StoreError
+from geminga.ledger.api import Value
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+
+FOLDER = "/data/store"
+
+
+def nothing(error: StoreError | None) -> None:
+    assert error is None
+
+
+def open_store(disk: SimulatedDisk, settings: StoreSettings) -> FileStore:
+    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
+
+
+def log_files(disk: SimulatedDisk) -> list[str]:
+    return sorted(path.rpartition("/")[2] for path in disk.names if "/log-" in path)
+
+
+def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[int], dict[str, Value]]:
+    """Entries of which every tenth goes to a ledger that stays; keys that are set early and kept."""
+    kept, short = store.create_ledger("kept"), []
+    keys = {f"key-{n}": Value(b"base %d" % n, (b"delta",)) for n in range(3)}
+    for key, value in keys.items():
+        store.put(key, value.base)
+        store.merge(key, value.deltas[0])
+    store.put("deleted", b"early")
+    for number in range(count):
+        if number % every == 0:
+            store.append(kept, b"kept %d " % number * 5, nothing)
+        if number % 20 == 0:
+            short.append(store.create_ledger("short"))
+        store.append(short[-1], bytes(150), nothing)
+        store.poll()
+    store.delete("deleted")
+    store.delete_ledgers(short)
+    store.poll()
+    return kept, short, keys
+
+
+def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[str, Value]) -> None:
+    assert store.damage == []
+    expected = [b"kept %d " % number * 5 for number in range(0, count, 10)]
+    found: list[bytes] = []
+    while len(found) < len(expected):
+        found += store.read(kept, len(found), entries_max=9, bytes_max=10**6)
+    assert found == expected
+    assert [info.ledger_id for info in store.ledgers("kept")] == [kept]
+    assert store.ledgers("short") == []
+    assert dict(store.scan("")) == keys
+
+
+@pytest.mark.parametrize("lose_catalog", [False, True])
+def test_what_lives_survives_the_deletion_of_its_files(
+    small_settings: StoreSettings, lose_catalog: bool
+) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, small_settings)
+    kept, short, keys = fill(store, 200)
+    before = log_files(disk)
+    for _ in range(3):
+        store.checkpoint()
+    after = log_files(disk)
+    assert "log-0000000001" not in after
+    assert len(after) < len(before) // 2
+    check(store, kept, 200, short, keys)
+    store.close()
+    if lose_catalog:
+        disk.databases.clear()
+    store = open_store(disk, small_settings)
+    check(store, kept, 200, short, keys)
+    store.close()
+
+
+def test_deleted_things_do_not_come_back_when_the_catalog_is_rebuilt(small_settings: StoreSettings) -> None:
+    """The deletions' own file may go before the files that hold what they delete."""
+    settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.05)
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    big = store.create_ledger("big")
+    doomed = store.create_ledger("doomed")
+    store.put("doomed", b"value")
+    for number in range(30):
+        store.append(doomed, bytes(20), nothing)
+        store.append(big, bytes([number]) * 200, nothing)  # keeps the first files alive
+        store.poll()
+    store.delete_ledgers([doomed])
+    store.delete("doomed")
+    for _ in range(4):
+        passing = store.create_ledger("passing")
+        for _ in range(30):
+            store.append(passing, bytes(200), nothing)
+            store.poll()
+        store.delete_ledgers([passing])
+        store.checkpoint()
+    assert "log-0000000001" in log_files(disk)
+    numbers = [int(name[4:]) for name in log_files(disk)]
+    assert numbers != list(range(1, max(numbers) + 1)), "no file in the middle was dropped"
+    store.close()
+    disk.databases.clear()
+    store = open_store(disk, settings)
+    assert store.damage == []
+    assert store.ledgers("doomed") == []
+    assert store.get("doomed") is None
+    assert [info.entries for info in store.ledgers("big")] == [30]
+    store.close()
+
+
+def test_a_damaged_file_is_left_alone(small_settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
+    kept, _, _ = fill(store, 60)
+    store.close()
+    path = f"{FOLDER}/log-0000000001"
+    disk.content(path)[disk.names[path].visible.index(b"kept 0 ")] ^= 1
+    store = open_store(disk, small_settings)
+    fill(store, 60)
+    for _ in range(3):
+        store.checkpoint()
+    assert "log-0000000001" in log_files(disk)
+    with pytest.raises(StoreError, match="entry 0"):
+        store.read(kept, 0, entries_max=1, bytes_max=999)
+    store.close()
+
+
+def test_rewriting_cannot_keep_itself_busy(small_settings: StoreSettings) -> None:
+    """Files full of what no estimate counts as living: thousands of empty ledgers."""
+    settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.9, garbage_bytes_min=0)
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    ledgers = [store.create_ledger(f"topic-{number}") for number in range(2000)]
+    store.poll()
+    filesystem = store._filesystem
+    assert isinstance(filesystem, FaultyFileSystem)
+    for _ in range(5):
+        store.checkpoint()
+    before = filesystem.operations
+    for _ in range(5):
+        store.checkpoint()
+    assert filesystem.operations - before < 100
+    assert [info.ledger_id for info in store.ledgers("topic-1999")] == [ledgers[-1]]
+    store.close()
+
+
+def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, small_settings)
+    kept, _, _ = fill(store, 100)
+    for number in range(40):
+        store.append(kept, b"later %d" % number, nothing)
+        if number % 5 == 0:
+            store.checkpoint()
+        store.poll()
+    entries = store.read(kept, 10, entries_max=99, bytes_max=10**6)
+    while len(entries) < 40:
+        entries += store.read(kept, 10 + len(entries), entries_max=99, bytes_max=10**6)
+    assert entries == [b"later %d" % number for number in range(40)]
+    store.close()

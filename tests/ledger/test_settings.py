@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.ledger.settings import StoreSettings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sync", "sometimes"),
+        ("sync_interval_seconds", 0),
+        ("group_bytes_max", 10),
+        ("pending_bytes_max", "64M"),
+        ("log_file_bytes", 1 << 40),
+        ("preallocate_bytes", -1),
+        ("cache_bytes", True),
+        ("index_cache_bytes", -1),
+        ("checkpoint_log_bytes", 0),
+        ("checkpoint_records", 0),
+        ("rewrite_live_fraction", 1.5),
+        ("garbage_bytes_min", -5),
+        ("deletion_delay_seconds", float("nan")),
+        ("verify_on_open", 1),
+    ],
+)
+def test_refuses_naming_field_and_value(field: str, value: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match=field):
+        StoreSettings(**{field: value})
+
+
+def test_every_field_is_documented() -> None:
+    for field in dataclasses.fields(StoreSettings):
+        assert f"``{field.name}``" in (StoreSettings.__doc__ or ""), field.name

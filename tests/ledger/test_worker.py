@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from geminga.ledger.worker import Worker
+
+
+def test_jobs_run_in_order_and_finish_on_the_owners_thread() -> None:
+    finished: deque[Callable[[], None]] = deque()
+    ready = threading.Event()
+    worker = Worker(finished, ready.set)
+    worker.start()
+    seen: list[object] = []
+    threads: set[str] = set()
+
+    def job(number: int) -> None:
+        threads.add(threading.current_thread().name)
+        if number == 1:
+            raise OSError("the job's own fault")
+
+    for number in range(3):
+        worker.submit(
+            lambda number=number: job(number),  # type: ignore[misc]
+            lambda error, number=number: seen.append((number, type(error))),  # type: ignore[misc]
+        )
+    worker.stop()
+    assert ready.is_set()
+    assert not worker.busy
+    assert seen == []
+    while finished:
+        finished.popleft()()
+    assert seen == [(0, type(None)), (1, OSError), (2, type(None))]
+    assert threads == {"geminga-store-worker"}
+
+
+def test_without_a_thread_jobs_wait_for_their_owner() -> None:
+    finished: deque[Callable[[], None]] = deque()
+    worker = Worker(finished, lambda: None)
+    ran: list[int] = []
+    worker.submit(lambda: ran.append(1), lambda error: None)
+    assert worker.busy
+    assert ran == []
+    worker.run_queued()
+    assert ran == [1]
+    assert not worker.busy
+    worker.alarm(0.0)  # without a thread there is nobody to ring it
+
+
+def test_the_alarm_signals_once() -> None:
+    ready = threading.Event()
+    worker = Worker(deque(), ready.set)
+    worker.start()
+    worker.alarm(0.01)
+    worker.alarm(30.0)  # one is set already
+    assert ready.wait(10)
+    worker.stop()
