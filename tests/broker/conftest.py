@@ -216,7 +216,10 @@ class Harness:
                 peer.command("pong")
 
     def poll(self) -> None:
+        """Take in the store's reports, and do what is due now."""
         self.broker.poll(self.now, self.now_ms)
+        while self.broker.deadline <= self.now:
+            self.broker.tick(self.now, self.now_ms)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping at every deadline."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import dispatchers
 from geminga.errors import StoreDamaged
 from geminga.wire.hashing import murmur3_32
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -374,6 +375,44 @@ def test_exclusive_consumers_do_not_wait_for_delays(
     peer.subscribe(TOPIC)
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 5000))
     assert peer.payloads() == [b"late"]
+
+
+# --- taking turns with everybody else ---
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
+def test_a_long_backlog_is_sent_in_pieces(
+    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(dispatchers, "ENTRIES_PER_CALL_MAX", 50)
+    monkeypatch.setattr(dispatchers, "ENTRIES_PER_READ_MAX", 20)
+    publish(producer, 200)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind, permits=0)
+    harness.auto_poll = False
+    peer.command("flow", consumer_id=1, messagePermits=1000)
+    pieces = [len(entries(peer))]
+    while harness.broker.deadline <= harness.now:
+        harness.broker.tick(harness.now, harness.now_ms)
+        pieces.append(len(entries(peer)))
+    assert sum(pieces) == 200
+    assert 50 <= max(pieces) < 80
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
+def test_large_entries_count_by_their_bytes(
+    harness: Any, producer: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(dispatchers, "BYTES_PER_CALL_MAX", 5000)
+    monkeypatch.setattr(dispatchers, "BYTES_PER_READ_MAX", 2500)
+    for sequence_id in range(40):
+        producer.send(sequence_id, make_entry(b"x" * 1000))
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind, permits=0)
+    harness.auto_poll = False
+    peer.command("flow", consumer_id=1, messagePermits=1000)
+    assert 5 <= len(entries(peer)) <= 8
+    harness.poll()
+    peer.disconnect()
+    assert harness.broker.deadline > harness.now
 
 
 # --- a store that fails to read ---

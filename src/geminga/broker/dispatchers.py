@@ -28,6 +28,9 @@ log = logging.getLogger("geminga.broker")
 
 ENTRIES_PER_READ_MAX = 100
 BYTES_PER_READ_MAX = 4 * 1024 * 1024
+ENTRIES_PER_CALL_MAX = 1_000
+BYTES_PER_CALL_MAX = 4 * 1024 * 1024
+"""A dispatcher sends at most this much in one go; then everybody else has a turn before it goes on."""
 ENTRIES_PER_TURN_MAX = 20
 """A Shared consumer gets at most this many entries before the next one's turn."""
 DELAYED_MAX = 1_000_000
@@ -105,7 +108,10 @@ class _Reading:
         self.cursor = subscription.cursor
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._retry: Timer | None = None
+        self._continuation: Timer | None = None
         self._dispatching = False
+        self._entries_left = 0
+        self._bytes_left = 0
 
     def _read(self, offset: int, entries_max: int) -> tuple[int, list[tuple[bytes, int]]]:
         """The next open entries from ``offset`` on, and the offset of the first; empty at the end."""
@@ -144,18 +150,32 @@ class _Reading:
         if self._dispatching:
             return
         self._dispatching = True
+        self._entries_left, self._bytes_left = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
         try:
             self._dispatch()
+            if self._exhausted and self._continuation is None:
+                broker = self.topic.broker
+                self._continuation = broker.timers.at(broker.now, self._go_on)
         finally:
             self._dispatching = False
+
+    @property
+    def _exhausted(self) -> bool:
+        """Whether this call has sent as much as one call may."""
+        return self._entries_left <= 0 or self._bytes_left <= 0
+
+    def _go_on(self) -> None:
+        self._continuation = None
+        self.dispatch()
 
     def _dispatch(self) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        for timer in (self._retry, self._continuation):
+            if timer is not None:
+                timer.cancel()
+        self._retry = self._continuation = None
 
 
 class SingleActiveDispatcher(_Reading):
@@ -238,7 +258,7 @@ class SingleActiveDispatcher(_Reading):
             return
         ledger = self.topic.ledger
         cursor = self.cursor
-        while consumer.permits > 0 and consumer.session.output.writable:
+        while consumer.permits > 0 and consumer.session.output.writable and not self._exhausted:
             offset, found = self._read(self.read_offset, min(ENTRIES_PER_READ_MAX, consumer.entries_wanted))
             self.read_offset = offset
             if not found:
@@ -255,6 +275,8 @@ class SingleActiveDispatcher(_Reading):
                 consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
                 offset += 1
                 self.read_offset = offset
+                self._bytes_left -= len(entry)
+            self._entries_left -= len(found)
             consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.topic.broker.now_ms
 
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
@@ -411,7 +433,7 @@ class SharedDispatcher(_Reading):
 
     # --- sending ---
     def _dispatch(self) -> None:
-        while True:
+        while not self._exhausted:
             index = self._next_index()
             if index < 0:
                 return
@@ -503,6 +525,8 @@ class SharedDispatcher(_Reading):
         ledger_id, entry_id = self.topic.ledger.position(offset)
         redeliveries = self._redeliveries.get(offset, 0) if self._redeliveries else 0
         consumer.send(ledger_id, entry_id, entry, messages, redeliveries, ack_set)
+        self._entries_left -= 1
+        self._bytes_left -= len(entry)
         consumer.track(offset, messages)
         consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.topic.broker.now_ms
         self.unacked_messages += messages

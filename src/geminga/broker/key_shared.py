@@ -166,7 +166,7 @@ class KeySharedDispatcher(SharedDispatcher):
     # --- sending ---
     def _dispatch(self) -> None:
         progress = True
-        while progress and not self.blocked:
+        while progress and not self.blocked and not self._exhausted:
             progress = False
             for consumer in self._in_turn():
                 if self._queues[consumer] and consumer.ready:

@@ -147,11 +147,14 @@ def trim(topic: Topic) -> int:
         size -= segment.size_bytes
         return too_old or too_large
 
-    if minutes < 0 and megabytes < 0:
+    slowest = _slowest(topic)
+    segments = ledger.segments
+    if (minutes < 0 and megabytes < 0) or len(segments) < 2 or segments[0].end > slowest:
         return 0
     if topic.dedup is not None:
+        # Entries that are not in its snapshot are its record.
         topic.dedup.save()
-    gone = ledger.trim(_slowest(topic), expired)
+    gone = ledger.trim(slowest, expired)
     if gone:
         for subscription in topic.subscriptions.values():
             if subscription.cursor.mark < ledger.start:

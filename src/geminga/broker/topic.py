@@ -114,7 +114,7 @@ class Topic:
             self.dedup = None
         for subscription in self.subscriptions.values():
             for consumer in subscription.consumers:
-                if consumer.unacked_messages_max:
+                if not consumer.send_epoch:
                     consumer.unacked_messages_max = policies.unacked_messages_per_consumer_max
 
     # --- publishing ---
