@@ -111,6 +111,7 @@ def test_read_keeps_to_its_limits(store: EntryStore, receipts: Receipts) -> None
         assert store.read(ledger, 19, entries_max=5, bytes_max=100) == entries[19:]
         assert store.read(ledger, 20, entries_max=5, bytes_max=100) == []
         assert store.read(ledger, 1000, entries_max=5, bytes_max=100) == []
+        assert store.read(ledger, -1, entries_max=2, bytes_max=100) == entries[:2]
 
     check()  # before they are durable
     receipts.wait(store, 20)

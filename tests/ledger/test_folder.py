@@ -113,7 +113,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     FileStore.open(folder).close()
     (folder / "synced").unlink()
     (folder / "synced").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(StoreError, match="symbolic"):
         FileStore.open(folder)
     assert target.read_text() == "precious"
 

@@ -65,7 +65,7 @@ def test_error_at_every_operation(small_settings: StoreSettings, code: int, then
         disk, auditor = SimulatedDisk(), StoreAuditor()
         try:
             store = open_store(disk, small_settings, Plan(errors={number: code}))
-        except OSError:
+        except StoreError:
             pass  # an error while opening is the caller's to see
         else:
             if write_until_stopped(auditor, store):
@@ -114,7 +114,7 @@ def test_failed_sync_that_then_succeeds_is_not_believed(small_settings: StoreSet
         disk, auditor = SimulatedDisk(), StoreAuditor()
         try:
             store = open_store(disk, small_settings, Plan(errors={number: errno.EIO}))
-        except OSError:
+        except StoreError:
             continue
         write_until_stopped(auditor, store)  # the last sync belongs to closing
         store.close()

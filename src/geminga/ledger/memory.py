@@ -72,7 +72,8 @@ class MemoryStore:
         return entry_id
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
-        entries = self._ledger(ledger_id).entries[first_entry_id : first_entry_id + entries_max]
+        first = max(first_entry_id, 0)
+        entries = self._ledger(ledger_id).entries[first : first + entries_max]
         size_bytes = 0
         for count, entry in enumerate(entries):
             size_bytes += len(entry)

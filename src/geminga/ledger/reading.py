@@ -29,6 +29,7 @@ class EntryReader:
 
     def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
         """Entries from ``first`` on within both limits, at least one if it is there."""
+        first = max(first, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
         places = self._places(ledger, first, min(entries_max, ledger.recent_first - first), bytes_max)
@@ -44,7 +45,7 @@ class EntryReader:
         index = self._state.index
         places: list[Place] = []
         total = 0
-        entry_id, end = max(first, 0), first + count
+        entry_id, end = first, first + count
         while entry_id < end:
             located = index.locate(ledger, entry_id)
             if located is None:

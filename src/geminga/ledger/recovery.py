@@ -23,7 +23,7 @@ from itertools import accumulate
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage
-from geminga.ledger.filesystem import File, FileSystem, write_fully
+from geminga.ledger.filesystem import FileSystem, write_fully
 from geminga.ledger.format import (
     DELETE_KEY,
     ENTRY,
@@ -54,6 +54,8 @@ from geminga.ledger.log import (
     MARK_FILE,
     Gap,
     LogFiles,
+    Readable,
+    ReadAhead,
     check_file_header,
     read_directory,
     read_payload,
@@ -148,16 +150,17 @@ class Recovery:
                 file = self._files.get(number)
             except StoreDamaged:
                 continue  # `run` reports missing files
-            for item in scan_headers(file, number, FILE_HEADER_BYTES, self._seed):
+            reader = ReadAhead(file)
+            for item in scan_headers(reader, number, FILE_HEADER_BYTES, self._seed):
                 if item.position >= position:
                     break
                 if isinstance(item, Gap):
                     if not item.is_zero:
                         self._report(self._damage(item.position, "synced bytes that are no group of records"))
                     continue
-                self._verify_group(file, item)
+                self._verify_group(reader, item)
 
-    def _verify_group(self, file: File, header: GroupHeader) -> None:
+    def _verify_group(self, file: Readable, header: GroupHeader) -> None:
         directory = read_directory(file, header)
         if directory is None:
             self._report(self._damage(header.position, f"the directory of {header.records} records"))
@@ -201,7 +204,7 @@ class Recovery:
 
     def _headers(self, number: int, position: int) -> Iterator[GroupHeader | Gap]:
         offset = position & OFFSET_MASK if number == position >> OFFSET_BITS else FILE_HEADER_BYTES
-        return scan_headers(self._files.get(number), number, offset, self._seed)
+        return scan_headers(ReadAhead(self._files.get(number)), number, offset, self._seed)
 
     def _read_mark(self) -> int:
         file = self._filesystem.open(f"{self._folder}/{MARK_FILE}", create=True)
@@ -248,6 +251,7 @@ class Recovery:
             if wrong is not None:
                 self._report(Damage(file_name(number), 0, wrong))
             self._result.position = number << OFFSET_BITS | FILE_HEADER_BYTES
+        reader = ReadAhead(file)
         sealed_at = next((h.synced_through for h in following or () if isinstance(h, GroupHeader)), None)
         for item in items:
             if isinstance(item, Gap):
@@ -258,16 +262,15 @@ class Recovery:
                 self._report_gap(item, synced)
                 self._result.position = max(self._result.position, min(item.end, max(item.position, synced)))
                 continue
-            if not self._replay_group(item, synced):
+            if not self._replay_group(reader, item, synced):
                 return self._cut(item.position, is_zero=False)
         self._result.file_sizes[number] = self._result.position & OFFSET_MASK
         return True
 
-    def _replay_group(self, header: GroupHeader, synced: int) -> bool:
+    def _replay_group(self, file: Readable, header: GroupHeader, synced: int) -> bool:
         """Take over what is intact of a group; False when it belongs to a torn tail."""
         if header.sequence <= self._result.sequence:
             return False  # left over from before an earlier cut
-        file = self._files.get(header.position >> OFFSET_BITS)
         directory = read_directory(file, header)
         if directory is None:
             if header.end > synced:

@@ -26,8 +26,8 @@ class StoreSettings:
     ``cache_bytes``: recent entries held in memory for readers at the tail.
     ``index_cache_bytes``: memory for the part of the entry index that lies behind the last checkpoint.
 
-    A checkpoint is made after ``checkpoint_log_bytes`` or ``checkpoint_records`` of new log, whichever
-    comes first: they bound how much a restart replays.
+    A checkpoint is made after ``checkpoint_log_bytes``, ``checkpoint_records`` or ``checkpoint_groups`` of
+    new log, whichever comes first: they bound how long a restart replays, to about half a second.
 
     ``rewrite_live_fraction``: a log file whose live share is at most this is rewritten and deleted, once
     more than ``garbage_bytes_min`` of the log are garbage. ``deletion_delay_seconds``: how soon after the
@@ -46,6 +46,7 @@ class StoreSettings:
     index_cache_bytes: int = 8 * MEBIBYTE
     checkpoint_log_bytes: int = 128 * MEBIBYTE
     checkpoint_records: int = 150_000
+    checkpoint_groups: int = 15_000
     rewrite_live_fraction: float = 0.25
     garbage_bytes_min: int = 64 * MEBIBYTE
     deletion_delay_seconds: float = 1.0
@@ -62,6 +63,7 @@ class StoreSettings:
         check_int("index_cache_bytes", self.index_cache_bytes, 0)
         check_int("checkpoint_log_bytes", self.checkpoint_log_bytes, 4096)
         check_int("checkpoint_records", self.checkpoint_records, 1)
+        check_int("checkpoint_groups", self.checkpoint_groups, 1)
         check_seconds("rewrite_live_fraction", self.rewrite_live_fraction, 0.0, 0.9)
         check_int("garbage_bytes_min", self.garbage_bytes_min, 0)
         check_seconds("deletion_delay_seconds", self.deletion_delay_seconds, 0.0, 3600.0)

@@ -69,20 +69,23 @@ class FileStore:
         Without ``threads`` all writing happens inside `poll`, in an order that repeats.
 
         Raises `StoreLocked` when another process has it open, `NotAStore` when the folder holds other
-        files, `StoreDamaged` when its superblock is unreadable. Damage in the log does not keep the store
-        from opening: see `damage`.
+        files, `StoreDamaged` when its superblock is unreadable, `StoreError` when the system refuses. Damage
+        in the log does not keep the store from opening: see `damage`.
         """
         settings = settings or StoreSettings()
         if sync is not None:
             settings = dataclasses.replace(settings, sync=sync)
         filesystem = filesystem or RealFileSystem()
         path = os.path.abspath(os.fspath(folder))
-        lock, store_id = open_folder(filesystem, path)
         try:
-            return cls(path, store_id, lock, settings, filesystem, wakeup, threads)
-        except BaseException:
-            lock.release()
-            raise
+            lock, store_id = open_folder(filesystem, path)
+            try:
+                return cls(path, store_id, lock, settings, filesystem, wakeup, threads)
+            except BaseException:
+                lock.release()
+                raise
+        except (OSError, sqlite3.OperationalError) as error:
+            raise StoreError(f"the store in {path} cannot be opened: {error}") from error
 
     def __init__(
         self,
@@ -166,7 +169,7 @@ class FileStore:
         self._pending_bytes = 0
         self._appended_entries = 0
         self._appended_bytes = 0
-        self._log_bytes_unsaved = 0
+        self._log_bytes_unsaved = self._groups_unsaved = 0
         self._checkpoint_running = False
         self._checkpoint_at = 0.0
         self._deletions_unsaved = False
@@ -380,6 +383,7 @@ class FileStore:
     def _complete(self, group: Group) -> int:
         counts, size_bytes = self._state.settle(group)
         self._pending_bytes -= group.payload_bytes
+        self._groups_unsaved += 1
         self._log_bytes_unsaved += group.end - group.position if group.end > group.position else 0
         if counts:
             entries = sum(counts.values())
@@ -425,6 +429,7 @@ class FileStore:
         if (
             self._log_bytes_unsaved >= settings.checkpoint_log_bytes
             or self._state.unsaved_records >= settings.checkpoint_records
+            or self._groups_unsaved >= settings.checkpoint_groups
         ):
             self._begin_checkpoint()
         elif self._deletions_unsaved:
@@ -446,7 +451,7 @@ class FileStore:
     def _checkpoint_reached(self, group: Group) -> None:
         """All before the mark is on disk: give the worker what the catalog must learn."""
         self._sizes[group.position >> OFFSET_BITS] = group.end & ((1 << OFFSET_BITS) - 1)
-        self._log_bytes_unsaved = 0
+        self._log_bytes_unsaved = self._groups_unsaved = 0
         snapshot = self._state.freeze_places(group.end, group.sequence, dict(self._sizes))
         self._worker.submit(
             lambda: self._worker_catalog.write(snapshot),
