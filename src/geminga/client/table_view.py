@@ -35,7 +35,7 @@ class AsyncTableView:
         self.topic = topic
         self.subscription = subscription
         self.schema = schema
-        self.values: dict[str, bytes] = {}
+        self.values: dict[str, bytes | _Kept] = {}
         self.lock = threading.Lock()  # readers of `values` are on other threads
         self._core = core
         self._readers: list[AsyncReader] = []
@@ -65,7 +65,7 @@ class AsyncTableView:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*(reader.close() for reader in self._readers), return_exceptions=True)
 
-    async def listen(self, callback: Listener) -> dict[str, bytes]:
+    async def listen(self, callback: Listener) -> dict[str, bytes | _Kept]:
         """Call ``callback`` for changes from now on; returns what the view holds at this moment."""
         self._listeners.append(callback)
         return dict(self.values)
@@ -91,14 +91,54 @@ class AsyncTableView:
             if message.has_null_value() or not data:
                 self.values.pop(key, None)
                 return False
-            self.values[key] = data
+            self.values[key] = _Kept(message) if self.schema.reads_versions else data
         return True
+
+    def decode(self, kept: bytes | _Kept) -> Any:
+        """The value of what is kept for a key. Not on the loop's thread: it may ask for a schema version."""
+        if isinstance(kept, _Kept):
+            return self.schema.decode_message(kept)
+        return self.schema.decode(kept)
 
     def _tell(self, listener: Listener, message: Message) -> None:
         try:
-            listener(message.partition_key(), self.schema.decode(message.data()))
+            listener(message.partition_key(), self.schema.decode_message(message))
         except Exception:
             logger.exception("a table view listener of %s failed", self.topic)
+
+
+class _Kept:
+    """What decoding a message needs, for schemas that look at more than the payload."""
+
+    __slots__ = ("_base64", "_data", "_key", "_topic", "_version")
+
+    def __init__(self, message: Message) -> None:
+        self._data = message.data()
+        self._topic = message.topic_name()
+        self._version = message.schema_version()
+        self._key = message.partition_key()
+        self._base64 = message.partition_key_is_base64()
+
+    def data(self) -> bytes:
+        return self._data
+
+    def topic_name(self) -> str:
+        return self._topic
+
+    def schema_version(self) -> str:
+        return self._version
+
+    def has_null_value(self) -> bool:
+        return False
+
+    def has_partition_key(self) -> bool:
+        return True
+
+    def partition_key(self) -> str:
+        return self._key
+
+    def partition_key_is_base64(self) -> bool:
+        return self._base64
 
 
 async def open_table_view(
@@ -123,19 +163,19 @@ class TableView:
         """The value of a key, None when there is none."""
         with self._view.lock:
             data = self._view.values.get(key)
-        return None if data is None else self._view.schema.decode(data)
+        return None if data is None else self._view.decode(data)
 
     def for_each(self, callback: Listener) -> None:
         """Call ``callback(key, value)`` for all that the view holds now."""
         with self._view.lock:
             snapshot = dict(self._view.values)
         for key, data in snapshot.items():
-            callback(key, self._view.schema.decode(data))
+            callback(key, self._view.decode(data))
 
     def for_each_and_listen(self, callback: Listener) -> None:
         """`for_each`, and then ``callback`` again for every later change, on another thread."""
         for key, data in self._runtime.call(self._view.listen(callback)).items():
-            callback(key, self._view.schema.decode(data))
+            callback(key, self._view.decode(data))
 
     def close(self) -> None:
         """Stop following the topic; the values stay readable."""

@@ -1,0 +1,42 @@
+"""From the arguments of send to a message."""
+
+import pytest
+
+from geminga.client.message_building import NO_EXTRAS, MessageBuilder
+from geminga.errors import InvalidMessage
+from geminga.producer.message import KeyedContent
+from geminga.producer.settings import ProducerSettings
+
+
+class Core:
+    @staticmethod
+    def now_ms():
+        return 1000
+
+
+def builder(**settings):
+    return MessageBuilder(None, Core, ProducerSettings(**settings), False)
+
+
+def test_bare_payloads_stay_bare():
+    assert builder().prepare(b"x", "token", NO_EXTRAS) == (b"x", "token", None)
+    assert builder(encode=str.encode).prepare("x", None, NO_EXTRAS) == (b"x", None, None)
+    with pytest.raises(TypeError):
+        builder().prepare("x", None, NO_EXTRAS)
+
+
+def test_a_view_names_its_version_in_every_message():
+    view = builder(encode=str.encode).with_schema(str.encode, b"\x00" * 8)
+    payload, token, message = view.prepare("x", "token", NO_EXTRAS)
+    assert (payload, token, message.schema_version) == (b"x", "token", b"\x00" * 8)
+    assert view.prepare(None, None, NO_EXTRAS)[2].null_value
+
+
+def test_values_with_their_key():
+    keyed = builder(encode=lambda value: KeyedContent(value[1], value[0]))
+    payload, _, message = keyed.prepare((b"key", b"value"), None, NO_EXTRAS)
+    assert (payload, message.partition_key, message.partition_key_b64) == (b"value", "a2V5", True)
+    assert keyed.prepare((b"key", None), None, NO_EXTRAS)[2].null_value
+    extras = (None, "another", *NO_EXTRAS[2:])
+    with pytest.raises(InvalidMessage, match="partition_key"):
+        keyed.prepare((b"key", b"value"), None, extras)

@@ -1,0 +1,117 @@
+"""Asking for schema versions: once, by whoever comes first, and never while a coroutine decodes."""
+
+import asyncio
+
+import pytest
+
+from geminga.client import schema_versions
+from geminga.client.schema_versions import SchemaVersions
+from geminga.errors import Timeout
+from geminga.schema import AutoProduceBytesSchema, BytesSchema, StringSchema
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+ONE = "\x00" * 7 + "\x01"
+
+
+class Core:
+    """Stands for the client's heart: topics with schemas, counting what it is asked."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.asked = []
+        self.error = None
+        self.release = None
+
+    async def schema(self, topic, version=None):
+        self.asked.append((topic, version))
+        if self.release is not None:
+            await self.release.wait()
+        if self.error is not None:
+            raise self.error
+        if topic == "missing":
+            return None
+        schema = pb.Schema(name=topic, type=pb.Schema.Avro, schema_data=b"data")
+        schema.properties.add(key="k", value="v")
+        return schema
+
+
+class Message:
+    def __init__(self, topic="t", version=ONE):
+        self.topic, self.version = topic, version
+
+    def topic_name(self):
+        return self.topic
+
+    def schema_version(self):
+        return self.version
+
+
+def run(test):
+    async def main():
+        core = Core()
+        return await test(core, SchemaVersions(core))
+
+    return asyncio.run(main())
+
+
+def test_each_version_is_asked_for_once():
+    async def test(core, versions):
+        core.release = asyncio.Event()
+        together = [asyncio.ensure_future(versions.get("t", ONE)) for _ in range(5)]
+        await asyncio.sleep(0)
+        together.pop().cancel()  # one that gives up does not take the others along
+        core.release.set()
+        infos = await asyncio.gather(*together)
+        assert all(info is infos[0] for info in infos)
+        assert (infos[0].type, infos[0].data, infos[0].properties) == (4, b"data", (("k", "v"),))
+        assert await versions.get("t", ONE) is versions.known("t", ONE) is infos[0]
+        assert core.asked == [("t", b"\x00" * 7 + b"\x01")]
+        assert await versions.get("missing", ONE) is None
+        assert versions.known("missing", ONE) is None
+
+    run(test)
+
+
+def test_prepared_messages_decode_without_waiting():
+    async def test(core, versions):
+        await versions.prepare(Message(version=""))
+        assert core.asked == []
+        await versions.prepare(Message())
+        await versions.prepare(Message())
+        assert len(core.asked) == 1
+        assert versions.prepared("t", ONE).data == b"data"
+        assert versions.prepared("other", ONE) is None
+        core.error = Timeout("not now")
+        await versions.prepare(Message("other"))
+        with pytest.raises(Timeout, match="not now"):
+            versions.prepared("other", ONE)
+        core.error = None
+        await versions.prepare(Message("other"))
+        assert versions.prepared("other", ONE).data == b"data"
+
+    run(test)
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(schema_versions, "VERSIONS_KEPT", 3)
+
+    async def test(core, versions):
+        for number in range(10):
+            await versions.prepare(Message(f"t{number}"))
+        assert len(versions._known) == 3
+        assert versions._asking == {}
+        assert versions.known("t9", ONE) is not None
+        assert versions.known("t0", ONE) is None
+
+    run(test)
+
+
+def test_the_schema_of_a_topic_for_a_producer():
+    async def test(core, versions):
+        plain = StringSchema()
+        assert await versions.for_topic("t", plain) is plain
+        assert core.asked == []
+        assert isinstance(await versions.for_topic("missing", AutoProduceBytesSchema()), BytesSchema)
+        assert core.asked == [("missing", None)]
+
+    run(test)
