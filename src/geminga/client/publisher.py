@@ -97,14 +97,24 @@ class Publisher:
         """Whether the caller is the loop itself, for example a callback."""
         return threading.get_ident() == self._loop_thread
 
-    def publish(self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool) -> None:
-        """Take one message, or raise why not; nothing is kept then. Never waits."""
+    def publish(
+        self,
+        payload: bytes,
+        token: Any,
+        message: OutgoingMessage | None,
+        *,
+        urgent: bool,
+        partition: PartitionProducer | None = None,
+    ) -> None:
+        """Take one message, or raise why not; nothing is kept then. Never waits.
+
+        ``partition`` is where it must go when that was decided before.
+        """
         if self.forked:
             raise ForkedProcessError(
                 "this producer was created before fork(); create one in the child process"
             )
         state = self.state
-        partition = None
         if message is not None and state.router.custom:
             index = state.router.of_custom(message, state.partitions)
             partition = state.partitions[index]
@@ -168,9 +178,10 @@ class Publisher:
     ) -> None:
         """`publish`, waiting for permits or bytes. Not on the loop's thread."""
         listening = False
+        partition = self._held_choice(message)
         while True:
             try:
-                self.publish(payload, token, message, urgent=urgent)
+                self.publish(payload, token, message, urgent=urgent, partition=partition)
                 break
             except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
                 waiter = Waiter()
@@ -189,9 +200,10 @@ class Publisher:
     ) -> None:
         """`publish`, waiting for permits or bytes without blocking the loop."""
         listening = False
+        partition = self._held_choice(message)
         while True:
             try:
-                self.publish(payload, token, message, urgent=urgent)
+                self.publish(payload, token, message, urgent=urgent, partition=partition)
                 break
             except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
                 listening = self._listen(error, listening)
@@ -204,6 +216,15 @@ class Publisher:
                         raise
         if self._waiters:
             self._pass_on()
+
+    def _held_choice(self, message: OutgoingMessage | None) -> PartitionProducer | None:
+        """Where nothing is stepped over, a message that must wait does so for the partition whose turn it
+        was. Otherwise None: each attempt chooses among the partitions that are free by then."""
+        state = self.state
+        if state.router.steps_over or state.router.custom or len(state.partitions) == 1:
+            return None
+        with self.lock:
+            return state.choose(message, time.monotonic())
 
     def _listen(self, error: Exception, listening: bool) -> bool:
         """Bytes may come back from another producer of the client: be told."""

@@ -47,7 +47,7 @@ class Router:
         self._custom = settings.message_router
         self._custom_sees_states = _takes_three(settings.message_router)
         self._per_message = not settings.batching_enabled
-        self._steps_over = settings.step_over_blocked_partitions and (
+        self.steps_over = settings.step_over_blocked_partitions and (
             self._mode is not PartitionsRoutingMode.UseSinglePartition
         )
         self._start = random()
@@ -83,7 +83,7 @@ class Router:
         if count == 1:
             return 0
         preferred = self._preferred(count, now)
-        if not self._steps_over:
+        if not self.steps_over:
             return preferred
         skipped: list[tuple[int, Blocked]] = []
         for step in range(count):
