@@ -1,0 +1,56 @@
+"""The compiled key hashes, judged by the vectors of the official clients."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from geminga.wire.columnar import encode_table
+from geminga.wire.columnar_encoding_kernels import group_rows, hash_keys
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "hash_vectors.tsv"
+COLUMNS = {0: "java_string_hash", 1: "murmur3_32", 2: "cpp_boost_hash"}
+
+
+def vectors() -> list[dict[str, str]]:
+    with VECTORS.open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+@pytest.mark.parametrize("scheme", COLUMNS, ids=COLUMNS.values())
+def test_hashes_of_the_official_clients(scheme: int) -> None:
+    rows = vectors()
+    keys = [bytes.fromhex(row["utf8_hex"]) for row in rows]
+    assert [json.loads(row["key_json"]).encode("utf-8", "surrogatepass") for row in rows] == keys
+    offsets = np.cumsum([0, *(len(key) for key in keys)]).astype(np.int32)
+    offsets.flags.writeable = False
+    found = np.empty(len(keys), np.int64)
+    hash_keys(np.frombuffer(b"".join(keys), np.uint8), offsets, scheme, found)
+    assert found.tolist() == [int(row[COLUMNS[scheme]]) for row in rows]
+
+
+def test_partitions_of_the_java_client() -> None:
+    rows = vectors()
+    table = pa.table(
+        {"value": [row["utf8_hex"] for row in rows], "key": [json.loads(row["key_json"]) for row in rows]}
+    )
+    for hashing, column in (("JavaStringHash", "java_mod10"), ("Murmur3_32Hash", "murmur_mod10")):
+        placed = {
+            int(index): batch.partition
+            for batch in encode_table(table, partitions=10, hashing=hashing)
+            for index in batch.rows
+        }
+        assert [placed[index] for index in range(len(rows))] == [int(row[column]) for row in rows]
+
+
+def test_rows_are_grouped_in_their_order() -> None:
+    groups = np.array([2, 0, 2, 1, 0, 2], np.int64)
+    order, bounds = np.empty(6, np.int64), np.empty(5, np.int64)
+    group_rows(groups, 4, order, bounds)
+    assert order.tolist() == [1, 4, 3, 0, 2, 5]
+    assert bounds.tolist() == [0, 2, 3, 6, 6]
