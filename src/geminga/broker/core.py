@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 from typing import TYPE_CHECKING, Protocol
 
 from geminga._version import __version__
@@ -28,6 +27,8 @@ from geminga.ids import TopicName
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
+    import random
+
     from geminga.broker.lookup import TopicListWatcher
     from geminga.broker.subscription import Subscription
     from geminga.broker.topic import Topic
