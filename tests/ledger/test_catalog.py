@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def test_changed_rows_are_noticed(tmp_path: Path, table: str, change: str) -> No
         )
     )
     connection.execute(change)
-    reads = {
+    reads: dict[str, Callable[[], object]] = {
         "meta": lambda: catalog.number("position"),
         "ledger": lambda: catalog.ledger(1),
         "chunk": lambda: catalog.chunk(1, 2),

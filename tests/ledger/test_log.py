@@ -144,3 +144,30 @@ def test_entries_of_wider_items_are_a_broken_promise(filesystem: FaultyFileSyste
     wide = memoryview(bytes(80)).cast("Q")
     with pytest.raises(ValueError, match="single bytes"):
         writer.write([(ENTRY, 1, 0, wide, None), record(1, 20_000)])
+
+
+@pytest.mark.parametrize("short_of_boundary", [*range(-60, 130, 9), 4096])
+def test_a_group_behind_a_long_gap_is_found_wherever_it_begins(
+    filesystem: FaultyFileSystem, short_of_boundary: int
+) -> None:
+    writer = LogWriter(
+        filesystem,
+        "/store",
+        STORE_ID,
+        position=0,
+        sequence=0,
+        live_files=set(),
+        next_ledger_id=0,
+        file_bytes_max=8 << 20,
+        preallocate_bytes=0,
+    )
+    damaged = writer.write([record(1, (1 << 20) - short_of_boundary)])
+    following = writer.write([record(2)])
+    content = filesystem.disk.content("/store/log-0000000001")
+    content[damaged.position & 0xFFFFFFFF] ^= 1
+    items = list(scan_headers(LogFiles(filesystem, "/store").get(1), 1, FILE_HEADER_BYTES, SEED))
+    gap, found = items[1:]
+    assert isinstance(gap, Gap)
+    assert (gap.position, gap.end, gap.is_zero) == (damaged.position, following.position, False)
+    assert isinstance(found, GroupHeader)
+    assert found.position == following.position

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_error_at_every_operation(small_settings: StoreSettings, code: int, then
 def check_stopped(store: FileStore, kind: str) -> None:
     assert isinstance(store.failure, StoreStopped)
     assert "open the store again" in str(store.failure)
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: store.create_ledger("a"),
         lambda: store.append(0, b"", nothing),
         lambda: store.put("k", b""),
