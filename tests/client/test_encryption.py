@@ -188,6 +188,48 @@ def test_asyncio_and_readers(pulsar_broker, topic):
     assert asyncio.run(main()) == [b"%d" % i for i in range(10)]
 
 
+@pytest.mark.parametrize("how", ["dead letter", "retry"])
+def test_what_is_passed_on_stays_encrypted(client, topic, how):
+    policy = geminga.ConsumerDeadLetterPolicy(1, initial_subscription_name="kept")
+    consumer = client.subscribe(
+        topic, "s", geminga.ConsumerType.Shared, crypto_key_reader=reader(), dead_letter_policy=policy,
+        negative_ack_redelivery_delay_ms=1, retry_enabled=how == "retry",
+    )  # fmt: skip
+    kind = "RETRY" if how == "retry" else "DLQ"
+    other = client.subscribe(
+        f"{topic}-s-{kind}", "kept", geminga.ConsumerType.Shared, crypto_failure_action=Action.CONSUME
+    )
+    encrypting(client, topic).send(CANARY, properties={"a": "b"})
+    if how == "retry":
+        consumer.reconsume_later(consumer.receive(5000), 1)
+        assert consumer.receive(5000).data() == CANARY
+    else:
+        for _ in range(2):
+            consumer.negative_acknowledge(consumer.receive(5000))
+    message = other.receive(5000)
+    assert message.encryption_context().is_decryption_failed()
+    assert CANARY not in message.data()
+    assert names_of(message.encryption_context()) == ["k1"]
+    if how == "dead letter":
+        with client.subscribe(
+            f"{topic}-s-DLQ", "k", crypto_key_reader=reader(), initial_position=Earliest
+        ) as dead:
+            again = dead.receive(5000)
+            assert (again.data(), again.properties()["a"]) == (CANARY, "b")
+
+
+def test_what_cannot_be_encrypted_again_is_not_passed_on(client, topic):
+    blind = CryptoKeyReader.of(private_key=lambda name, metadata: Path(RSA[1]).read_bytes())
+    consumer = client.subscribe(
+        topic, "s", geminga.ConsumerType.Shared, crypto_key_reader=blind, retry_enabled=True,
+        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),
+    )  # fmt: skip
+    encrypting(client, topic).send(CANARY)
+    message = consumer.receive(5000)
+    with pytest.raises(CryptoError, match="public key 'k1' was not given"):
+        consumer.reconsume_later(message, 1)
+
+
 # --- failures ---
 
 

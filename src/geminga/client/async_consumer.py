@@ -91,7 +91,7 @@ class AsyncConsumer:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._drain_timer: asyncio.TimerHandle | None = None
         self._grouping_seconds = settings.ack_grouping_time_ms / 1000
-        self._forwarder = Forwarder(core, name)
+        self._forwarder = Forwarder(core, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
 
     async def open(self, timeout: float | None = None) -> None:

@@ -133,7 +133,19 @@ def encryptor(
     )
 
 
-def decryptor(crypto_key_reader: Any) -> PayloadDecryptor | None:
+class Decryptor(PayloadDecryptor):
+    """Decrypts with a reader's private keys, and can encrypt again what is passed on to another topic."""
+
+    def __init__(self, reader: KeyReader) -> None:
+        super().__init__(reader.get_private_key)
+        self._read_public_key = reader.get_public_key
+
+    def encryptor_for(self, key_names: Sequence[str]) -> PayloadEncryptor:
+        """An encryptor for the keys that a message was encrypted for."""
+        return PayloadEncryptor(key_names, self._read_public_key, os.urandom)
+
+
+def decryptor(crypto_key_reader: Any) -> Decryptor | None:
     """From the argument of ``subscribe`` and ``create_reader``."""
     reader = checked_key_reader(crypto_key_reader)
-    return None if reader is None else PayloadDecryptor(reader.get_private_key)
+    return None if reader is None else Decryptor(reader)

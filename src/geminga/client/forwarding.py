@@ -12,7 +12,7 @@ from geminga.client.core import ClientCore
 from geminga.consumer.dead_letters import Forward
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerDeadLetterPolicy
-from geminga.errors import CorruptPayload, IncompatibleSchema
+from geminga.errors import CorruptPayload, CryptoError, IncompatibleSchema
 from geminga.producer.message import KeyedContent
 from geminga.schema.schema import Schema, SchemaInfo, SchemaType
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("geminga")
+
+_Place = tuple[str, tuple[str, ...]]
+"""The topic, and the names of the keys that messages there are encrypted for."""
 
 
 def _content_of(message: Message) -> bytes | KeyedContent | None:
@@ -32,6 +35,20 @@ def _content_of(message: Message) -> bytes | KeyedContent | None:
         except binascii.Error as error:
             raise CorruptPayload(f"the key of {message.message_id()} is no base64: {error}") from error
     return payload
+
+
+def _keys_of(message: Message) -> tuple[str, ...]:
+    """The names of the keys that a message was encrypted for.
+
+    Raises `CryptoError` for one that is still encrypted: nobody could ever read it on another topic.
+    """
+    context = message.encryption_context()
+    if context is None:
+        return ()
+    if context.is_decryption_failed():
+        raise CryptoError(f"{message.message_id()} cannot be passed on: it could not be decrypted")
+    keys = context.keys()
+    return tuple(dict.fromkeys(str(key.key) for key in keys))
 
 
 class _Forwarded(Schema):
@@ -47,20 +64,26 @@ class _Forwarded(Schema):
 
 
 class Forwarder:
-    """The dead letter and retry producers of one consumer."""
+    """The dead letter and retry producers of one consumer.
 
-    def __init__(self, core: ClientCore, consumer_name: str) -> None:
+    What came encrypted goes on encrypted for the same keys: ``decryptor`` knows who gives the public ones.
+    """
+
+    def __init__(self, core: ClientCore, consumer_name: str, decryptor: Any = None) -> None:
         self._core = core
         self._consumer_name = consumer_name
-        self._producers: dict[str, asyncio.Task[AsyncProducer]] = {}
-        self._views: dict[tuple[str, str, str], AsyncProducer] = {}
+        self._decryptor = decryptor
+        self._producers: dict[_Place, asyncio.Task[AsyncProducer]] = {}
+        self._views: dict[tuple[_Place, str, str], AsyncProducer] = {}
 
     async def publish(self, plan: Forward, message: Message, policy: ConsumerDeadLetterPolicy | None) -> None:
         """Publish ``message`` as ``plan`` says; returns with the receipt.
 
-        Payload, key and schema stay what they were; versions are counted anew on the other topic.
+        Payload, key and schema stay what they were; versions are counted anew on the other topic. Raises
+        `CryptoError` for an encrypted message whose public keys cannot be had: it is not sent in plain text.
         """
-        producer = await self._with_schema_of(message, await self._producer(plan, policy), plan.topic)
+        place = (plan.topic, _keys_of(message))
+        producer = await self._with_schema_of(message, await self._producer(place, plan, policy), place)
         options: dict[str, Any] = {"properties": dict(plan.properties)}
         if message.has_partition_key() and not message.partition_key_is_base64():
             options["partition_key"] = message.partition_key()
@@ -73,7 +96,9 @@ class Forwarder:
             options["deliver_at"] = self._core.now_ms() + plan.delay_ms
         await producer.send(message, **options)
 
-    async def _with_schema_of(self, message: Message, producer: AsyncProducer, topic: str) -> AsyncProducer:
+    async def _with_schema_of(
+        self, message: Message, producer: AsyncProducer, place: _Place
+    ) -> AsyncProducer:
         """``producer`` with the schema that ``message`` was written with.
 
         Where the other topic does not take it (another namespace may have other rules), the payload goes
@@ -82,7 +107,7 @@ class Forwarder:
         version = message.schema_version()
         if not version:
             return producer
-        key = (topic, message.topic_name(), version)
+        key = (place, message.topic_name(), version)
         known = self._views.get(key)
         if known is None:
             known = producer
@@ -91,18 +116,22 @@ class Forwarder:
                 if info is not None:
                     known = await producer.with_schema(_Forwarded(info))
             except (IncompatibleSchema, ValueError) as error:
-                logger.warning("%s does not take the schema of %s: %s", topic, message.topic_name(), error)
+                logger.warning("%s does not take the schema of %s: %s", place[0], message.topic_name(), error)
             self._views[key] = known
         return known
 
-    async def _producer(self, plan: Forward, policy: ConsumerDeadLetterPolicy | None) -> AsyncProducer:
-        task = self._producers.get(plan.topic)
+    async def _producer(
+        self, place: _Place, plan: Forward, policy: ConsumerDeadLetterPolicy | None
+    ) -> AsyncProducer:
+        task = self._producers.get(place)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._core.loop.create_task(self._open(plan, policy))
-            self._producers[plan.topic] = task
+            task = self._core.loop.create_task(self._open(place[1], plan, policy))
+            self._producers[place] = task
         return await asyncio.shield(task)
 
-    async def _open(self, plan: Forward, policy: ConsumerDeadLetterPolicy | None) -> AsyncProducer:
+    async def _open(
+        self, keys: tuple[str, ...], plan: Forward, policy: ConsumerDeadLetterPolicy | None
+    ) -> AsyncProducer:
         from geminga.client.producer import create_producer
         from geminga.producer.settings import ProducerSettings
 
@@ -113,8 +142,10 @@ class Forwarder:
             initial_subscription_name=policy.initial_subscription_name if plan.dead and policy else None,
             # Retries carry a delivery time and dead letters are few: batches would only wait.
             batching_enabled=False,
+            chunking_enabled=True,  # what came in chunks must be able to go in chunks
             block_if_queue_full=True,
             encode=_content_of,
+            encryptor=self._decryptor.encryptor_for(keys) if keys else None,
         )
         return await create_producer(self._core, plan.topic, settings)
 

@@ -11,8 +11,9 @@ message in ``encryption_keys``, wrapped once for each public key:
   MAC (16) and then as a one-time pad, HMAC-SHA-1 over the ciphertext and 8 zero bytes (the length of an
   absent encoding vector); point, ciphertext and MAC one behind the other. Only the Java client has it.
 
-Nothing here reads a clock or makes random numbers: `PayloadEncryptor` is given ``random(count) -> bytes``,
-which must come from the operating system's generator, and is told when to `renew` its data key.
+Nothing here reads a clock or makes keys out of thin air: `PayloadEncryptor` is given
+``random(count) -> bytes``, which must come from the operating system's generator, and is told when to
+`renew` its data key. (Only the padding of OAEP is filled by the library itself.)
 Vectors never repeat under one data key: they count up from a random start.
 
 Needs the package ``cryptography`` (``pip install 'geminga[encryption]'``), loaded when it is first used.
