@@ -209,7 +209,7 @@ class ReadError(TransientError):
     """Reading from the broker's connection failed."""
 
 
-class LookupError(TransientError):  # noqa: A001 - the name that pulsar-client uses
+class LookupError(TransientError):
     """The topic's broker could not be found (too many redirects, or no usable address)."""
 
 

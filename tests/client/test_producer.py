@@ -222,8 +222,8 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
     import urllib.request
 
     request = urllib.request.Request(
-        f"{pulsar_broker.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions", data=b"3", method="POST",
-        headers={"Content-Type": "application/json"},
+        f"{pulsar_broker.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions",
+        data=b"3", method="POST", headers={"Content-Type": "application/json"},
     )  # fmt: skip
     urllib.request.urlopen(request, timeout=10).close()
     used = set()

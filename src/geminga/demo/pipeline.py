@@ -158,8 +158,8 @@ def run_query(
 ) -> RunReport:
     """Run one query over what the topic holds now; with ``stop_after_rows``, break it off in between.
 
-    ``progress`` counts from ``rows_before``. A broken-off run is stopped while it works on a batch: what that batch had written is put right by
-    the next run from the same checkpoint.
+    ``progress`` counts from ``rows_before``. A broken-off run is stopped while it works on a batch: what
+    that batch had written is put right by the next run from the same checkpoint.
     """
     stream = spark.readStream.format("pulsar").options(**source).load()
     frame = enriched(stream, dimensions) if query == "flights" else delays(stream, dimensions)
