@@ -11,6 +11,7 @@ import geminga
 from geminga import errors
 from geminga.errors import Result
 from geminga.wire.frames import encode_send_receipt
+from geminga.wire.hashing import PARTITION_HASHES
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -40,6 +41,18 @@ class Held:
                 self._answer(peer, frame)
 
         self._broker.run(go(), 5)
+
+    def release_of(self, producer_id):
+        async def go():
+            ours = [pair for pair in self._held if pair[1].send.producer_id == producer_id]
+            self._held[:] = [pair for pair in self._held if pair not in ours]
+            for peer, frame in ours:
+                self._answer(peer, frame)
+
+        self._broker.run(go(), 5)
+
+    def producer_ids(self):
+        return [frame.send.producer_id for _, frame in self._held]
 
     def stop(self):
         self._broker.answers[pb.BaseCommand.SEND] = self._answer
@@ -92,6 +105,63 @@ def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
         assert not thread.is_alive()
     producer.flush()
     assert got == [Result.Ok] * (4 * each)
+
+
+def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(broker, client):
+    broker.partitions["persistent://public/default/two"] = 2
+    held = Held(broker)
+    producer = client.create_producer(
+        "two", max_pending_messages=1, block_if_queue_full=True, batching_enabled=False
+    )
+    hash_of = PARTITION_HASHES["BoostHash"]
+    stuck, moving = (next(k for k in "abcdefgh" if hash_of(k) % 2 == index) for index in (0, 1))
+    producer.send_async(b"", None, partition_key=stuck)
+    until(lambda: held.count() == 1)
+    producer.send_async(b"", None, partition_key=moving)
+    until(lambda: held.count() == 2)
+    _, moving_id = held.producer_ids()
+
+    def send(key):
+        thread = threading.Thread(target=producer.send_async, args=(b"", None), kwargs={"partition_key": key})
+        thread.start()
+        return thread
+
+    behind = [send(stuck) for _ in range(3)]
+    until(lambda: len(producer._publisher._waiters) == 3)
+    free = [send(moving) for _ in range(2)]
+    until(lambda: len(producer._publisher._waiters) == 5)
+    for left in (1, 0):
+        held.release_of(moving_id)
+        until(lambda left=left: sum(thread.is_alive() for thread in free) == left)
+        until(lambda: held.producer_ids().count(moving_id) == 1)
+    assert all(thread.is_alive() for thread in behind)
+    held.stop()
+    for thread in behind:
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_closing_ends_every_wait_for_permits(broker, client):
+    Held(broker)
+    producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+    producer.send_async(b"x", None)
+    errors_seen = []
+
+    def work():
+        try:
+            producer.send(b"x")
+        except errors.PulsarException as error:
+            errors_seen.append(type(error))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(producer._publisher._waiters) == 4)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    until(lambda: len(errors_seen) == 4, 2.0)
+    assert set(errors_seen) == {errors.AlreadyClosed}
+    closing.join(10)
 
 
 def test_used_up_memory_refuses_or_blocks_over_all_producers_of_a_client(broker):

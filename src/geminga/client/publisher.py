@@ -72,6 +72,11 @@ class Publisher:
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: deque[Any] = deque()
+        """Threads and tasks that wait for permits or bytes, the longest waiting first."""
+        self._rounds = 0
+        """How often permits or bytes came back."""
+        self._turns = 0
+        """How many of `_waiters` have not been woken in this round."""
         self._draining: set[ProducerHandle] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._progress: list[asyncio.Future[None]] = []
@@ -177,44 +182,37 @@ class Publisher:
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
     ) -> None:
         """`publish`, waiting for permits or bytes. Not on the loop's thread."""
-        listening = False
         partition = self._held_choice(message)
-        while True:
-            try:
-                self.publish(payload, token, message, urgent=urgent, partition=partition)
-                break
-            except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-                waiter = Waiter()
-                listening = self._listen(error, listening)
-                if self._queue_waiter(waiter, payload, message):
-                    try:
+        try:
+            while True:
+                rounds = self._rounds
+                try:
+                    self.publish(payload, token, message, urgent=urgent, partition=partition)
+                    return
+                except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
+                    waiter = Waiter()
+                    if self._queue_waiter(waiter, error, len(payload), rounds):
                         waiter.wait()
-                    except BaseException:
-                        self._pass_on()  # a signal ended the wait: the next in line must not miss its turn
-                        raise
-        if self._waiters:
+        finally:
+            # Also when this one has failed, or a signal ended its wait: the next must not miss its turn.
             self._pass_on()
 
     async def publish_waiting(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
     ) -> None:
         """`publish`, waiting for permits or bytes without blocking the loop."""
-        listening = False
         partition = self._held_choice(message)
-        while True:
-            try:
-                self.publish(payload, token, message, urgent=urgent, partition=partition)
-                break
-            except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-                listening = self._listen(error, listening)
-                future = self._loop.create_future()
-                if self._queue_waiter(future, payload, message):
-                    try:
+        try:
+            while True:
+                rounds = self._rounds
+                try:
+                    self.publish(payload, token, message, urgent=urgent, partition=partition)
+                    return
+                except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
+                    future = self._loop.create_future()
+                    if self._queue_waiter(future, error, len(payload), rounds):
                         await future
-                    except asyncio.CancelledError:
-                        self._pass_on()
-                        raise
-        if self._waiters:
+        finally:
             self._pass_on()
 
     def _held_choice(self, message: OutgoingMessage | None) -> PartitionProducer | None:
@@ -226,49 +224,58 @@ class Publisher:
         with self.lock:
             return state.choose(message, time.monotonic())
 
-    def _listen(self, error: Exception, listening: bool) -> bool:
-        """Bytes may come back from another producer of the client: be told."""
+    def _queue_waiter(self, waiter: Any, error: Exception, size: int, rounds: int) -> bool:
+        """Stand in line. False when something came back since the attempt: try again at once.
+
+        ``rounds`` is what `_rounds` was before the attempt.
+        """
         if isinstance(error, MemoryBufferIsFull):
+            # Bytes may come back from another producer of the client.
             self.memory.notify_once(self._bytes_returned)
-            return True
-        return listening
-
-    def _bytes_returned(self) -> None:
-        """On any thread, perhaps with another producer's lock held: must not block."""
-        self._loop.call_soon_threadsafe(self._pass_on)
-
-    def _queue_waiter(self, waiter: Any, payload: bytes, message: OutgoingMessage | None) -> bool:
-        """Stand in line. False when room has appeared since: try again at once."""
         with self.lock:
             state = self.state
-            agenda = state.agenda
             state.close_batches()  # nothing else can come before receipts do
             room = any(p.backlog.own.free for p in state.partitions) and state.shared.free
             pending = any(p.pending.head is not None for p in state.partitions)
-            if not pending and room and self.memory.free >= len(payload):
+            if rounds != self._rounds or (not pending and room and self.memory.free >= size):
                 return False
             self._waiters.append(waiter)
-            attention = agenda.attention
+            attention = state.agenda.attention
         if attention:
             self.schedule()
+        self._pass_on()  # whoever stands behind may wait for another partition
         return True
 
+    def _bytes_returned(self) -> None:
+        """On any thread, perhaps with another producer's lock held: must not block."""
+        self._loop.call_soon_threadsafe(self._next_round)
+
+    def _next_round(self) -> None:
+        """Something came back, or the end has come: everybody in line has one turn, one after the other."""
+        with self.lock:
+            self._rounds += 1
+            self._turns = len(self._waiters)
+        self._pass_on()
+
     def _pass_on(self) -> None:
-        """Wake the first in line; it wakes the next when it has got what it waited for."""
-        while self._waiters:
-            try:
+        """Wake the next whose turn it is; it passes on when it has got what it waited for, or has not."""
+        if not self._turns:
+            return
+        with self.lock:
+            while True:
+                if not self._turns or not self._waiters:
+                    self._turns = 0
+                    return
+                self._turns -= 1
                 waiter = self._waiters.popleft()
-            except IndexError:
-                return
-            if isinstance(waiter, Waiter):
-                waiter.wake()
-                return
-            if not waiter.done():
-                if threading.get_ident() == self._loop_thread:
-                    waiter.set_result(None)
-                else:
-                    self._loop.call_soon_threadsafe(set_done, waiter)
-                return
+                if isinstance(waiter, Waiter) or not waiter.done():
+                    break
+        if isinstance(waiter, Waiter):
+            waiter.wake()
+        elif threading.get_ident() == self._loop_thread:
+            waiter.set_result(None)
+        else:
+            self._loop.call_soon_threadsafe(set_done, waiter)
 
     # --- the loop's side --------------------------------------------------------------------------
 
@@ -293,6 +300,9 @@ class Publisher:
                     self._await_drained(handle, connection)
             more = bool(agenda.writable)
             settled = agenda.take_settled()
+            if settled:
+                self._rounds += 1
+                self._turns = len(self._waiters)
             agenda.attention = False  # whatever closed or settled above is taken care of here
             unstarted, state.unstarted = state.unstarted, []
             deadline = state.next_deadline()
@@ -304,8 +314,7 @@ class Publisher:
             self.spawn(self._start_late(partition))
         if settled:
             deliver(settled)
-            if self._waiters:
-                self._pass_on()
+            self._pass_on()
         if self._progress:
             self._check_progress()
         if more:
@@ -421,6 +430,7 @@ class Publisher:
             self.state.hot = CLOSED
             for partition in self.state.partitions:
                 partition.close(now)
+        self._next_round()  # they are refused now
         self.schedule()
         deadline = now + self.core.settings.operation_timeout_seconds
         while not self._drained() and time.monotonic() < deadline:
