@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +76,54 @@ def test_an_unreachable_broker_is_named() -> None:
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path: Path) -> None:
+    (tmp_path / "not-a-store").touch()
+    done = _run("standalone", "--data-dir", str(tmp_path), "--port", "0", "--web-port", "0")
+    assert (done.returncode, "is no store" in done.stderr) == (3, True), done.stderr
+
+
+def test_wrong_usage_exits_2_wherever_it_is_found() -> None:
+    assert _run("produce", "topic", "-m", "x", "--url", "http://localhost:8080").returncode == 2
+    assert _run("standalone", "--memory", "--port", "99999").returncode == 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*GEMINGA, "--help"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_a_failure_without_a_traceback() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*GEMINGA, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number() -> None:
+    done = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            '"$@" <&- >&- 2>&-',
+            "sh",
+            *GEMINGA,
+            "consume",
+            "t",
+            "--url",
+            "pulsar://127.0.0.1:1",
+        ],
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1  # and not killed by an assertion in the event loop

@@ -6,9 +6,12 @@ A sub-command's module is imported when it is run (or when its own help is asked
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 try:
     import click
@@ -18,7 +21,7 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
 
 from geminga._version import __version__
 from geminga.config import suggestion
-from geminga.errors import PulsarException, Timeout
+from geminga.errors import PulsarException, Timeout, UsageError
 
 COMMANDS = {
     "standalone": ("geminga.cli.standalone", "Run the broker."),
@@ -36,10 +39,31 @@ COMMANDS = {
 EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_TIMEOUT = 3
+EXIT_INTERRUPTED = 130
+
+
+class _ReaderGoneError(Exception):
+    """Who read our output (head, less) has seen enough. Under another name, for click calls it a failure."""
+
+
+@contextlib.contextmanager
+def _watch_reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _ReaderGoneError from None
 
 
 class _LazyGroup(click.Group):
     """A group that knows its commands' help lines without importing them."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        with _watch_reader():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _watch_reader():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -71,26 +95,43 @@ def command() -> None:
     """Apache Pulsar for Python people: broker, client and Spark pipeline on one machine."""
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 timed out, 130 Ctrl-C."""
+    _fill_standard_descriptors()
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
-        command.main(args=arguments, prog_name="geminga", standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Without its standalone mode click gives back the code of an `Exit`, and what a command returned.
+        code = command.main(args=arguments, prog_name="geminga", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has gone: that is not a failure of ours.
-        sys.stderr.close()
-        sys.exit(0)
+        return error.exit_code
+    except _ReaderGoneError:
+        # Not a failure of ours. What is still buffered goes nowhere instead of failing again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except PulsarException as error:
         click.echo(f"geminga: {type(error).__name__}: {error}", err=True)
-        sys.exit(EXIT_TIMEOUT if isinstance(error, Timeout) else EXIT_FAILED)
+        if isinstance(error, Timeout):
+            return EXIT_TIMEOUT
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    except OSError as error:
+        click.echo(f"geminga: {error}", err=True)
+        return EXIT_FAILED
+
+
+def _fill_standard_descriptors() -> None:
+    """Open what is closed of descriptors 0 to 2, or a socket would get the number and be taken for it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
 
 
 if __name__ == "__main__":
