@@ -50,7 +50,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Result",
     ),
     "geminga.client.service": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
-    "geminga.client.crypto": ("CryptoKeyReader", "EncryptionContext", "EncryptionKey"),
+    "geminga.client.crypto": (
+        "CryptoKeyReader",
+        "EncryptionContext",
+        "EncryptionKey",
+        "EncryptionKeyInfo",
+        "ProducerCryptoFailureAction",
+    ),
     "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
     "geminga.ids": ("MessageId", "TopicName"),
     "geminga.schema": ("BytesSchema",),
@@ -142,6 +148,8 @@ if TYPE_CHECKING:
     from geminga.client.crypto import CryptoKeyReader as CryptoKeyReader
     from geminga.client.crypto import EncryptionContext as EncryptionContext
     from geminga.client.crypto import EncryptionKey as EncryptionKey
+    from geminga.client.crypto import EncryptionKeyInfo as EncryptionKeyInfo
+    from geminga.client.crypto import ProducerCryptoFailureAction as ProducerCryptoFailureAction
     from geminga.client.enums import BatchingType as BatchingType
     from geminga.client.enums import CompressionType as CompressionType
     from geminga.client.enums import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
