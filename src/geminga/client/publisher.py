@@ -185,13 +185,13 @@ class Publisher:
         partition = self._held_choice(message)
         try:
             while True:
-                rounds = self._rounds
+                before = self._returns()
                 try:
                     self.publish(payload, token, message, urgent=urgent, partition=partition)
                     return
                 except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
                     waiter = Waiter()
-                    if self._queue_waiter(waiter, error, len(payload), rounds):
+                    if self._queue_waiter(waiter, error, len(payload), before):
                         waiter.wait()
         finally:
             # Also when this one has failed, or a signal ended its wait: the next must not miss its turn.
@@ -204,13 +204,13 @@ class Publisher:
         partition = self._held_choice(message)
         try:
             while True:
-                rounds = self._rounds
+                before = self._returns()
                 try:
                     self.publish(payload, token, message, urgent=urgent, partition=partition)
                     return
                 except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
                     future = self._loop.create_future()
-                    if self._queue_waiter(future, error, len(payload), rounds):
+                    if self._queue_waiter(future, error, len(payload), before):
                         await future
         finally:
             self._pass_on()
@@ -224,10 +224,10 @@ class Publisher:
         with self.lock:
             return state.choose(message, time.monotonic())
 
-    def _queue_waiter(self, waiter: Any, error: Exception, size: int, rounds: int) -> bool:
+    def _queue_waiter(self, waiter: Any, error: Exception, size: int, before: int) -> bool:
         """Stand in line. False when something came back since the attempt: try again at once.
 
-        ``rounds`` is what `_rounds` was before the attempt.
+        ``before`` is what `_returns` said before the attempt.
         """
         if isinstance(error, MemoryBufferIsFull):
             # Bytes may come back from another producer of the client.
@@ -237,7 +237,7 @@ class Publisher:
             state.close_batches()  # nothing else can come before receipts do
             room = any(p.backlog.own.free for p in state.partitions) and state.shared.free
             pending = any(p.pending.head is not None for p in state.partitions)
-            if rounds != self._rounds or (not pending and room and self.memory.free >= size):
+            if before != self._returns() or (not pending and room and self.memory.free >= size):
                 return False
             self._waiters.append(waiter)
             attention = state.agenda.attention
@@ -245,6 +245,10 @@ class Publisher:
             self.schedule()
         self._pass_on()  # whoever stands behind may wait for another partition
         return True
+
+    def _returns(self) -> int:
+        """Grows whenever permits or bytes come back."""
+        return self._rounds + self.memory.returns
 
     def _bytes_returned(self) -> None:
         """On any thread, perhaps with another producer's lock held: must not block."""
