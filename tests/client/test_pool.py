@@ -6,8 +6,8 @@ from geminga.client.pool import ConnectionPool
 from geminga.client.settings import ClientSettings
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import TokenCredentials
-from geminga.errors import AuthenticationError, ConnectError, Timeout
-from geminga.wire.frames import encode_message, encode_send
+from geminga.errors import AuthenticationError, ConnectError, Timeout, TopicNotFound
+from geminga.wire.frames import encode_command, encode_message, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -202,6 +202,37 @@ def test_a_broker_that_breaks_the_protocol_loses_its_connection(scripted):
             await asyncio.sleep(0.001)
         with pytest.raises(ConnectError):
             await connection.drain()
+
+    run(scripted, body)
+
+
+def test_bad_bytes_right_behind_a_good_frame_end_the_connection_at_once(scripted):
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        ping = encode_command(pb.BaseCommand(type=Type.PING, ping=pb.CommandPing()))
+        broker.peers[0].transport.write(ping + b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        async with asyncio.timeout(5):
+            while not connection.closed:
+                await asyncio.sleep(0.001)
+        with pytest.raises(ConnectError, match=rf"{address.port}: an HTTP answer came in"):
+            await connection.drain()
+
+    run(scripted, body)
+
+
+def test_a_refusal_without_words_names_the_topic_and_what_to_do(scripted):
+    async def body(broker, pool, address):
+        def refuse(peer, frame):
+            broker.refuse(peer, frame.command.producer.request_id, pb.TopicNotFound, "")
+
+        broker.answers[Type.PRODUCER] = refuse
+        connection = await pool.get(address)
+        command = producer_command(connection)
+        command.producer.topic = "persistent://a/b/c"
+        with pytest.raises(
+            TopicNotFound, match=r"^persistent://a/b/c: the topic does not exist .* geminga topics create"
+        ):
+            await connection.request(command, command.producer.request_id, 5)
 
     run(scripted, body)
 

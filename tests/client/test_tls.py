@@ -135,7 +135,7 @@ def test_a_plain_port_is_told(scripted):
             )
         )
         try:
-            with pytest.raises(ConnectError):
+            with pytest.raises(ConnectError, match="does that port speak TLS"):
                 await core.service_connection()
         finally:
             core.shutdown()

@@ -1,6 +1,6 @@
 import pytest
 
-from geminga.connection.requests import ANSWERS, RequestTable, error_of, is_interim, request_id_of
+from geminga.connection.requests import ANSWERS, RequestTable, error_of, explained, is_interim, request_id_of
 from geminga.errors import AuthorizationError, ServiceUnitNotReady, TopicNotFound, UnknownError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -33,6 +33,23 @@ def test_every_error_becomes_its_class(type_):
     error = error_of(command)
     assert type(error) is AuthorizationError
     assert str(error) == "not yours"
+
+
+def test_an_error_names_the_topic_that_was_asked_about():
+    request = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+    request.lookupTopic.topic = "persistent://a/b/c"
+    request.lookupTopic.request_id = 1
+    error = explained(TopicNotFound("Namespace not found"), request)
+    assert type(error) is TopicNotFound
+    assert str(error) == "persistent://a/b/c: Namespace not found"
+    known = AuthorizationError("no access to persistent://a/b/c")
+    assert explained(known, request) is known
+
+
+def test_an_error_about_no_topic_stays_as_it_is():
+    request = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+    error = AuthorizationError("not yours")
+    assert explained(error, request) is error
 
 
 def test_success_has_no_error():

@@ -266,7 +266,9 @@ PING = bytes.fromhex("00000009000000050812920100")
         ("0000000b 00000005 0812920100 0000", ProtocolError, "2 bytes follow a PING command"),
         ("00000011 0000000d 0806 3209 0801 10ffffffffffff", ProtocolError, "no protobuf"),
         ("16030100", ProtocolError, "TLS handshake"),
+        ("15030300", ProtocolError, "TLS alert"),
         (b"GET / HTTP/1.1\r\n".hex(), ProtocolError, "HTTP request"),
+        (b"HTTP/1.1 400 Bad Request\r\n".hex(), ProtocolError, "HTTP answer.*usually port 6650"),
     ],
 )
 def test_bad_frames(data: str, error: type[ProtocolError], words: str) -> None:

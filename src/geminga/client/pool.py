@@ -27,8 +27,8 @@ from geminga.connection.core import (
     TopicMoved,
     WatchUpdate,
 )
-from geminga.connection.requests import error_of
-from geminga.errors import ConnectError, ProtocolError, PulsarException, Timeout
+from geminga.connection.requests import error_of, explained
+from geminga.errors import ConnectError, ProtocolError, PulsarException, ServerReportedError, Timeout
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -192,6 +192,8 @@ class BrokerConnection(asyncio.Protocol):
         except Timeout:
             name = pb.BaseCommand.Type.Name(command.type)
             raise Timeout(f"{self.peer} did not answer {name} within {timeout:g} s") from None
+        except ServerReportedError as error:
+            raise explained(error, command) from None
         finally:
             self._answers.pop(request_id, None)
             self._on_wait.pop(request_id, None)
@@ -267,6 +269,8 @@ class BrokerConnection(asyncio.Protocol):
                 if handle is not None:
                     handle.on_frame(event)
             self._write_core_output()
+            if (error := self._core.error) is not None:
+                raise error
         except PulsarException as error:
             self._core_failed(error)
         except Exception as error:
@@ -602,7 +606,13 @@ def _connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectEr
             f"{address} refused the connection: nothing listens there; is the broker running, and is the "
             "port right (plain usually 6650, TLS 6651)?"
         )
-    return ConnectError(f"cannot connect to {address}: {error.strerror or error}")
+    if address.tls and isinstance(error, ConnectionError):
+        return ConnectError(
+            f"{address} ended the connection during the TLS handshake; "
+            "does that port speak TLS (usually 6651)?"
+        )
+    reason = error.strerror or str(error) or type(error).__name__
+    return ConnectError(f"cannot connect to {address}: {reason}")
 
 
 __all__ = ["BrokerConnection", "ConnectionPool", "FrameReceiver", "State"]

@@ -308,10 +308,17 @@ class ClientConnection:
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
         """Bytes arrived. Raises `ProtocolError` (abort the connection), or what the broker reported when
-        it refused the handshake (`AuthenticationError`, `AuthorizationError`, ...)."""
+        it refused the handshake (`AuthenticationError`, `AuthorizationError`, ...).
+
+        When intact frames precede bad bytes their events are returned, and `error` is set from then on.
+        """
         self._keepalive.last_received = now
         events: list[Event] = []
-        for frame in self._decoder.feed(data):
+        try:
+            frames = self._decoder.feed(data)
+        except ProtocolError as error:
+            raise self._named(error) from None
+        for frame in frames:
             if frame.type in HANDLE_FRAMES and self.state is State.READY:
                 events.append(frame)
             else:
@@ -319,6 +326,15 @@ class ClientConnection:
                 if event is not None:
                     events.append(event)
         return events
+
+    @property
+    def error(self) -> ProtocolError | None:
+        """What was wrong with the peer's bytes: nothing behind it can be read, abort the connection."""
+        error = self._decoder.error
+        return None if error is None else self._named(error)
+
+    def _named(self, error: ProtocolError) -> ProtocolError:
+        return type(error)(f"{self.peer}: {error}")
 
     def _control(self, frame: Frame, now: float) -> Event | None:
         kind = INPUT_OF_TYPE.get(frame.type)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from geminga.errors import ServerReportedError, from_server
+from geminga.errors import ServerReportedError, TopicNotFound, from_server
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -71,6 +71,36 @@ def error_of(command: pb.BaseCommand) -> ServerReportedError | None:
     if failed is not None and answer.response == failed:
         return from_server(0, "the broker refused without a reason")
     return None
+
+
+_TOPIC_REQUESTS: dict[int, str] = {
+    Type.PARTITIONED_METADATA: "partitionMetadata",
+    Type.LOOKUP: "lookupTopic",
+    Type.PRODUCER: "producer",
+    Type.SUBSCRIBE: "subscribe",
+    Type.GET_SCHEMA: "getSchema",
+    Type.GET_OR_CREATE_SCHEMA: "getOrCreateSchema",
+}
+"""The sub-message of each request that names a topic."""
+
+_ADVICE: dict[type[ServerReportedError], str] = {
+    TopicNotFound: "the topic does not exist and the broker creates none by itself; create it first, for "
+    "example with `geminga topics create`",
+}
+"""What is said for an error that came without a word."""
+
+
+def explained(error: ServerReportedError, request: pb.BaseCommand) -> ServerReportedError:
+    """The error with the topic that the request was about, where the broker's words leave it out."""
+    name = _TOPIC_REQUESTS.get(request.type)
+    topic = getattr(request, name).topic if name is not None else ""
+    reason = str(error)
+    kind = type(error)
+    if reason == kind.__name__:
+        reason = _ADVICE.get(kind, reason)
+    if topic and topic not in reason:
+        reason = f"{topic}: {reason}"
+    return error if reason == str(error) else kind(reason)
 
 
 def is_interim(command: pb.BaseCommand) -> bool:

@@ -399,6 +399,16 @@ class FrameDecoder:
                     f"a TLS handshake ({head.hex()}) came in on a connection without TLS: "
                     "use this address with pulsar://, or the TLS address with pulsar+ssl://"
                 )
+            if head[:2] == b"\x15\x03":
+                raise ProtocolError(
+                    f"a TLS alert ({head.hex()}) came in on a connection without TLS: the peer speaks TLS, "
+                    "use its address with pulsar+ssl://"
+                )
+            if head == b"HTTP":
+                raise ProtocolError(
+                    "an HTTP answer came in: this is the address of a web server; use that of the binary "
+                    "protocol (usually port 6650)"
+                )
             if head in _HTTP_WORDS:
                 raise ProtocolError(
                     f"an HTTP request ({head!r}) came in on the binary protocol's port: use the web port"
