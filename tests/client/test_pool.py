@@ -230,7 +230,7 @@ def test_a_refusal_without_words_names_the_topic_and_what_to_do(scripted):
         command = producer_command(connection)
         command.producer.topic = "persistent://a/b/c"
         with pytest.raises(
-            TopicNotFound, match=r"^persistent://a/b/c: the topic does not exist .* geminga topics create"
+            TopicNotFound, match=r"^persistent://a/b/c: the topic does not exist .*geminga topics create"
         ):
             await connection.request(command, command.producer.request_id, 5)
 
