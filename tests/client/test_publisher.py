@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import threading
 import time
 
@@ -162,6 +163,57 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     until(lambda: len(errors_seen) == 4, 2.0)
     assert set(errors_seen) == {errors.AlreadyClosed}
     closing.join(10)
+
+
+@pytest.mark.parametrize("memory", [0, 300])
+@pytest.mark.parametrize("steps_over", [True, False])
+def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
+    """Receipts stall at random; permits of a partition, over partitions, and bytes of a client run out."""
+    numbers, stalled = random.Random(5), {}
+
+    def stall(peer, frame):
+        queue = stalled.setdefault((peer, frame.send.producer_id), [])
+        queue.append(frame)
+        if len(queue) == 1:
+            asyncio.get_running_loop().call_later(numbers.choice([0, 0, 0.01]), answer, peer, queue)
+
+    def answer(peer, queue):
+        for frame in queue:
+            broker.on_send(peer, frame)
+        queue.clear()
+
+    broker.answers[pb.BaseCommand.SEND] = stall
+    names = ("four", "other")
+    for name in names:
+        broker.partitions[f"persistent://public/default/{name}"] = 4
+    got = []
+    with geminga.Client(broker.url, memory_limit_bytes=memory) as client:
+        producers = [
+            client.create_producer(
+                name, max_pending_messages=5, max_pending_messages_across_partitions=12,
+                block_if_queue_full=True, batching_max_messages=3, step_over_blocked_partitions=steps_over,
+            )
+            for name in names
+        ]  # fmt: skip
+
+        def work(seed):
+            choose = random.Random(seed)
+            for _ in range(150):
+                key = choose.choice([None, *"abcdefg"])
+                choose.choice(producers).send_async(
+                    bytes(choose.randrange(60)), lambda r, m: got.append(r), partition_key=key
+                )
+
+        threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        for producer in producers:
+            producer.flush()
+            assert not producer._publisher._waiters
+    assert got == [Result.Ok] * (8 * 150)
 
 
 def test_used_up_memory_refuses_or_blocks_over_all_producers_of_a_client(broker):

@@ -55,7 +55,7 @@ class ProducerTracing(ProducerInterceptor):
     def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
         topic = producer.topic()
         properties = dict(message.properties)
-        creation = _span_context(context_of(properties, self._propagator))
+        creation = _span_context(context_of(properties, self._propagator)) if properties else None
         attributes: dict[str, str | int] = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": "send",
