@@ -98,3 +98,21 @@ def test_a_property_without_a_value_is_wrong_usage(run: Any) -> None:
     done = run("produce", "t", "-m", "x", "-p", "novalue", check=False)
     assert done.exit_code == 2
     assert "NAME=VALUE" in done.stderr
+
+
+def test_a_subscription_goes_on_without_the_messages_that_are_skipped(run: Any) -> None:
+    # Sent one by one: an entry is skipped as a whole.
+    for text in ("one", "two", "three"):
+        run("produce", "cli-skip", "-m", text)
+    run("consume", "cli-skip", "-s", "s", "-n", "1")
+    run("topics", "skip", "persistent://public/default/cli-skip", "s", "-n", "1")
+    assert [row["value"] for row in _lines(run("consume", "cli-skip", "-s", "s", "-n", "1", "--json"))] == [
+        "three"
+    ]
+
+
+def test_a_namespace_of_another_form(run: Any) -> None:
+    for name in ("default", "a/b/c", "/", "public/"):
+        done = run("topics", "list", name, check=False)
+        assert done.exit_code == 2
+        assert "is not tenant/namespace" in done.output

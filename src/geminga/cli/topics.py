@@ -23,8 +23,10 @@ def command() -> None:
 @json_option
 def list_topics(namespace: str, admin_url: str, as_json: bool) -> None:
     """Topics of NAMESPACE (tenant/namespace), partitioned ones as one."""
-    plain = [TopicName.parse(t) for t in admin(admin_url, "GET", f"persistent/{namespace}") or []]
-    partitioned = admin(admin_url, "GET", f"persistent/{namespace}/partitioned") or []
+    if namespace.count("/") != 1 or not all(namespace.split("/")):
+        raise click.BadParameter(f"{namespace!r} is not tenant/namespace", param_hint="NAMESPACE")
+    plain = [TopicName.parse(t) for t in admin(admin_url, "GET", f"persistent/{quote(namespace)}") or []]
+    partitioned = admin(admin_url, "GET", f"persistent/{quote(namespace)}/partitioned") or []
     rows: list[dict[str, Any]] = []
     for name in partitioned:
         answer = admin(admin_url, "GET", f"{topic_path(TopicName.parse(name))}/partitions")
@@ -112,6 +114,24 @@ def subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
     """Names of the subscriptions of TOPIC."""
     for name in admin(admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/subscriptions") or []:
         emit({"subscription": name}, as_json=as_json, text=name)
+
+
+@command.command("skip")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--count", "-n", type=click.IntRange(1), required=True, help="Messages to leave out.")
+@admin_url_option
+@json_option
+def skip(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
+    """Let SUBSCRIPTION go on without its next COUNT messages, for example damaged ones."""
+    name = TopicName.parse(topic)
+    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/skip/{count}"
+    admin(admin_url, "POST", path)
+    emit(
+        {"topic": str(name), "subscription": subscription, "skipped": count},
+        as_json=as_json,
+        text=f"{subscription} goes on behind {count} messages",
+    )
 
 
 @command.command("reset-cursor")

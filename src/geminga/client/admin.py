@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
+import ipaddress
 import json
 import urllib.error
 import urllib.request
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from geminga.errors import ConnectError, PulsarException, from_server
+from geminga.errors import ConnectError, InvalidUrl, ProtocolError, PulsarException, from_server
 from geminga.ids import TopicName
 
-_CODE_BY_STATUS = {401: 3, 403: 4, 404: 11, 405: 22, 409: 1, 412: 22}
+_CODE_BY_STATUS = {401: 3, 403: 4, 404: 11, 503: 6}
 """The ``ServerError`` code whose exception class fits an HTTP status."""
+_CODE_REFUSED = 22
+"""NotAllowedError: of the other refusals (4xx)."""
 
 
 def topic_path(topic: TopicName) -> str:
@@ -23,9 +27,11 @@ def topic_path(topic: TopicName) -> str:
 def admin(admin_url: str, method: str, path: str, body: Any = None, *, timeout_seconds: float = 30.0) -> Any:
     """One call below ``/admin/v2``; the decoded JSON of the answer, None when it is empty.
 
-    Raises `ConnectError` when nothing answers, else the error class that fits the status.
+    Raises `InvalidUrl`, `ConnectError` when nothing answers, `ProtocolError` when the answer is no JSON,
+    else the error class that fits the status.
     """
     data = None if body is None else json.dumps(body).encode()
+    opener = _opener(admin_url)
     try:
         request = urllib.request.Request(
             f"{admin_url.rstrip('/')}/admin/v2/{path}",
@@ -33,22 +39,52 @@ def admin(admin_url: str, method: str, path: str, body: Any = None, *, timeout_s
             method=method,
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
+        with opener.open(request, timeout=timeout_seconds) as answer:
             content = answer.read()
     except urllib.error.HTTPError as error:
-        raise _refused(error) from None
-    except (OSError, ValueError) as error:
+        raise _refused(error, f"{method} {path}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ConnectError(
-            f"no answer from {admin_url} ({getattr(error, 'reason', error)}): is the broker running, "
-            "and is this its web address?"
+            f"no answer from {admin_url} ({getattr(error, 'reason', error) or type(error).__name__}): is the "
+            "broker running, and is this its web address?"
         ) from None
-    return json.loads(content) if content.strip() else None
+    try:
+        return json.loads(content) if content.strip() else None
+    except ValueError:
+        raise ProtocolError(
+            f"{admin_url} answered {method} {path} with something that is no JSON: is it the web address of "
+            "a Pulsar broker?"
+        ) from None
 
 
-def _refused(error: urllib.error.HTTPError) -> PulsarException:
+def _opener(admin_url: str) -> urllib.request.OpenerDirector:
+    """What opens the URL; raises `InvalidUrl`. This machine is reached without a proxy."""
+    try:
+        parts = urlsplit(admin_url)
+        host = parts.hostname
+        usable = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:
+        usable, host = False, None
+    if not usable or host is None:
+        raise InvalidUrl(
+            f"admin URL {admin_url!r} is not allowed; allowed: http://host:port, the broker's web address "
+            "(usually port 8080)"
+        )
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if _is_loopback(host) else ()))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refused(error: urllib.error.HTTPError, what: str) -> PulsarException:
     content = error.read().decode(errors="replace")
     try:
         reason = json.loads(content)["reason"]
     except (ValueError, KeyError, TypeError):
         reason = content[:200] or error.reason
-    return from_server(_CODE_BY_STATUS.get(error.code, 0), f"{reason} (HTTP {error.code})")
+    code = _CODE_BY_STATUS.get(error.code, _CODE_REFUSED if error.code < 500 else 0)
+    return from_server(code, f"{reason} (HTTP {error.code} for {what})")
