@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import signal
 import threading
 import time
 
@@ -142,8 +143,41 @@ def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(
         assert not thread.is_alive()
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
+def test_a_signal_that_ends_a_wait_costs_nobody_else_a_turn(broker, client):
+    held = Held(broker)
+    producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+    producer.send_async(b"first", None)
+
+    class Enough(Exception):
+        pass
+
+    def interrupt(number, frame):
+        raise Enough
+
+    behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
+
+    def queue_up_and_interrupt():
+        until(lambda: len(producer._publisher._waiters) == 1)
+        behind.start()
+        until(lambda: len(producer._publisher._waiters) == 2)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    interrupting = threading.Thread(target=queue_up_and_interrupt)
+    interrupting.start()
+    try:
+        with pytest.raises(Enough):
+            producer.send(b"given up")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    held.stop()
+    behind.join(5)
+    assert not behind.is_alive()
+
+
 def test_closing_ends_every_wait_for_permits(broker, client):
-    Held(broker)
+    held = Held(broker)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     producer.send_async(b"x", None)
     errors_seen = []
@@ -162,6 +196,7 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     closing.start()
     until(lambda: len(errors_seen) == 4, 2.0)
     assert set(errors_seen) == {errors.AlreadyClosed}
+    held.stop()
     closing.join(10)
 
 

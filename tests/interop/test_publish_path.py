@@ -150,6 +150,37 @@ def test_keyed_messages_go_where_pulsar_client_sends_them(
     consumer.close()
 
 
+def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic) -> None:
+    name = topic("growing")
+    path = topic_path(geminga.TopicName.parse(name))
+    admin(apache_pulsar.admin_url, "PUT", f"{path}/partitions", 2)
+    sent = []
+    with ours.create_producer(name, partitions_refresh_seconds=0.1, batching_enabled=False) as producer:
+        used = {int(producer.send(b"before").partition) for _ in range(4)}
+        assert used == {0, 1}
+        admin(apache_pulsar.admin_url, "POST", f"{path}/partitions", 4)
+        deadline = time.monotonic() + 20
+        while used != {0, 1, 2, 3} and time.monotonic() < deadline:
+            sent.append(producer.send(b"after"))
+            used.add(int(sent[-1].partition))
+        assert used == {0, 1, 2, 3}
+    assert len(read_all(ours, name)) == 4 + len(sent)
+
+
+def test_what_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None:
+    name = topic("too-big")
+    outcomes = Outcomes()
+    with ours.create_producer(name, batching_max_allowed_size_in_bytes=1 << 30) as producer:
+        for size in (10, 6 << 20, 3 << 20, 3 << 20, 20):  # the broker takes 5 MiB
+            producer.send_async(bytes(size), outcomes)
+        producer.flush()
+    codes = [result for result, _ in outcomes.results]
+    assert sorted(codes, key=lambda code: code.value) == [geminga.Result.Ok] * 4 + [
+        geminga.Result.MessageTooBig
+    ]
+    assert [len(content) for content in read_all(ours, name)] == [10, 3 << 20, 3 << 20, 20]
+
+
 def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> None:
     name = topic("delayed")
     consumer = witness.subscribe(

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from geminga.client.core import ClientCore
@@ -192,7 +193,11 @@ class Publisher:
                 except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
                     waiter = Waiter()
                     if self._queue_waiter(waiter, error, len(payload), before):
-                        waiter.wait()
+                        try:
+                            waiter.wait()
+                        except BaseException:  # a signal's handler raised
+                            self._leave_line(waiter)
+                            raise
         finally:
             # Also when this one has failed, or a signal ended its wait: the next must not miss its turn.
             self._pass_on()
@@ -245,6 +250,11 @@ class Publisher:
             self.schedule()
         self._pass_on()  # whoever stands behind may wait for another partition
         return True
+
+    def _leave_line(self, waiter: Waiter) -> None:
+        """Wait no more: a turn must not go to somebody who has left."""
+        with self.lock, suppress(ValueError):
+            self._waiters.remove(waiter)
 
     def _returns(self) -> int:
         """Grows whenever permits or bytes come back."""
