@@ -42,6 +42,17 @@ def test_whole_numbers_out_of_range(value: Any, low: int | None, high: int | Non
     assert message == f"field_name={value!r} is not allowed; allowed: {allowed}"
 
 
+@pytest.mark.parametrize("value", [10**30, float("inf"), float("nan"), True, None, "1"])
+def test_times_are_numbers_that_clocks_can_hold(value: Any) -> None:
+    assert "a number of seconds >= 0.0 and <= 1000000000" in refusal(config.check_seconds, value)
+    assert "a number of milliseconds >= 0.0 and <= 1000000000000" in refusal(config.check_milliseconds, value)
+
+
+def test_milliseconds_in_range() -> None:
+    assert config.check_milliseconds("field_name", 1500) == 1.5
+    assert config.check_milliseconds("field_name", 0.5) == 0.0005
+
+
 def test_seconds_in_range() -> None:
     assert config.check_seconds("field_name", 0) == 0.0
     assert type(config.check_seconds("field_name", 3)) is float

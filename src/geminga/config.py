@@ -22,6 +22,11 @@ def refuse(field: str, value: object, allowed: str) -> NoReturn:
     raise InvalidConfiguration(f"{field}={value!r} is not allowed; allowed: {allowed}")
 
 
+SECONDS_MAX = 1_000_000_000
+"""31 years: a longer time is a mistake, and not far above it the platform's clocks overflow."""
+MILLISECONDS_MAX = 1000 * SECONDS_MAX
+
+
 def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
     """A whole number within the closed range; a bool is refused."""
     low = "" if minimum is None else f" >= {minimum}"
@@ -34,14 +39,22 @@ def check_int(field: str, value: Any, minimum: int | None = None, maximum: int |
     return value
 
 
-def check_seconds(field: str, value: Any, minimum: float = 0.0, maximum: float | None = None) -> float:
-    """A finite number of seconds within the closed range."""
-    high = "" if maximum is None else f" and <= {maximum}"
-    allowed = f"a number of seconds >= {minimum}{high}"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        refuse(field, value, allowed)
-    if value < minimum or value == float("inf") or (maximum is not None and value > maximum):
-        refuse(field, value, allowed)
+def check_seconds(field: str, value: Any, minimum: float = 0.0, maximum: float = SECONDS_MAX) -> float:
+    """A number of seconds within the closed range."""
+    return _check_time(field, value, "seconds", minimum, maximum)
+
+
+def check_milliseconds(
+    field: str, value: Any, minimum: float = 0.0, maximum: float = MILLISECONDS_MAX
+) -> float:
+    """A number of milliseconds within the closed range, in seconds."""
+    return _check_time(field, value, "milliseconds", minimum, maximum) / 1000
+
+
+def _check_time(field: str, value: Any, unit: str, minimum: float, maximum: float) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not minimum <= value <= maximum:  # not a number is within no range
+        refuse(field, value, f"a number of {unit} >= {minimum} and <= {maximum}")
     return float(value)
 
 

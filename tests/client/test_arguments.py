@@ -1,9 +1,12 @@
+import inspect
+import logging
 import re
 
 import pytest
 
+import geminga
 from geminga.client import arguments
-from geminga.errors import InvalidConfiguration, InvalidTopicName
+from geminga.errors import InvalidConfiguration, InvalidTopicName, PulsarException
 
 
 def test_topics():
@@ -44,3 +47,94 @@ def test_subscription():
 def test_not_supported_names_the_argument():
     error = arguments.not_supported("encryption_key", "k")
     assert "encryption_key='k'" in str(error)
+
+
+class Thing:
+    """Something that no argument takes."""
+
+
+WRONG_VALUES = [
+    None, "x", b"x", -1, 0, 1.5, float("nan"), float("inf"), 10**30, True, [], {}, {"a": 1}, Thing(), len,
+    ["x"], ("a", 5),
+]  # fmt: skip
+WITH_ANOTHER_NAME = {"service_url": "service URL", "encryption_key": "encrypt", "encryption_keys": "encrypt"}
+"""What a refusal says when it does not say the argument's name."""
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with geminga.embedded(web_port=None) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker):
+    client = broker.client()
+    yield client
+    client.close()
+
+
+def refused_or_accepted(make, base, name, value):
+    """None when the value was accepted or refused by name; else what was said instead."""
+    try:
+        make(**{**base, name: value}).close()
+    except PulsarException as error:
+        if name not in str(error) and WITH_ANOTHER_NAME.get(name, name) not in str(error):
+            return f"{name}={value!r}: {type(error).__name__}: {error}"
+    except Exception as error:
+        return f"{name}={value!r}: {type(error).__name__}: {error}"
+    return None
+
+
+@pytest.mark.parametrize(
+    ("method", "base"),
+    [
+        ("Client", {"service_url": "pulsar://localhost"}),
+        ("create_producer", {"topic": "arguments"}),
+        ("subscribe", {"topic": "arguments", "subscription_name": "s"}),
+        ("create_reader", {"topic": "arguments", "start_message_id": geminga.MessageId.earliest}),
+    ],
+)
+def test_every_wrong_value_is_refused_by_the_argument_s_name(client, method, base, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("geminga"), "disabled", True)
+    make = geminga.Client if method == "Client" else getattr(client, method)
+    faults = [
+        fault
+        for name in inspect.signature(make).parameters
+        for value in WRONG_VALUES
+        if (fault := refused_or_accepted(make, base, name, value))
+    ]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"interceptors": "x"},
+        {"interceptors": [Thing()]},
+        {"encryption_keys": "key"},
+        {"producer_name": 0},
+        {"send_timeout_millis": 10**30},
+    ],
+)
+def test_what_looks_usable_and_is_not_for_a_producer(client, argument):
+    with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
+        client.create_producer("arguments", **argument)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"negative_ack_redelivery_backoff": 5},
+        {"replicate_subscription_state_enabled": "yes"},
+        {"broker_consumer_stats_cache_time_ms": "x"},
+        {"unacked_messages_timeout_ms": []},
+        {"unacked_messages_timeout_ms": 999},
+        {"priority_level": 1 << 31},
+        {"consumer_name": 0},
+        {"subscription_properties": {"a": 1}},
+    ],
+)
+def test_what_looks_usable_and_is_not_for_a_consumer(client, argument):
+    with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
+        client.subscribe("arguments", "s", **argument)

@@ -22,7 +22,14 @@ from geminga.client.enums import (
 )
 from geminga.client.service import AutoClusterFailover, ServiceInfoProvider
 from geminga.client.settings import ClientSettings, TlsSettings
-from geminga.config import check_int, check_type, refuse
+from geminga.config import (
+    MILLISECONDS_MAX,
+    check_int,
+    check_milliseconds,
+    check_seconds,
+    check_type,
+    refuse,
+)
 from geminga.connection.authentication import NoAuthentication
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
@@ -38,6 +45,7 @@ from geminga.consumer.settings import (
 )
 from geminga.errors import OperationNotSupported
 from geminga.ids import MessageId, TopicName
+from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.settings import ProducerSettings, SchemaInfo
 from geminga.schema import BytesSchema, Schema
 from geminga.schema.schema import from_wire
@@ -85,7 +93,13 @@ def client_settings(
     check_int("message_listener_threads", message_listener_threads, 1, 1000)
     check_type("log_conf_file_path", log_conf_file_path, str, optional=True)
     check_type("use_tls", use_tls, bool)
-    check_int("connection_timeout_ms", connection_timeout_ms, 1)
+    check_int("stats_interval_in_seconds", stats_interval_in_seconds, 0)
+    check_seconds("keep_alive_interval_seconds", keep_alive_interval_seconds, 0.001)
+    backoff_initial_seconds = check_milliseconds(
+        "initial_backoff_interval_ms", initial_backoff_interval_ms, 1
+    )
+    check_milliseconds("max_backoff_interval_ms", max_backoff_interval_ms, initial_backoff_interval_ms)
+    check_int("connection_timeout_ms", connection_timeout_ms, 1, MILLISECONDS_MAX)
     certificate, key = tls_certificate_file_path, tls_private_key_file_path
     if authentication is not None and authentication.certificate_path is not None:
         certificate, key = authentication.certificate_path, authentication.private_key_path
@@ -95,7 +109,7 @@ def client_settings(
         operation_timeout_seconds=operation_timeout_seconds,
         connection_timeout_seconds=connection_timeout_ms / 1000,
         keepalive_interval_seconds=keep_alive_interval_seconds,
-        backoff_initial_seconds=initial_backoff_interval_ms / 1000,
+        backoff_initial_seconds=backoff_initial_seconds,
         backoff_max_seconds=max_backoff_interval_ms / 1000,
         concurrent_lookup_requests=concurrent_lookup_requests,
         connections_per_broker=connections_per_broker,
@@ -182,15 +196,17 @@ def producer_settings(
     check_type("batching_type", batching_type, BatchingType)
     check_type("access_mode", access_mode, ProducerAccessMode)
     check_type("hashing_scheme", hashing_scheme, HashingScheme)
-    check_int("send_timeout_millis", send_timeout_millis, 0)
-    if isinstance(batching_max_publish_delay_ms, bool) or not isinstance(
-        batching_max_publish_delay_ms, (int, float)
-    ):
-        refuse(
-            "batching_max_publish_delay_ms", batching_max_publish_delay_ms, "a number of milliseconds >= 0"
-        )
-    check_int("blocked_after_ms", blocked_after_ms, 0)
+    check_type("producer_name", producer_name, str, optional=True)
+    check_int("send_timeout_millis", send_timeout_millis, 0, MILLISECONDS_MAX)
+    publish_delay_seconds = check_milliseconds("batching_max_publish_delay_ms", batching_max_publish_delay_ms)
+    check_int("blocked_after_ms", blocked_after_ms, 0, MILLISECONDS_MAX)
     check_type("properties", properties, Mapping, optional=True)
+    check_type("encryption_keys", encryption_keys, list, tuple)
+    for name in encryption_keys:
+        check_type("encryption_keys", name, str)
+    check_type("interceptors", interceptors, list, tuple)
+    for interceptor in interceptors:
+        check_type("interceptors", interceptor, ProducerInterceptor)
     if message_router is not None:
         message_routing_mode = PartitionsRoutingMode.CustomPartition
     check_type("chunking_enabled", chunking_enabled, bool)
@@ -214,7 +230,7 @@ def producer_settings(
         batching_type=batching_type,
         batching_max_messages=batching_max_messages,
         batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-        batching_max_publish_delay_seconds=batching_max_publish_delay_ms / 1000,
+        batching_max_publish_delay_seconds=publish_delay_seconds,
         batching_partition_switch_frequency=batching_partition_switch_frequency,
         chunking_enabled=chunking_enabled,
         chunk_max_message_size=chunk_max_message_size,
@@ -288,6 +304,7 @@ def consumer_settings(
         refuse("message_listener", message_listener, "a callable that takes (consumer, message), or None")
     for name, mapping in (("properties", properties), ("subscription_properties", subscription_properties)):
         check_type(name, mapping, Mapping, optional=True)
+    check_type("consumer_name", consumer_name, str, optional=True)
     return ConsumerSettings(
         consumer_type=consumer_type,
         schema=None if type(schema) is BytesSchema else schema,
@@ -300,12 +317,12 @@ def consumer_settings(
         initial_position=initial_position,
         start_message_id_inclusive=start_message_id_inclusive,
         is_read_compacted=is_read_compacted,
-        replicate_subscription_state_enabled=bool(replicate_subscription_state_enabled),
+        replicate_subscription_state_enabled=replicate_subscription_state_enabled,
         key_shared_policy=key_shared_policy,
         ack_grouping_time_ms=ack_grouping_time_ms,
         ack_receipt_enabled=ack_receipt_enabled,
         batch_index_ack_enabled=batch_index_ack_enabled,
-        unacked_messages_timeout_ms=unacked_messages_timeout_ms or None,
+        unacked_messages_timeout_ms=unacked_messages_timeout_ms,
         negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
         negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
         dead_letter_policy=dead_letter_policy,
@@ -343,6 +360,8 @@ def reader_settings(
     """The settings of `create_reader`."""
     if reader_listener is not None and not callable(reader_listener):
         refuse("reader_listener", reader_listener, "a callable that takes (reader, message), or None")
+    check_type("reader_name", reader_name, str, optional=True)
+    check_type("subscription_role_prefix", subscription_role_prefix, str, optional=True)
     return ReaderSettings(
         schema=None if type(schema) is BytesSchema else schema,
         receiver_queue_size=receiver_queue_size,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from geminga.config import check_int, check_seconds, check_type, refuse
+from geminga.config import MILLISECONDS_MAX, check_int, check_seconds, check_type, refuse
 from geminga.ids import MessageId, TopicName
 
 
@@ -58,6 +58,7 @@ class ConsumerCryptoFailureAction(Enum):
     CONSUME = 2
 
 
+INT32_MAX = (1 << 31) - 1
 HASH_RANGE_MAX = 65535
 """The last slot of the Key_Shared hash range (algorithms.md section 3)."""
 
@@ -249,10 +250,10 @@ class ConsumerSettings:
             refuse("start_message_id", self.start_message_id, "None for a durable subscription")
         if self.retry_enabled and not shared:
             refuse("retry_enabled", True, "False for Exclusive and Failover: they keep the order of messages")
-        for mapping in (self.properties, self.subscription_properties):
-            for key, value in mapping.items():
-                check_type("properties key", key, str)
-                check_type(f"properties[{key!r}]", value, str)
+        for name in ("properties", "subscription_properties"):
+            for key, value in getattr(self, name).items():
+                check_type(f"{name} key", key, str)
+                check_type(f"{name}[{key!r}]", value, str)
 
     def _check_kinds(self) -> None:
         check_type("consumer_type", self.consumer_type, ConsumerType)
@@ -266,6 +267,10 @@ class ConsumerSettings:
         )
         check_type("consumer_name", self.consumer_name, str, optional=True)
         check_type("start_message_id", self.start_message_id, MessageId, optional=True)
+        check_type(
+            "negative_ack_redelivery_backoff",
+            self.negative_ack_redelivery_backoff, RedeliveryBackoff, optional=True,
+        )  # fmt: skip
         for flag in (
             "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
             "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
@@ -280,14 +285,19 @@ class ConsumerSettings:
             "max_total_receiver_queue_size_across_partitions",
             self.max_total_receiver_queue_size_across_partitions, 1,
         )  # fmt: skip
-        check_int("priority_level", self.priority_level, 0)
+        check_int("priority_level", self.priority_level, 0, INT32_MAX)
         check_int("start_message_rollback_seconds", self.start_message_rollback_seconds, 0)
         check_int("ack_grouping_time_ms", self.ack_grouping_time_ms, 0, 3_600_000)
         check_int("ack_grouping_max", self.ack_grouping_max, 1, 100_000)
-        if self.unacked_messages_timeout_ms:
-            check_int("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
+        if self.unacked_messages_timeout_ms is not None:
+            check_int("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 0, MILLISECONDS_MAX)
+            if 0 < self.unacked_messages_timeout_ms < 1000:
+                refuse("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, "0 (off) or >= 1000")
         check_int("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 10)
-        check_int("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
+        check_int(
+            "negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0, MILLISECONDS_MAX
+        )
+        check_int("broker_consumer_stats_cache_time_ms", self.broker_consumer_stats_cache_time_ms, 0)
         check_int("max_pending_chunked_message", self.max_pending_chunked_message, 1)
         check_int(
             "expire_time_of_incomplete_chunked_message_ms",
