@@ -93,6 +93,13 @@ def test_columns_that_cannot_be_sent_are_named(pulsar_client, pulsar_topic, bad,
     producer.send(b"goes on")
 
 
+@pytest.mark.parametrize("thing", [None, 5, b"x", [{"value": b"x"}], {"value": [b"x"]}])
+def test_what_is_no_table_is_named(pulsar_client, pulsar_topic, thing):
+    producer = pulsar_client.create_producer(pulsar_topic)
+    with pytest.raises(TypeError, match=f"table must be a pyarrow.Table .* not {type(thing).__name__}"):
+        producer.send_table(thing)
+
+
 def test_tables_can_be_sent_without_waiting(pulsar_client, pulsar_topic):
     producer = pulsar_client.create_producer(pulsar_topic)
     futures = [producer.submit_table(table(100)) for _ in range(20)]

@@ -473,6 +473,7 @@ def test_closed_consumers_say_so(pulsar_client: Any, pulsar_topic: str, subscrib
         lambda: consumer.acknowledge_cumulative(message),
         lambda: consumer.negative_acknowledge(message),
         lambda: consumer.seek(MessageId.earliest),
+        lambda: consumer.get_last_message_id(),
         lambda: consumer.unsubscribe(),
         lambda: consumer.redeliver_unacknowledged_messages(),
     ):
@@ -486,6 +487,25 @@ def test_closing_wakes_a_waiting_receiver(subscribe: Any) -> None:
     threading.Timer(0.1, consumer.close).start()
     with pytest.raises(AlreadyClosed):
         consumer.receive()
+
+
+def test_a_position_that_no_command_can_carry_leaves_the_consumer_as_it_was(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    consumer = subscribe(initial_position=EARLIEST)
+    publish(pulsar_client, pulsar_topic, 2)
+    for value in (10**30, -1, "x", None, 1.5, True):
+        with pytest.raises(InvalidConfiguration, match="messageid"):
+            consumer.seek(value)
+    consumer.seek(MessageId.earliest)
+    assert data(receive(consumer, 2)) == [b"0", b"1"]
+
+
+def test_waiting_longer_than_clocks_reach_is_refused(subscribe: Any) -> None:
+    consumer = subscribe()
+    for call in (consumer.receive, lambda limit: consumer.receive_table(timeout_millis=limit)):
+        with pytest.raises(InvalidConfiguration, match="timeout_millis"):
+            call(10**30)
 
 
 def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker: Any, pulsar_topic: str) -> None:

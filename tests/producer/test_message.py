@@ -83,6 +83,22 @@ def test_other_content_is_refused(content):
         build_message(content)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("properties", {"a": "\ud800"}),
+        ("properties", {"\ud800": "a"}),
+        ("partition_key", "\ud800"),
+        ("ordering_key", "\ud800"),
+        ("replication_clusters", ["\ud800"]),
+    ],
+)
+def test_a_text_that_has_no_utf8_form_is_refused_by_name(field, value):
+    with pytest.raises(InvalidMessage, match=rf"{field}.*lone surrogates"):
+        build_message(b"x", **{field: value})
+    assert build_message(b"x", {"é": "ü"}, "ä", "ö").partition_key == "ä"
+
+
 def test_a_replaced_message_keeps_the_rest():
     message = OutgoingMessage(b"a", partition_key="k", sequence_id=4)
     changed = message.replace(payload=b"b")

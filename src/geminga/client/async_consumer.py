@@ -20,7 +20,7 @@ from geminga.client.core import ClientCore
 from geminga.client.forwarding import Forwarder
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.topic_set import TopicSet
-from geminga.config import check_int, check_type
+from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.core import DeadLettered
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
 from geminga.consumer.message import Message, ReceivedEntry
@@ -160,7 +160,7 @@ class AsyncConsumer:
             if timeout_millis is None:
                 await waiter
             else:
-                check_int("timeout_millis", timeout_millis, 0)
+                check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
                 await asyncio.wait_for(waiter, timeout_millis / 1000)
         except TimeoutError as error:
             if isinstance(error, PulsarException):
@@ -478,7 +478,7 @@ class AsyncConsumer:
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
         if not isinstance(messageid, MessageId):
-            check_int("messageid", messageid, 0)
+            check_int("messageid", messageid, 0, (1 << 63) - 1)
         self.drain_acks()
         await asyncio.gather(*(handle.seek(messageid) for handle in self.group.targets_of(messageid)))
 

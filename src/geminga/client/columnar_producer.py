@@ -175,7 +175,7 @@ class ColumnarProducer:
         partitions a batch at a time. Rows of one partition keep their order. The rows of a batch share the
         sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
         Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` when they cannot be
-        encrypted; rows before the bad piece may be sent.
+        encrypted; rows before the bad piece may be sent. Raises `TypeError` for what is no table.
         """
         import pyarrow
 
@@ -183,6 +183,11 @@ class ColumnarProducer:
             raise OperationNotSupported("a table cannot be routed by message_router; use row sends")
         if isinstance(table, pyarrow.RecordBatch):
             table = pyarrow.Table.from_batches([table])
+        elif not isinstance(table, pyarrow.Table):
+            raise TypeError(
+                f"table must be a pyarrow.Table or RecordBatch, not {type(table).__name__}; pyarrow.table({{"
+                "'value': [...]}) makes one"
+            )
         return self._submit(self._encoded(table))
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:

@@ -27,7 +27,7 @@ from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerRunner
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
-from geminga.config import check_int
+from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
 from geminga.consumer.message import Message, ReceivedEntry
 from geminga.consumer.settings import ConsumerSettings
@@ -117,7 +117,7 @@ class Consumer:
     def _wait(self, timeout_millis: int | None) -> Any:
         """The next item, when the queue was found empty."""
         if timeout_millis is not None:
-            check_int("timeout_millis", timeout_millis, 0)
+            check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
         while True:
             left = None if deadline is None else deadline - time.monotonic()

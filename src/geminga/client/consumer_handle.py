@@ -141,11 +141,14 @@ class ConsumerHandle:
         self.consumer.failed(error)
         self._settle_all(error)
         self.flush()
+        self._not_attached(error)
+        if self._on_failure is not None:
+            self._on_failure(self, error)
+
+    def _not_attached(self, error: Exception) -> None:
         if self._attached is not None and not self._attached.done():
             self._attached.set_exception(error)
             self._attached.exception()
-        if self._on_failure is not None:
-            self._on_failure(self, error)
 
     # --- output ----------------------------------------------------------------------------------
 
@@ -235,11 +238,13 @@ class ConsumerHandle:
         return self._connection
 
     async def connected_within(self, timeout: float) -> None:
-        """Wait for the subscription to stand. Raises `NotConnected`, or why it failed."""
+        """Wait for the subscription to stand. Raises `NotConnected`, `AlreadyClosed`, or why it failed."""
         if self.connected:
             return
         if self.consumer.error is not None:
             raise self.consumer.error
+        if self.consumer.state in (State.CLOSING, State.CLOSED):
+            raise AlreadyClosed("the consumer is closed")
         if self._attached is None or self._attached.done():
             self._attached = self._core.loop.create_future()
         try:
@@ -338,6 +343,7 @@ class ConsumerHandle:
             self._timer.cancel()
             self._timer = None
         self.consumer.closed()
+        self._not_attached(AlreadyClosed("the consumer is closed"))
         self._settle_all(AlreadyClosed("the consumer was closed before the broker's receipt"))
 
     def _say_close(self, connection: BrokerConnection) -> None:

@@ -541,15 +541,17 @@ class ConsumerCore:
 
     def begin_seek(self, target: MessageId | int, request_id: int) -> pb.BaseCommand:
         """The SEEK command. ``target``: a message, or a publish time in milliseconds since 1970."""
-        self.state = next_state(self.state, Event.SEEK)
-        self._flush_acks()
-        self._seek_target = target
         ack_set: list[int] = []
         if isinstance(target, MessageId) and target.batch_index >= 0:
             first = target.batch_index + (0 if self.settings.start_message_id_inclusive else 1)
             # A set of nothing would read as "the whole entry".
             ack_set = seek_ack_set(target, first) or seek_ack_set(target, target.batch_index)
-        return commands.seek(self.consumer_id, request_id, target, ack_set)
+        # A target that does not fit into the command is refused before anything has changed.
+        command = commands.seek(self.consumer_id, request_id, target, ack_set)
+        self.state = next_state(self.state, Event.SEEK)
+        self._flush_acks()
+        self._seek_target = target
+        return command
 
     def seek_done(self) -> None:
         """The broker moved the cursor; everything known about acknowledgements belongs to the past."""

@@ -153,18 +153,29 @@ def _check_whole(field: str, value: Any, maximum: int) -> int:
     return value
 
 
+def _check_text(field: str, text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _refuse(field, text, "a text that UTF-8 can encode: no lone surrogates") from None
+    return text
+
+
 def _check_properties(properties: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(properties, Mapping):
         raise _refuse("properties", properties, "a dict of texts")
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise _refuse(f"properties[{key!r}]", value, "a text for each text")
+        _check_text("a key of properties", key)
+        _check_text(f"properties[{key!r}]", value)
     return tuple(properties.items())
 
 
 def _check_ordering_key(ordering_key: Any) -> bytes | None:
     if isinstance(ordering_key, str):
-        return ordering_key.encode() or None
+        return _check_text("ordering_key", ordering_key).encode() or None
     if isinstance(ordering_key, bytes):
         return ordering_key or None
     raise _refuse("ordering_key", ordering_key, "a text or bytes")
@@ -176,6 +187,7 @@ def _check_clusters(clusters: Any) -> tuple[str, ...]:
     for cluster in clusters:
         if not isinstance(cluster, str) or not cluster:
             raise _refuse("replication_clusters", clusters, "a list of cluster names")
+        _check_text("replication_clusters", cluster)
     return tuple(clusters)
 
 
@@ -218,8 +230,11 @@ def build_message(
     mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock that ``deliver_after`` counts from.
     Raises `InvalidMessage` naming field, value and range; `TypeError` for content that is no bytes.
     """
-    if partition_key is not None and not isinstance(partition_key, str):
-        raise _refuse("partition_key", partition_key, "a text")
+    if partition_key is not None:
+        if not isinstance(partition_key, str):
+            raise _refuse("partition_key", partition_key, "a text")
+        if not partition_key.isascii():
+            _check_text("partition_key", partition_key)
     if not isinstance(disable_replication, bool):
         raise _refuse("disable_replication", disable_replication, "True or False")
     clusters = () if replication_clusters is None else _check_clusters(replication_clusters)
