@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from geminga.broker.embedded import embedded
-from geminga.errors import AlreadyClosed, InvalidConfiguration, NotAStore
+from geminga.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    NotAStore,
+    StoreError,
+)
+from geminga.ids import MessageId
 
 
 def test_ready_fast_and_named() -> None:
@@ -52,6 +60,54 @@ def test_errors_reach_the_caller(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         embedded(foreign)
     assert (foreign / "thesis.txt").read_text() == "not a store"
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected", "message"),
+    [
+        ("", InvalidConfiguration, "data_dir='' is not allowed"),
+        ("a\0b", InvalidConfiguration, "data_dir='a.*b' is not allowed"),
+        (5, InvalidConfiguration, "data_dir=5 is not allowed"),
+        ("/dev/null", NotAStore, "/dev/null is a file"),
+        ("/dev/null/store", StoreError, "/dev/null/store' cannot be made: Not a directory"),
+        ("x" * 300, StoreError, "cannot be made: File name too long"),
+    ],
+)
+def test_a_folder_that_cannot_be_one(folder: Any, expected: type[Exception], message: str) -> None:
+    with pytest.raises(expected, match=message):
+        embedded(folder)
+
+
+def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(20)]
+    with embedded(tmp_path / "whole", web_port=None) as broker:
+        producer = broker.client().create_producer("t")
+        for value in values:
+            producer.send(value)
+    image = (tmp_path / "whole/catalog.db").read_bytes()
+    for page in range(0, len(image), 4096):
+        folder = tmp_path / f"page-{page}"
+        shutil.copytree(tmp_path / "whole", folder)
+        damaged = bytearray(image)
+        damaged[page] ^= 0xFF
+        (folder / "catalog.db").write_bytes(damaged)
+        with embedded(folder, web_port=None) as broker, broker.client() as client:
+            reader = client.create_reader("t", MessageId.earliest)
+            assert [reader.read_next(5000).data() for _ in values] == values
+
+
+def test_a_catalog_that_proves_damaged_while_the_broker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.ledger.catalog.CHECKED_BYTES_MAX", 0)
+    with embedded(tmp_path, web_port=None) as broker:
+        broker.client().create_producer("t").send(b"kept")
+    path = tmp_path / "catalog.db"
+    image = path.read_bytes()
+    assert image.count(b"tenant/public") > 0
+    path.write_bytes(image.replace(b'"public"', b'"pUblic"').replace(b"tenant/public", b"tenant/pUblic"))
+    with embedded(tmp_path, web_port=None) as broker, broker.client() as client:
+        assert client.create_reader("t", MessageId.earliest).read_next(5000).data() == b"kept"
 
 
 def test_several_at_once() -> None:

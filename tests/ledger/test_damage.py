@@ -228,6 +228,29 @@ def test_missing_last_file_is_reported_and_its_number_not_used_again(settings: S
     assert last not in disk.names
 
 
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings: StoreSettings, which: int) -> None:
+    """Also behind a clean end, when nothing of the log is read again."""
+    original = make_disk(settings, clean=True)
+    path = [path for path in LOGS if path in original.names][which]
+    size = len(original.names[path].durable)
+    for left in (0, FILE_HEADER_BYTES, size // 2, size - 1):
+        disk = original.copy()
+        del disk.content(path)[left:]
+        store = open_store(disk, settings)
+        assert any(
+            damage.file in path and damage.offset == left and f"{size - left} bytes too early" in damage.what
+            for damage in store.damage
+        ), (left, store.damage)
+        audit(store)
+        check_takes_writes(store)
+        store.close()
+        store = open_store(disk, settings)
+        assert store.damage, "damage is forgotten after a restart"
+        audit(store)
+        store.close()
+
+
 def test_swapped_files_are_reported(settings: StoreSettings) -> None:
     disk = make_disk(settings, clean=True)
     disk.names[LOGS[0]], disk.names[LOGS[1]] = disk.names[LOGS[1]], disk.names[LOGS[0]]

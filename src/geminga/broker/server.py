@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.core import Broker
 from geminga.broker.settings import BrokerSettings
-from geminga.errors import StoreError, UsageError
+from geminga.errors import StoreDamaged, StoreError, UsageError
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
@@ -323,11 +323,8 @@ class BrokerServer:
                 web_listener = undo.enter_context(bind(settings.host, settings.web_port, "web_port"))
                 settings = replace(settings, web_port=web_listener.getsockname()[1])
             self.settings = settings
-            self.store = self._open_store(self._wakeup)
-            undo.callback(self.store.close)
-            now, now_ms = time.monotonic(), time.time_ns() // 1_000_000
-            self.started_at_ms = now_ms
-            self.broker = Broker(self.store, settings, random=self._source, now=now, now_ms=now_ms)
+            self.started_at_ms = time.time_ns() // 1_000_000
+            self.broker = self._open_broker(undo)
             self._listener = await self._loop.create_server(
                 lambda: Connection(self), sock=listener, backlog=_BACKLOG
             )
@@ -340,6 +337,29 @@ class BrokerServer:
             self._loop.add_reader(web_listener.fileno(), self._start_web_now)
         else:
             self._start_web_now()
+
+    def _open_broker(self, undo: contextlib.ExitStack) -> Broker:
+        """The store and the core on it. A catalog that proves damaged here is rebuilt by opening again."""
+        try:
+            return self._open_broker_once(undo)
+        except StoreDamaged as error:
+            from geminga.ledger.catalog import CatalogDamaged
+
+            if not isinstance(error, CatalogDamaged):
+                raise
+            self.store.close()
+            return self._open_broker_once(undo)
+
+    def _open_broker_once(self, undo: contextlib.ExitStack) -> Broker:
+        self.store = self._open_store(self._wakeup)
+        undo.callback(self.store.close)
+        return Broker(
+            self.store,
+            self.settings,
+            random=self._source,
+            now=time.monotonic(),
+            now_ms=time.time_ns() // 1_000_000,
+        )
 
     def _start_web_now(self) -> None:
         listener, self._web_listener = self._web_listener, None
@@ -562,7 +582,14 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
     from geminga.ledger.store import FileStore
 
     assert settings.data_dir is not None
-    os.makedirs(settings.data_dir, mode=0o700, exist_ok=True)
+    try:
+        os.makedirs(settings.data_dir, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        pass  # a file is there: the store says so
+    except OSError as error:
+        raise StoreError(
+            f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
+        ) from error
     return FileStore.open(settings.data_dir, sync=settings.sync, wakeup=wakeup)
 
 

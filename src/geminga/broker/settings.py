@@ -159,6 +159,8 @@ class BrokerSettings:
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
         check_type("data_dir", self.data_dir, str, os.PathLike, optional=True)
+        if self.data_dir is not None and (not str(self.data_dir) or "\0" in str(self.data_dir)):
+            refuse("data_dir", self.data_dir, "the path of a folder")
         check_type("memory", self.memory, bool)
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")

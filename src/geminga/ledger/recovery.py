@@ -17,7 +17,7 @@ interrupted anywhere and repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -102,9 +102,13 @@ class Recovery:
         self._foreign: set[int] = set()
         self._discarded: set[int] = set()
 
-    def run(self, position: int, sequence: int) -> Recovered:
-        """Replay the log from ``position`` on (0: all of it) into the state."""
+    def run(self, position: int, sequence: int, sizes: Mapping[int, int]) -> Recovered:
+        """Replay the log from ``position`` on (0: all of it) into the state.
+
+        ``sizes``: the bytes of the files before it, as far as the catalog knows them.
+        """
         present = self._present()
+        self._report_short_files(present, {**sizes, position >> OFFSET_BITS: position & OFFSET_MASK})
         start = position >> OFFSET_BITS
         numbers = [number for number in present if number >= start and number not in self._foreign]
         found = {number: list(self._headers(number, position)) for number in numbers}
@@ -187,6 +191,16 @@ class Recovery:
                 self._report(Damage(file_name(number), 0, wrong or "the file's header is wrong"))
                 self._foreign.add(number)
         return numbers
+
+    def _report_short_files(self, present: list[int], sizes: Mapping[int, int]) -> None:
+        """Name the files that end before what was synced of them: a look that costs no reading."""
+        for number in present:
+            found = self._files.get(number).size()
+            lacking = sizes.get(number, 0) - found
+            if lacking > 0 and number not in self._foreign:
+                self._report(
+                    Damage(file_name(number), found, f"the file ends here, {lacking} bytes too early")
+                )
 
     def _listed(self, present: list[int]) -> tuple[int, set[int]]:
         """The newest readable list of log files: (the file that holds it, the files it lists)."""

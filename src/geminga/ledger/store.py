@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
-from geminga.ledger.catalog import Catalog, Snapshot
+from geminga.ledger.catalog import Catalog, CatalogDamaged, Snapshot
 from geminga.ledger.damage import Damage
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
 from geminga.ledger.folder import CATALOG_DAMAGED_FILE, CATALOG_FILE, discard_catalog, open_folder
@@ -123,7 +123,7 @@ class FileStore:
         self._catalog = self._open_catalog(store_id)
         try:
             recovered = self._recover(store_id)
-        except CatalogOutdatedError as error:
+        except (CatalogOutdatedError, CatalogDamaged) as error:
             self._catalog = self._replace_catalog(store_id, str(error))
             recovered = self._recover(store_id)
         self._writer = LogWriter(
@@ -191,7 +191,7 @@ class FileStore:
         recovery = Recovery(self._filesystem, self.folder, store_id, self._files, state)
         if self.settings.verify_on_open:
             recovery.verify(position)
-        recovered = recovery.run(position, sequence)
+        recovered = recovery.run(position, sequence, sizes)
         sizes.update(recovered.file_sizes)
         self._sizes = {number: size for number, size in sizes.items() if number in state.files}
         return recovered
