@@ -70,7 +70,7 @@ class Peer(asyncio.Protocol):
             place = answer.lookupTopicResponse
             place.request_id = command.lookupTopic.request_id
             place.response = pb.CommandLookupTopicResponse.Connect
-            place.brokerServiceUrl = self.url
+            place.brokerServiceUrl = self.broker_of(command.lookupTopic.topic)
             place.authoritative = True
         elif frame.type == Type.PRODUCER:
             self._created(command.producer, answer)
@@ -80,6 +80,10 @@ class Peer(asyncio.Protocol):
         else:
             return None
         return answer
+
+    def broker_of(self, topic: str) -> str:
+        """The service URL of the broker that a lookup of ``topic`` names."""
+        return self.url
 
     def _created(self, asked: pb.CommandProducer, answer: pb.BaseCommand) -> None:
         if asked.topic.rpartition("-")[2] in self.withheld and "-partition-" in asked.topic:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import brokers, load
+from benchmarks import brokers, load, stuck_partition
 from benchmarks.brokers import APACHE, RunningBroker, slug
 from benchmarks.harness import (
     OURS,
@@ -245,6 +245,7 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "unbatched": broker_unbatched,
     "row-produce": row_produce,
     "column-produce": column_produce,
+    "stuck-partition": stuck_partition.measure,
     "consume": consume,
     "spark": spark,
 }
