@@ -59,7 +59,7 @@ proto: $(STAMP)
 UV_COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 lock:
 	$(UV_COMPILE) --extra all --group dev --group interop --group bench -o requirements/all.lock
-	$(UV_COMPILE) --extra java -o requirements/java.lock
+	$(UV_COMPILE) --extra java -c requirements/all.lock -o requirements/java.lock
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
