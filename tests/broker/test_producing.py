@@ -152,6 +152,20 @@ def test_a_wrong_checksum_is_an_error_of_that_send_only(
     assert len(peer.receipts()) == 1
 
 
+@pytest.mark.parametrize("size", range(1, 6))
+def test_an_entry_that_ends_inside_its_checksum_costs_one_error(
+    harness: Any, make_entry: Callable[..., bytes], size: int
+) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send(5, make_entry(b"payload")[:size])
+    error = peer.pop().command.send_error
+    assert (error.producer_id, error.sequence_id) == (1, 5)
+    assert error.error == (pb.ChecksumError if size >= 2 else pb.MetadataError)
+    peer.send(6)
+    assert len(peer.receipts()) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

@@ -10,6 +10,7 @@ from geminga.broker.nonpersistent import NonPersistentTopic
 from geminga.broker.producer import Producer
 from geminga.broker.refusal import Busy, Refused, Violation
 from geminga.broker.registry import AnyTopic, parse_topic
+from geminga.errors import CorruptPayload
 from geminga.ids import to_signed, to_unsigned
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
@@ -182,7 +183,11 @@ def on_send(session: Session, frame: SendFrame) -> None:
         if session.was_recently_closed(frame.producer_id):
             return
         raise Violation(f"SEND of the unknown producer {frame.producer_id}")
-    if checksum_matches(frame.entry) is False:
+    try:
+        is_intact = checksum_matches(frame.entry) is not False
+    except CorruptPayload:
+        is_intact = False  # it ends inside its checksum
+    if not is_intact:
         producer.error(
             frame.highest_sequence_id or frame.sequence_id, pb.ChecksumError, "Checksum failed on the broker"
         )
