@@ -129,7 +129,7 @@ def publish_closing(client: Any, last: datetime) -> None:
 
 def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict[str, Any]:
     """Run everything; returns the summary that is printed. Raises `ProofFailed` when a row is missing."""
-    from geminga.spark.sessions import check_java
+    from geminga.spark.java import check_java
 
     check_java()  # before minutes of work, not behind them
     folder = prepare_folder(folder)

