@@ -25,6 +25,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 TOPIC = "persistent://public/default/eight"
 STUCK = "-partition-3"
 PERMITS = 500
+# Full batches of 100 move round robin on: after five rounds partition 3 would have used up its permits.
 MORE_THAN_ALL_PERMITS_HOLD = 10 * 8 * PERMITS
 SECONDS_MAX = 30.0
 
@@ -129,8 +130,9 @@ def test_publishing_goes_on_while_one_broker_stands_still(stoppable):
     url, process = stoppable
     with geminga.Client(url) as client:
         producer = client.create_producer(
-            TOPIC, batching_enabled=True, block_if_queue_full=True, max_pending_messages=PERMITS
-        )
+            TOPIC, batching_enabled=True, batching_max_messages=100, block_if_queue_full=True,
+            max_pending_messages=PERMITS,
+        )  # fmt: skip
         sender = Sender(producer)
         wait_until(lambda: len(sender.receipts) == 8, "a receipt of every partition")
         os.kill(process.pid, signal.SIGSTOP)
