@@ -295,6 +295,7 @@ def test_partitioned_topics(rest: Rest, namespace: str) -> None:
     rest.call("POST", f"{path}/partitions", 3)
     assert rest.get(f"{path}/partitions")["partitions"] == 3
     rest.fails(422, "POST", f"{path}/partitions", 2)
+    assert "at most 1024" in rest.fails(412, "PUT", f"persistent/{namespace}/{'x' * 1024}", {})
     rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", 0)
     rest.fails(406, "PUT", f"persistent/{namespace}/q/partitions", 10_000_000)
     rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", "many")

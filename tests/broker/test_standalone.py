@@ -197,3 +197,18 @@ def test_first_answer_and_memory(started: list[Process], tmp_path: Path) -> None
     assert answered < 5.0
     assert resident < 100_000_000
     assert process.end()[0] == 0
+
+
+def test_a_web_request_that_was_broken_off_leaves_the_stop_quiet(started: list[Process]) -> None:
+    process = Process(memory=True)
+    started.append(process)
+    port = int(process.first_line().partition("admin http://127.0.0.1:")[2].split()[0])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+        peer.sendall(
+            b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 40000000\r\n\r\n" + bytes(17_000_000)
+        )
+        assert b"413" in peer.recv(100)
+    code, _, err = process.end()
+    assert code == 0
+    assert err.splitlines()[1:] == ["geminga: SIGTERM, stopping"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from geminga.broker.server import BrokerServer, new_event_loop
+from geminga.broker.server import BrokerServer, end_event_loop, new_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import AlreadyClosed, Timeout
 
@@ -57,9 +57,7 @@ class EmbeddedBroker:
             self._started.set()
             self._loop.run_until_complete(self._server.stopped.wait())
         finally:
-            with contextlib.suppress(Exception):
-                self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+            end_event_loop(self._loop)
 
     @property
     def settings(self) -> BrokerSettings:

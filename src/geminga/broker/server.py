@@ -43,6 +43,7 @@ _JOIN_BYTES_MAX = 64 * 1024
 """Below this, one copy into one buffer is cheaper than a gathered write of many."""
 _BACKLOG = 1024
 _REFUSAL_LOG_SECONDS = 10.0
+_LAST_TASKS_SECONDS = 1.0
 _DESCRIPTORS_KEPT_BACK = 128 + 256
 """For the store's files and for web connections; the rest of the process's limit is for peers."""
 
@@ -591,6 +592,21 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
             f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
         ) from error
     return FileStore.open(settings.data_dir, sync=settings.sync, wakeup=wakeup)
+
+
+def end_event_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Ends what still runs, such as a web request whose peer has gone, and closes the loop."""
+    try:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_TASKS_SECONDS))
+        loop.run_until_complete(loop.shutdown_default_executor())
+    except Exception:
+        log.debug("ending the event loop", exc_info=True)
+    finally:
+        loop.close()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Final, TextIO
 
-from geminga.broker.server import BrokerServer, new_event_loop
+from geminga.broker.server import BrokerServer, end_event_loop, new_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import PulsarException, StoreError
 
@@ -57,9 +57,7 @@ def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | No
         print(f"geminga: {error}", file=err, flush=True)
         return EXIT_FAILED
     finally:
-        with contextlib.suppress(Exception):
-            loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+        end_event_loop(loop)
 
 
 async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from geminga.broker.namespaces import AdminError, Namespaces
+from geminga.broker.registry import TOPIC_NAME_MAX
 from geminga.errors import (
     InvalidConfiguration,
     InvalidTopicName,
@@ -93,6 +94,10 @@ def topic_of(request: web.Request, *, domain: str | None = None) -> TopicName:
     """The topic that the path names; 412 when the name is not valid."""
     domain = domain or part(request, "domain")
     text = f"{domain}://{part(request, 'tenant')}/{part(request, 'namespace')}/{part(request, 'topic')}"
+    if len(text) > TOPIC_NAME_MAX:
+        raise AdminError(
+            412, f"the topic's name has {len(text)} characters; at most {TOPIC_NAME_MAX} are allowed"
+        )
     try:
         return TopicName.parse(text)
     except InvalidTopicName as error:
