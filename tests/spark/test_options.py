@@ -48,7 +48,11 @@ def test_offsets() -> None:
     ("given", "message"),
     [
         ({}, r"service\.url is missing"),
-        ({"service.url": "http://h:80", "topic": "t"}, r"service\.url='http://h:80' is not allowed"),
+        (
+            {"service.url": "http://h:80", "topic": "t"},
+            r"option service\.url: .*http://h:80. is the address of the REST",
+        ),
+        ({"service.url": "pulsar://h:port", "topic": "t"}, r"option service\.url: .*allowed: 1 to 65535"),
         (URL, "exactly one of the options topic, topics and topicsPattern"),
         ({**READ, "topicsPattern": "a.*"}, "exactly one"),
         ({**READ, "topics": "a,b"}, "'topic' and 'topics' both say"),

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geminga.config import suggestion
-from geminga.errors import InvalidConfiguration, InvalidTopicName
+from geminga.connection.addresses import ServiceUrl
+from geminga.errors import InvalidConfiguration, InvalidTopicName, InvalidUrl
 from geminga.ids import TopicName
 from geminga.spark import offsets
 
@@ -369,10 +370,10 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
     url = found.get("service_url")
     if url is None:
         raise InvalidConfiguration("the option service.url is missing, like pulsar://localhost:6650")
-    if not re.match(r"pulsar(\+ssl)?://[^/\s]", url):
-        raise InvalidConfiguration(
-            f"option service.url={url!r} is not allowed; allowed: pulsar://host[:port] or pulsar+ssl://host[:port]"
-        )
+    try:
+        ServiceUrl.parse(url)
+    except InvalidUrl as error:
+        raise InvalidConfiguration(f"option service.url: {error}") from None
     return ConnectionOptions(**{name: found.pop(name) for name in list(found) if name in _CONNECTION_FIELDS})
 
 
