@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from geminga.demo.console import Console
-from geminga.demo.run import prepare_folder, run_demo
+from geminga.demo.run import _quiet_ctrl_c, prepare_folder, run_demo
 from geminga.errors import InvalidConfiguration, UsageError
 
 
@@ -34,3 +37,19 @@ def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
     (output / "lake").mkdir()
     assert prepare_folder(output) == output
     assert not (output / "lake").exists()
+
+
+def test_ctrl_c_while_spark_works_breaks_off_without_a_word() -> None:
+    """Spark's handler is not asked, and the loggers that would tell of broken calls are silent."""
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt), _quiet_ctrl_c():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not logging.getLogger().isEnabledFor(logging.CRITICAL)
+        assert asked == []
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+        logging.disable(logging.NOTSET)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import resource
 import shutil
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -189,6 +194,28 @@ def _create_topic(admin_url: str) -> None:
     admin(admin_url, "PUT", f"{topic_path(TopicName.parse(TOPIC))}/partitions", PARTITIONS)
 
 
+@contextlib.contextmanager
+def _quiet_ctrl_c() -> Iterator[None]:
+    """Ctrl-C inside breaks off without a word.
+
+    PySpark's own handler calls the JVM in the middle of another call, and py4j logs a traceback for each
+    call that is broken off.
+    """
+
+    def break_off(_number: int, _frame: object) -> None:
+        logging.disable(logging.CRITICAL)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, break_off)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Console) -> tuple[Any, ...]:
     """Both queries: half the way, a break, on from the checkpoint, the closing event, the sums."""
     from geminga.spark import session
@@ -204,28 +231,35 @@ def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Co
         "startingOffsets": "earliest",
         "maxRowsPerTrigger": str(ROWS_PER_BATCH),
     }
-    total = table.num_rows
-    runs: list[pipeline.RunReport] = []
     try:
-        dimensions = pipeline.dimension_frames(spark)
-        for query in pipeline.QUERIES:
-            with console.progress(f"query {query!r}, first half", total) as progress:
-                first = pipeline.run_query(
-                    spark, query, source, lake, dimensions,
-                    progress=progress, stop_after_rows=total // 2,
-                )  # fmt: skip
-            console.line(f"{query!r} broken off after {first.rows:,} rows in {first.batches} batches")
-            with console.progress(f"query {query!r}, on from its checkpoint", total) as progress:
-                second = pipeline.run_query(
-                    spark, query, source, lake, dimensions,
-                    progress=progress, rows_before=first.rows,
-                )  # fmt: skip
-            runs += [first, second]
-        last = table.column("event_time")[-1].as_py().astimezone(UTC)
-        publish_closing(client, last)
-        for query in pipeline.QUERIES:
-            runs.append(pipeline.run_query(spark, query, source, lake, dimensions))
-        console.step("Counting and summing what lies in the lake")
-        return lake, runs, pipeline.sums(spark, lake), pipeline.highlights(spark, lake)
+        with _quiet_ctrl_c():
+            return _run_queries(spark, source, lake, client, table, console)
     finally:
         spark.stop()
+
+
+def _run_queries(
+    spark: Any, source: dict[str, str], lake: pipeline.Lake, client: Any, table: pa.Table, console: Console
+) -> tuple[Any, ...]:
+    total = table.num_rows
+    runs: list[pipeline.RunReport] = []
+    dimensions = pipeline.dimension_frames(spark)
+    for query in pipeline.QUERIES:
+        with console.progress(f"query {query!r}, first half", total) as progress:
+            first = pipeline.run_query(
+                spark, query, source, lake, dimensions,
+                progress=progress, stop_after_rows=total // 2,
+            )  # fmt: skip
+        console.line(f"{query!r} broken off after {first.rows:,} rows in {first.batches} batches")
+        with console.progress(f"query {query!r}, on from its checkpoint", total) as progress:
+            second = pipeline.run_query(
+                spark, query, source, lake, dimensions,
+                progress=progress, rows_before=first.rows,
+            )  # fmt: skip
+        runs += [first, second]
+    last = table.column("event_time")[-1].as_py().astimezone(UTC)
+    publish_closing(client, last)
+    for query in pipeline.QUERIES:
+        runs.append(pipeline.run_query(spark, query, source, lake, dimensions))
+    console.step("Counting and summing what lies in the lake")
+    return lake, runs, pipeline.sums(spark, lake), pipeline.highlights(spark, lake)
