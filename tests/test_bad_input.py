@@ -375,6 +375,18 @@ def test_an_oversize_message_fails_alone(pulsar_client: Any, pulsar_topic: str, 
     assert not reader.has_message_available()
 
 
+def test_an_oversize_line_is_counted_by_name(pulsar_broker: Any, pulsar_topic: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"before\n" + bytes(MAX_MESSAGE_SIZE + 1) + b"\nafter\n")
+    done = subprocess.run(
+        [*GEMINGA, "produce", pulsar_topic, "-f", str(lines), "--url", pulsar_broker.service_url],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout.startswith("2 messages to ")
+    assert done.stdout.endswith("; 1 failed (MessageTooBig)\n")
+
+
 def test_an_oversize_message_goes_in_chunks_where_they_are_on(pulsar_client: Any, pulsar_topic: str) -> None:
     big = os.urandom(3 * MAX_MESSAGE_SIZE)
     with pulsar_client.create_producer(
@@ -508,10 +520,14 @@ def test_wrong_arguments_of_the_command_line(run: Any) -> None:
         (("prodce",), "did you mean 'produce'"),
         (("standalone",), "give either --data-dir DIR or --memory"),
         (("standalone", "--memory", "--prot", "1"), "--port"),
-        (("standalone", "--memory", "--port", "70000"), "port=70000 is not allowed"),
+        (("standalone", "--memory", "--port", "70000"), "70000 is not in the range 0<=x<=65535"),
         (("standalone", "--memory", "--sync", "alway"), "'alway' is not one of 'always'"),
         (("produce", "t", "-m", "x", "-p", "property"), "is not NAME=VALUE"),
         (("consume", "t", "-n", "0"), "0 is not in the range"),
+        (("consume", "t", "--timeout", "nan"), "'nan' is not a number"),
+        (("consume", "t", "--timeout", "1e20"), "is not in the range"),
+        (("produce", "t", "-m", "x", "--rate", "1e-300"), "is not in the range"),
+        (("doctor", "--port", "70000"), "70000 is not in the range"),
         (("topics", "list", "default"), "is not tenant/namespace"),
     ):
         code, said = run(*arguments)

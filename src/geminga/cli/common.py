@@ -10,6 +10,21 @@ import click
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
+PORT = click.IntRange(0, 65535)
+
+
+class Number(click.FloatRange):
+    """A range of finite numbers: click's own lets "nan" through every comparison."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+SECONDS = Number(0.1, 1_000_000)
+
 url_option = click.option(
     "--url", "service_url", default=DEFAULT_URL, envvar="PULSAR_SERVICE_URL", show_default=True,
     help="The broker's service URL.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option, url_option
+from geminga.cli.common import SECONDS, json_option, url_option
 from geminga.errors import Timeout
 
 TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
@@ -54,7 +54,7 @@ def _line(row: dict[str, Any]) -> str:
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option(
-    "--timeout", "timeout_seconds", type=click.FloatRange(0.1),
+    "--timeout", "timeout_seconds", type=SECONDS,
     help="Stop when nothing came for so many seconds. Default: 5 without --follow.",
 )  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for ever for new messages.")

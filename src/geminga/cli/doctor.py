@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from geminga.cli.common import json_option
+from geminga.cli.common import PORT, json_option
 
 PYTHON_MINIMUM = (3, 11)
 JAVA_MINIMUM = 17
@@ -151,8 +151,8 @@ def examine(folder: Path, port: int, web_port: int) -> list[Finding]:
     "--data-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."),
     help="Where the store would be.",
 )  # fmt: skip
-@click.option("--port", default=6650, show_default=True)
-@click.option("--web-port", default=8080, show_default=True)
+@click.option("--port", type=PORT, default=6650, show_default=True)
+@click.option("--web-port", type=PORT, default=8080, show_default=True)
 @json_option
 def command(data_dir: Path, port: int, web_port: int, as_json: bool) -> None:
     """Check Java, Python packages, ports and the disk. Exits 1 when something cannot work."""

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from geminga.cli.common import emit, json_option, url_option
+from geminga.cli.common import SECONDS, Number, emit, json_option, url_option
 
 COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
 """As it is written here: as the enumeration (and pulsar-client) spells it."""
@@ -63,10 +63,8 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
     default="none",
     show_default=True,
 )
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages a second."
-)
-@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0.1), default=30.0, show_default=True)
+@click.option("--rate", type=Number(min=0.001), help="At most this many messages a second.")
+@click.option("--timeout", "timeout_seconds", type=SECONDS, default=30.0, show_default=True)
 @url_option
 @json_option
 def command(
@@ -120,7 +118,7 @@ def command(
     }
     text = f"{sent - len(failures)} messages to {topic} in {seconds:.2f} s"
     if failures:
-        reasons = ", ".join(sorted({str(f) for f in itertools.islice(failures, 1000)}))
+        reasons = ", ".join(sorted({f.name for f in itertools.islice(failures, 1000)}))
         text += f"; {len(failures)} failed ({reasons})"
     emit(value, as_json=as_json, text=text)
     if failures:

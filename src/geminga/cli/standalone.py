@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from geminga.broker.settings import SYNC_MODES, BrokerSettings
+from geminga.cli.common import PORT
 
 
 @click.command("standalone")
@@ -19,10 +20,18 @@ from geminga.broker.settings import SYNC_MODES, BrokerSettings
 @click.option("--memory", is_flag=True, help="Keep everything in memory; nothing survives the process.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=6650, show_default=True, help="Port of the binary protocol; 0 takes a free one."
+    "--port",
+    type=PORT,
+    default=6650,
+    show_default=True,
+    help="Port of the binary protocol; 0 takes a free one.",
 )
 @click.option(
-    "--web-port", default=8080, show_default=True, help="Port of admin REST and metrics; 0: a free one."
+    "--web-port",
+    type=PORT,
+    default=8080,
+    show_default=True,
+    help="Port of admin REST and metrics; 0: a free one.",
 )
 @click.option("--advertised-address", help="Host that clients are told to connect to.")
 @click.option(
