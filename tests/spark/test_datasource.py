@@ -229,6 +229,7 @@ class Sink:
         self.topics = topics
         self.folder = folder
         self.batches: list[list[bytes]] = []
+        self._places: dict[int, int] = {}
 
     def start(self, **options: Any) -> StreamingQuery:
         source = self.spark.readStream.format("pulsar").option("service.url", self.topics.broker.service_url)
@@ -243,7 +244,9 @@ class Sink:
         )  # fmt: skip
 
     def _keep(self, frame: DataFrame, number: int) -> None:
-        self.batches.append(values(frame))
+        # A query that is stopped before it has noted a batch as done gives the same batch again.
+        place = self._places.setdefault(number, len(self.batches))
+        self.batches[place : place + 1] = [values(frame)]
 
     def run(self, **options: Any) -> list[bytes]:
         """Everything there is now, then stop."""
