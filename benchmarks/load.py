@@ -49,16 +49,15 @@ class Peer:
         connect.connect.client_version = "geminga-load"
         connect.connect.protocol_version = 20
         self.ask(connect, pb.BaseCommand.CONNECTED)
-        for authoritative in (False,):
-            lookup = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
-            lookup.partitionMetadata.topic = topic
-            lookup.partitionMetadata.request_id = 1
-            self.ask(lookup, pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
-            lookup = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
-            lookup.lookupTopic.topic = topic
-            lookup.lookupTopic.request_id = 2
-            lookup.lookupTopic.authoritative = authoritative
-            self.ask(lookup, pb.BaseCommand.LOOKUP_RESPONSE)
+        lookup = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
+        lookup.partitionMetadata.topic = topic
+        lookup.partitionMetadata.request_id = 1
+        self.ask(lookup, pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+        lookup = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+        lookup.lookupTopic.topic = topic
+        lookup.lookupTopic.request_id = 2
+        lookup.lookupTopic.authoritative = False
+        self.ask(lookup, pb.BaseCommand.LOOKUP_RESPONSE)
         producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
         producer.producer.topic = topic
         producer.producer.producer_id = 1

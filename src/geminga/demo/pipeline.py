@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,6 @@ class RunReport:
     batches: int = 0
     seconds: float = 0.0
     dropped_late: int = 0
-    last_batch_ids: list[int] = field(default_factory=list)
 
 
 def dimension_frames(spark: SparkSession) -> dict[str, DataFrame]:
@@ -203,7 +202,6 @@ def _watch(
             report.rows += batch["numInputRows"]
             report.batches += 1 if batch["numInputRows"] else 0
             report.dropped_late += sum(o.get("numRowsDroppedByWatermark", 0) for o in batch["stateOperators"])
-            report.last_batch_ids.append(batch["batchId"])
             progress(report.rows)
         if stop_after_rows is not None and report.rows >= stop_after_rows:
             return
