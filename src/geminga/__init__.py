@@ -60,7 +60,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
     "geminga.ids": ("MessageId", "TopicName"),
     "geminga.schema": ("BytesSchema",),
-    "geminga.broker.embedded": ("EmbeddedBroker", "embedded"),
+    "geminga.broker.serving.embedded": ("EmbeddedBroker", "embedded"),
     "geminga.errors": (
         "AlreadyClosed",
         "AuthenticationError",
@@ -136,8 +136,8 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from geminga.broker.embedded import EmbeddedBroker as EmbeddedBroker
-    from geminga.broker.embedded import embedded as embedded
+    from geminga.broker.serving.embedded import EmbeddedBroker as EmbeddedBroker
+    from geminga.broker.serving.embedded import embedded as embedded
     from geminga.client.authentication import Authentication as Authentication
     from geminga.client.authentication import AuthenticationAthenz as AuthenticationAthenz
     from geminga.client.authentication import AuthenticationBasic as AuthenticationBasic

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker
-from geminga.broker.session import Session
 from geminga.broker.settings import BrokerSettings
 from geminga.ledger.api import Buffer
 from geminga.ledger.memory import MemoryStore

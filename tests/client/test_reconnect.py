@@ -7,7 +7,7 @@ import time
 import pytest
 
 import geminga
-from geminga.broker.embedded import embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.errors import ConnectError, Timeout
 
 

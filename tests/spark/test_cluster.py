@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from geminga.broker.embedded import EmbeddedBroker
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import TopicNotFound
 from geminga.ids import MessageId

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from geminga.broker.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from geminga import Client, MessageId
-from geminga.broker.embedded import EmbeddedBroker
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, NotAllowedError, PulsarException, StoreDamaged
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from geminga.broker.embedded import EmbeddedBroker
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.client.sync import Client
 from geminga.spark.datasource import PulsarDataSource, PulsarReader

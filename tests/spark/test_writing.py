@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, TimestampType
 
 from geminga import Client, MessageId
-from geminga.broker.embedded import EmbeddedBroker
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, InvalidMessage, MessageTooBig
 from geminga.spark.exactly_once import ExactlyOnceWriter
 from geminga.spark.options import write_options

@@ -13,7 +13,7 @@ import pytest
 
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
-from geminga.broker.embedded import EmbeddedBroker, embedded  # noqa: E402
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from geminga.broker.embedded import EmbeddedBroker
+from geminga.broker.serving.embedded import EmbeddedBroker
 
 MESSAGES = 800
 KEYS = 17

@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from geminga.broker.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 Earliest = pulsar.InitialPosition.Earliest
 Shared = pulsar.ConsumerType.Shared

@@ -8,7 +8,7 @@ from typing import Any
 
 import pulsar
 
-from geminga.broker.embedded import embedded
+from geminga.broker.serving.embedded import embedded
 
 Shared = pulsar.ConsumerType.Shared
 Earliest = pulsar.InitialPosition.Earliest

@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from geminga.broker.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 
 def test_an_unknown_topic_without_auto_creation(connect: Callable[..., Any], topic: str) -> None:

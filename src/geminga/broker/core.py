@@ -16,22 +16,22 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from geminga._version import __version__
-from geminga.broker.managed_ledger import EntryCache
-from geminga.broker.namespaces import Namespaces
-from geminga.broker.schemas import Schemas
-from geminga.broker.session import Session
+from geminga.broker.admin.topic_actions import TopicRegistry
+from geminga.broker.commands.session import Session
+from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.timers import Timers
-from geminga.broker.topics import TopicRegistry
+from geminga.broker.topics.managed_ledger import EntryCache
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
     import random
 
-    from geminga.broker.lookup import TopicListWatcher
-    from geminga.broker.subscription import Subscription
-    from geminga.broker.topic import Topic
+    from geminga.broker.commands.lookup import TopicListWatcher
+    from geminga.broker.delivery.subscription import Subscription
+    from geminga.broker.topics.persistent import Topic
 
 log = logging.getLogger("geminga.broker")
 

@@ -8,7 +8,7 @@ from geminga.errors import StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
-    from geminga.broker.session import Session
+    from geminga.broker.commands.session import Session
 
 
 class Refused(Exception):

@@ -68,7 +68,7 @@ def command(
     """
     if (data_dir is None) == (not memory):
         raise click.UsageError("give either --data-dir DIR or --memory")
-    from geminga.broker.standalone import run
+    from geminga.broker.serving.standalone import run
 
     settings = BrokerSettings(
         host=host,

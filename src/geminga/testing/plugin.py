@@ -25,7 +25,7 @@ import pytest
 
 if TYPE_CHECKING:
     from geminga import Client
-    from geminga.broker.embedded import EmbeddedBroker
+    from geminga.broker.serving.embedded import EmbeddedBroker
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def pulsar_settings() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pulsar_broker(pulsar_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
     """A broker in memory, one a test module; use ``pulsar_topic`` to keep tests apart."""
-    from geminga.broker.embedded import embedded
+    from geminga.broker.serving.embedded import embedded
 
     with embedded(**pulsar_settings) as broker:
         yield broker
@@ -46,7 +46,7 @@ def pulsar_broker(pulsar_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def pulsar_file_broker(pulsar_settings: dict[str, Any], tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker whose store is the folder ``tmp_path / "pulsar"``."""
-    from geminga.broker.embedded import embedded
+    from geminga.broker.serving.embedded import embedded
 
     with embedded(tmp_path / "pulsar", **pulsar_settings) as broker:
         yield broker

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from geminga._version import __version__
-from geminga.broker import metrics
+from geminga.broker.admin import metrics
 from geminga.broker.admin.http import Resource, answer, bare_text, breathe, done_answer, part
-from geminga.broker.namespaces import AdminError
+from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
 
 if TYPE_CHECKING:
-    from geminga.broker.server import BrokerServer
+    from geminga.broker.serving.server import BrokerServer
 
 
 class Brokers(Resource):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from geminga.broker.namespaces import AdminError, Namespaces
-from geminga.broker.registry import TOPIC_NAME_MAX
+from geminga.broker.rules.namespaces import AdminError, Namespaces
+from geminga.broker.topics.loaded import TOPIC_NAME_MAX
 from geminga.errors import (
     InvalidConfiguration,
     InvalidTopicName,
@@ -21,8 +21,8 @@ from geminga.errors import (
 from geminga.ids import MessageId, TopicName
 
 if TYPE_CHECKING:
-    from geminga.broker.server import BrokerServer
-    from geminga.broker.topics import TopicRegistry
+    from geminga.broker.admin.topic_actions import TopicRegistry
+    from geminga.broker.serving.server import BrokerServer
 
 log = logging.getLogger(__name__)
 

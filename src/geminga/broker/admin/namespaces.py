@@ -18,8 +18,8 @@ from geminga.broker.admin.http import (
     part,
     query_flag,
 )
-from geminga.broker.namespaces import AdminError
-from geminga.broker.policies import AUTH_ACTIONS, words
+from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
 
 _BASE = "/admin/v2/namespaces"

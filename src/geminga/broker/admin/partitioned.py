@@ -19,7 +19,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
-from geminga.broker.namespaces import AdminError
+from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
 
 

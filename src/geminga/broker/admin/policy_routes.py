@@ -25,8 +25,8 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
-from geminga.broker.namespaces import AdminError
-from geminga.broker.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
+from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.rules.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
 from geminga.ids import TopicName
 
 

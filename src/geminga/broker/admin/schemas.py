@@ -17,10 +17,10 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
-from geminga.broker.compatibility import check_compatible
-from geminga.broker.namespaces import AdminError
-from geminga.broker.policies import text_map
 from geminga.broker.refusal import Refused
+from geminga.broker.rules.compatibility import check_compatible
+from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.rules.policies import text_map
 from geminga.config import suggestion
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -23,8 +23,8 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.topics import PATH, TopicResource
-from geminga.broker.namespaces import AdminError
-from geminga.broker.policies import flag, text_map
+from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.rules.policies import flag, text_map
 from geminga.ids import MessageId, TopicName
 
 _SUBSCRIPTION = PATH + "/subscription/{subscription}"

@@ -15,8 +15,8 @@ from geminga.broker.admin.http import (
     query_flag,
 )
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
-from geminga.broker.namespaces import AdminError
-from geminga.broker.policies import words
+from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.rules.policies import words
 
 
 class Tenants(Resource):

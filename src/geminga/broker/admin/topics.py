@@ -22,8 +22,8 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
-from geminga.broker.namespaces import AdminError
-from geminga.broker.policies import AUTH_ACTIONS, text_map, words
+from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.rules.policies import AUTH_ACTIONS, text_map, words
 from geminga.ids import TopicName
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"

@@ -20,7 +20,7 @@ from geminga.broker.admin.tenants import Clusters, Tenants
 from geminga.broker.admin.topics import Topics
 
 if TYPE_CHECKING:
-    from geminga.broker.server import BrokerServer
+    from geminga.broker.serving.server import BrokerServer
 
 CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""

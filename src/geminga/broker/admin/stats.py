@@ -1,0 +1,353 @@
+"""What the admin API and CONSUMER_STATS tell about topics, in the shapes that Pulsar's tools expect.
+
+Field names are Pulsar's. Fields about what this broker does not do (offloading, replication,
+compaction, transactions) are there with the value that says "nothing".
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.dispatchers import SharedDispatcher, SingleActiveDispatcher
+from geminga.broker.delivery.key_shared import KeySharedDispatcher
+from geminga.broker.delivery.subscription import Subscription, type_name
+from geminga.broker.topics.nonpersistent import NonPersistentTopic
+from geminga.wire.frames import encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.topics.nonpersistent import NonPersistentSubscription
+    from geminga.broker.topics.persistent import Topic
+    from geminga.broker.topics.producer import Producer
+
+Json = dict[str, Any]
+
+
+def iso_time(milliseconds: int) -> str:
+    """``2026-11-21T00:46:42.051Z``"""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- topics ---
+_NOTHING: Json = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "publishRateLimitedTimes": 0,
+    "earliestMsgPublishTimeInBacklogs": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "replication": {},
+    "delayedMessageIndexSizeInBytes": 0,
+}
+_COMPACTION: Json = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+
+
+def topic_stats(topic: Topic | NonPersistentTopic) -> Json:
+    """``GET .../stats`` of one topic."""
+    subscriptions = {
+        name: _subscription_stats(topic.subscriptions[name]) for name in sorted(topic.subscriptions)
+    }
+    publishers = [_publisher_stats(producer) for producer in topic.access.producers.values()]
+    messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())
+    bytes_out = topic.bytes_out_gone + sum(each["bytesOutCounter"] for each in subscriptions.values())
+    policies = topic.policies
+    stored = 0 if isinstance(topic, NonPersistentTopic) else topic.ledger.size_bytes
+    return {
+        **_NOTHING,
+        "msgRateIn": sum(each["msgRateIn"] for each in publishers),
+        "msgThroughputIn": sum(each["msgThroughputIn"] for each in publishers),
+        "msgRateOut": sum(each["msgRateOut"] for each in subscriptions.values()),
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions.values()),
+        "bytesInCounter": topic.bytes_in,
+        "msgInCounter": topic.messages_in,
+        "bytesOutCounter": bytes_out,
+        "msgOutCounter": messages_out,
+        "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
+        "msgChunkPublished": any(producer.chunked for producer in topic.access.producers.values()),
+        "storageSize": stored,
+        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
+        "backlogQuotaLimitSize": policies.backlog_quota_bytes,
+        "backlogQuotaLimitTime": policies.backlog_quota_seconds,
+        "oldestBacklogMessageAgeSeconds": -1,
+        "publishers": publishers,
+        "waitingPublishers": topic.access.waiting,
+        "subscriptions": subscriptions,
+        "deduplicationStatus": _deduplication(topic),
+        "nonContiguousDeletedMessagesRanges": sum(
+            each["nonContiguousDeletedMessagesRanges"] for each in subscriptions.values()
+        ),
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "compaction": dict(_COMPACTION),
+        "ownerBroker": topic.broker.settings.broker_id,
+    }
+
+
+def _deduplication(topic: Topic | NonPersistentTopic) -> str:
+    if isinstance(topic, NonPersistentTopic):
+        return "Disabled"
+    return "Enabled" if topic.dedup is not None else "Disabled"
+
+
+def _publisher_stats(producer: Producer) -> Json:
+    rates = producer.rates.read(producer.topic.broker.now, producer.messages_in, producer.bytes_in)
+    return {
+        "accessMode": producer.access_mode_name,
+        "msgRateIn": rates[0],
+        "msgThroughputIn": rates[1],
+        "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "chunkedMessageRate": 0.0,
+        "producerId": producer.producer_id,
+        "supportsPartialProducer": False,
+        "producerName": producer.name,
+        "address": producer.session.peer,
+        "connectedSince": iso_time(producer.connected_since_ms),
+        "clientVersion": producer.session.client_version,
+        "metadata": dict(producer.metadata),
+    }
+
+
+# --- subscriptions ---
+def _subscription_stats(subscription: Subscription | NonPersistentSubscription) -> Json:
+    consumers = [_consumer_stats(consumer) for consumer in subscription.consumers]
+    stats: Json = {
+        "msgRateOut": sum(each["msgRateOut"] for each in consumers),
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
+        "bytesOutCounter": subscription.bytes_out_gone + sum(each["bytesOutCounter"] for each in consumers),
+        "msgOutCounter": subscription.messages_out_gone + sum(each["msgOutCounter"] for each in consumers),
+        "msgRateRedeliver": sum(each["msgRateRedeliver"] for each in consumers),
+        "messageAckRate": sum(each["messageAckRate"] for each in consumers),
+        "chunkedMessageRate": 0.0,
+        "earliestMsgPublishTimeInBacklog": 0,
+        "msgRateExpired": 0.0,
+        "consumers": consumers,
+        "isDurable": subscription.durable,
+        "durable": subscription.durable,
+        "isReplicated": subscription.replicated,
+        "replicated": subscription.replicated,
+        "allowOutOfOrderDelivery": False,
+        "consumersAfterMarkDeletePosition": {},
+        "drainingHashesCount": 0,
+        "drainingHashesClearedTotal": 0,
+        "drainingHashesUnackedMessages": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        **dict.fromkeys(_FILTERS, 0),
+    }
+    if subscription.type is not None:
+        stats["type"] = type_name(subscription.type)
+    if isinstance(subscription, Subscription):
+        stats |= _cursor_stats(subscription)
+    else:
+        stats |= {
+            "msgBacklog": 0, "backlogSize": 0, "msgBacklogNoDelayed": 0, "unackedMessages": 0,
+            "nonContiguousDeletedMessagesRanges": 0, "msgDropRate": 0.0, "subscriptionProperties": {},
+        }  # fmt: skip
+    return stats
+
+
+_FILTERS = (
+    "filterProcessedMsgCount", "filterAcceptedMsgCount", "filterRejectedMsgCount",
+    "filterRescheduledMsgCount", "dispatchThrottledMsgEventsBySubscriptionLimit",
+    "dispatchThrottledBytesEventsBySubscriptionLimit", "dispatchThrottledMsgEventsByTopicLimit",
+    "dispatchThrottledBytesEventsByTopicLimit", "dispatchThrottledMsgEventsByBrokerLimit",
+    "dispatchThrottledBytesEventsByBrokerLimit",
+)  # fmt: skip
+
+
+def _cursor_stats(subscription: Subscription) -> Json:
+    cursor = subscription.cursor
+    dispatcher = subscription.dispatcher
+    backlog = subscription.backlog
+    stats: Json = {
+        "msgBacklog": backlog,
+        "backlogSize": subscription.topic.ledger.size_from(cursor.mark) if backlog else 0,
+        "msgBacklogNoDelayed": backlog,
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "msgInReplay": 0,
+        "unackedMessages": 0,
+        "totalMsgExpired": subscription.messages_expired,
+        "lastExpireTimestamp": subscription.last_expired_ms,
+        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+        "lastConsumedTimestamp": subscription.last_consumed_ms,
+        "lastAckedTimestamp": subscription.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_ms,
+        "nonContiguousDeletedMessagesRanges": _range_count(subscription),
+        "subscriptionProperties": dict(cursor.properties),
+    }
+    if isinstance(dispatcher, SharedDispatcher):
+        stats["blockedSubscriptionOnUnackedMsgs"] = dispatcher.blocked
+        stats["msgDelayed"] = dispatcher.delayed_size
+        stats["msgBacklogNoDelayed"] = backlog - dispatcher.delayed_size
+        stats["msgInReplay"] = dispatcher.replay_size
+        stats["unackedMessages"] = dispatcher.unacked_messages
+    if isinstance(dispatcher, KeySharedDispatcher):
+        stats["keySharedMode"] = pb.KeySharedMode.Name(dispatcher.mode)
+        stats["allowOutOfOrderDelivery"] = dispatcher.out_of_order
+        stats["drainingHashesCount"] = dispatcher.draining_slots
+    if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active is not None:
+        stats["activeConsumerName"] = dispatcher.active.name
+    return stats
+
+
+RANGES_COUNTED_MAX = 10_000
+
+
+def _range_count(subscription: Subscription) -> int:
+    """Ranges of acknowledged entries behind the mark; counting stops at `RANGES_COUNTED_MAX`."""
+    return sum(1 for _ in subscription.cursor.holes.ranges(RANGES_COUNTED_MAX))
+
+
+def _consumer_stats(consumer: Consumer) -> Json:
+    rates = consumer.rates.read(
+        consumer.session.broker.now,
+        consumer.messages_out,
+        consumer.bytes_out,
+        consumer.redelivered,
+        consumer.ack_count,
+    )
+    stats: Json = {
+        "msgRateOut": rates[0],
+        "msgThroughputOut": rates[1],
+        "msgRateRedeliver": rates[2],
+        "messageAckRate": rates[3],
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "chunkedMessageRate": 0.0,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "avgMessagesPerEntry": round(consumer.batch_average),
+        "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        "drainingHashesCount": 0,
+        "drainingHashesClearedTotal": 0,
+        "drainingHashesUnackedMessages": 0,
+        "address": consumer.session.peer,
+        "connectedSince": iso_time(consumer.connected_since_ms),
+        "clientVersion": consumer.session.client_version,
+        "lastAckedTimestamp": consumer.last_acked_ms,
+        "lastConsumedTimestamp": consumer.last_consumed_ms,
+        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+        "lastAckedTime": iso_time(consumer.last_acked_ms),
+        "lastConsumedTime": iso_time(consumer.last_consumed_ms),
+        "metadata": dict(consumer.metadata),
+    }
+    subscription = consumer.subscription
+    dispatcher = subscription.dispatcher if isinstance(subscription, Subscription) else None
+    if isinstance(dispatcher, KeySharedDispatcher):
+        ranges = dispatcher.selector.ranges(consumer)
+        stats["keyHashRangeArrays"] = [list(each) for each in ranges]
+        stats["drainingHashes"] = []
+    return stats
+
+
+# --- internals ---
+def internal_stats(topic: Topic) -> Json:
+    """``GET .../internalStats`` of one topic."""
+    ledger = topic.ledger
+    last_ledger, last_entry = topic.last_position
+    segments = ledger.segments
+    return {
+        "entriesAddedCounter": ledger.end,
+        "numberOfEntries": ledger.confirmed - ledger.start,
+        "totalSize": ledger.size_bytes,
+        "currentLedgerEntries": segments[-1].entries if segments else 0,
+        "currentLedgerSize": segments[-1].size_bytes if segments else 0,
+        "lastLedgerCreatedTimestamp": iso_time(segments[-1].created_ms if segments else 0),
+        "waitingCursorsCount": sum(
+            1 for each in topic.subscriptions.values() if each.consumers and not each.backlog
+        ),
+        "pendingAddEntriesCount": ledger.end - ledger.confirmed,
+        "lastConfirmedEntry": f"{last_ledger}:{last_entry}",
+        "state": "Terminated" if topic.terminated else "LedgerOpened",
+        "ledgers": [
+            {
+                "ledgerId": segment.ledger_id,
+                "entries": segment.entries,
+                "size": segment.size_bytes,
+                "offloaded": False,
+                "underReplicated": False,
+            }
+            for segment in segments
+        ],
+        "cursors": {name: _cursor_internals(each) for name, each in sorted(topic.subscriptions.items())},
+        "schemaLedgers": [],
+        "compactedLedger": {
+            "ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False,
+        },
+    }  # fmt: skip
+
+
+RANGES_SHOWN_MAX = 100
+
+
+def _cursor_internals(subscription: Subscription) -> Json:
+    topic = subscription.topic
+    ledger = topic.ledger
+    cursor = subscription.cursor
+    mark = ledger.position_before(cursor.mark)
+    dispatcher = subscription.dispatcher
+    read_offset = getattr(dispatcher, "read_offset", cursor.mark)
+    before = ledger.position_before(read_offset)
+    shown = []
+    for start, stop in cursor.holes.ranges(RANGES_SHOWN_MAX):
+        low, high = ledger.position_before(start), ledger.position(stop - 1)
+        shown.append(f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]")
+    return {
+        "markDeletePosition": f"{mark[0]}:{mark[1]}",
+        "readPosition": f"{before[0]}:{before[1] + 1}",
+        "waitingReadOp": bool(subscription.consumers) and read_offset >= ledger.confirmed,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": cursor.mark + len(cursor.holes),
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": f"[{','.join(shown)}]",
+        "lastLedgerSwitchTimestamp": iso_time(0),
+        "state": "Open" if subscription.durable else "NoLedger",
+        "active": bool(subscription.consumers),
+        "numberOfEntriesSinceFirstNotAckedMessage": max(0, read_offset - cursor.mark) + 1,
+        "totalNonContiguousDeletedMessagesRange": _range_count(subscription),
+        "subscriptionHavePendingRead": bool(subscription.consumers),
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {},
+    }
+
+
+# --- CONSUMER_STATS ---
+def consumer_stats_answer(request_id: int, consumer: Consumer | None) -> bytes:
+    """CONSUMER_STATS_RESPONSE for a consumer of the connection."""
+    command = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    body = command.consumerStatsResponse
+    body.request_id = request_id
+    if consumer is None:
+        body.error_code = pb.ConsumerNotFound
+        body.error_message = "Consumer not found"
+        return encode_command(command)
+    stats = _consumer_stats(consumer)
+    body.msgRateOut = stats["msgRateOut"]
+    body.msgThroughputOut = stats["msgThroughputOut"]
+    body.msgRateRedeliver = stats["msgRateRedeliver"]
+    body.messageAckRate = stats["messageAckRate"]
+    body.consumerName = consumer.name
+    body.availablePermits = max(0, consumer.permits)
+    body.unackedMessages = consumer.unacked_messages
+    body.blockedConsumerOnUnackedMsgs = consumer.blocked
+    body.address = consumer.session.peer
+    body.connectedSince = stats["connectedSince"]
+    body.type = consumer.type_name
+    body.msgRateExpired = 0.0
+    body.msgBacklog = consumer.subscription.backlog
+    return encode_command(command)

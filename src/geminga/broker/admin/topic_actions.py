@@ -1,0 +1,373 @@
+"""Topics as administrators see them: what the admin API asks of and does to them.
+
+Every method is synchronous. Those that change something durable take ``done``, which reports when it
+is. What cannot be done raises `AdminError` with the HTTP status that Pulsar would answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from geminga.broker.admin.stats import internal_stats, topic_stats
+from geminga.broker.delivery.cursor import Properties
+from geminga.broker.delivery.subscription import Subscription
+from geminga.broker.refusal import Refused
+from geminga.broker.rules.policies import AdminError
+from geminga.broker.topics.loaded import LoadedTopics, partitioned_key
+from geminga.broker.topics.nonpersistent import NonPersistentTopic
+from geminga.broker.topics.persistent import Topic, decode_record, encode_record, topic_key
+from geminga.errors import StoreError
+from geminga.ids import MessageId, TopicName
+from geminga.ledger.api import Done
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+_STATUS = {
+    pb.TopicNotFound: 404, pb.SubscriptionNotFound: 404, pb.NotAllowedError: 409,
+    pb.InvalidTopicName: 412, pb.PersistenceError: 500, pb.ServiceNotReady: 503,
+}  # fmt: skip
+
+
+def admin_error(refused: Refused) -> AdminError:
+    """The same refusal for an administrator."""
+    return AdminError(_STATUS.get(refused.code, 500), refused.reason)  # type: ignore[call-overload]
+
+
+class Joined:
+    """One ``done`` for several writes: it runs when the last has reported, with the first error."""
+
+    def __init__(self, count: int, done: Done) -> None:
+        self._left = count
+        self._done = done
+        self._error: StoreError | None = None
+        if not count:
+            done(None)
+
+    def __call__(self, error: StoreError | None) -> None:
+        self._error = self._error or error
+        self._left -= 1
+        if not self._left:
+            self._done(self._error)
+
+
+class TopicRegistry(LoadedTopics):
+    """See the module. ``name`` may be a plain topic, a partition, or a partitioned topic as a whole."""
+
+    # --- lists ---
+    def list(self, namespace: str, domain: str) -> list[str]:
+        """Plain topics and partitions of ``tenant/namespace``, in order."""
+        return self.names(namespace, persistent=domain == "persistent")
+
+    def partitioned(self, namespace: str) -> Iterable[str]:
+        """Partitioned topics of ``tenant/namespace``, both domains, in order."""
+        return [
+            *self.partitioned_names(namespace, persistent=False),
+            *self.partitioned_names(namespace, persistent=True),
+        ]
+
+    def exists(self, name: TopicName) -> bool:
+        """Whether there is such a topic, plain or partitioned."""
+        return self.is_stored(name) or self.partition_count(name) > 0
+
+    def partitions(self, name: TopicName) -> int:
+        """How many partitions; 0 for a plain topic. 404 when there is no such topic."""
+        count = self.partition_count(name)
+        if not count and not self.is_stored(name):
+            raise AdminError(404, f"Topic {name} not found")
+        return count
+
+    # --- creating and deleting ---
+    def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
+        """A plain topic; 409 when it exists, 412 for the name of a partition that cannot be."""
+        try:
+            self.policies(name)
+            if self.exists(name):
+                raise AdminError(409, "This topic already exists")
+            self.make(name, properties, done)
+        except Refused as refused:
+            raise admin_error(refused) from refused
+
+    def create_partitioned(
+        self, name: TopicName, count: int, done: Done, *, properties: Properties | None = None
+    ) -> None:
+        """A partitioned topic with its partitions; 409 when it exists, 412 for a bad name or number."""
+        if name.partition >= 0:
+            raise AdminError(412, "Partitioned Topic Name should not contain '-partition-'")
+        if not 1 <= count <= self._broker.settings.partitions_max:
+            raise AdminError(
+                412, f"partitions={count}: allowed are 1 to {self._broker.settings.partitions_max}"
+            )
+        try:
+            self.policies(name)
+            if self.exists(name):
+                raise AdminError(409, "This topic already exists")
+            self.create_partitions(name, count, properties, done)
+        except Refused as refused:
+            raise admin_error(refused) from refused
+
+    def update_partitions(self, name: TopicName, count: int, done: Done) -> None:
+        """More partitions; 409 for a plain topic, 422 when there would be fewer."""
+        before = self.partitions(name)
+        if not before:
+            raise AdminError(409, f"Topic {name} is not a partitioned topic")
+        if count < before:
+            raise AdminError(422, f"number of partitions must be more than existing {before}")
+        if count > self._broker.settings.partitions_max:
+            raise AdminError(
+                422, f"partitions={count}: at most {self._broker.settings.partitions_max} are allowed"
+            )
+        fresh = [name.partition_name(index) for index in range(before, count)]
+        subscriptions = self._durable_subscriptions(name.partition_name(0)) if name.persistent else ()
+        joined = Joined(1 + len(fresh) * len(subscriptions), done)
+        try:
+            self.grow_partitions(name, count, joined)
+        except Refused as refused:
+            raise admin_error(refused) from refused
+        # Before anybody can publish to them: who has subscribed to the topic misses nothing.
+        for partition in fresh:
+            for subscription in subscriptions:
+                self.create_subscription(partition, subscription, MessageId.earliest, joined)
+
+    def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
+        topic = self.find(name)
+        return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
+
+    def delete(self, name: TopicName, force: bool, done: Done) -> None:
+        """A topic, or a partitioned one with its partitions; 412 when it is in use and not ``force``."""
+        count = self.partitions(name)
+        names = [name.partition_name(index) for index in range(count)] if count else [name]
+        if not force:
+            for each in names:
+                topic = self._loaded.get(str(each))
+                if topic is not None and (topic.access.producers or topic.consumers_connected):
+                    raise AdminError(412, "Topic has active producers/subscriptions")
+        joined = Joined(len(names) + 2 + (1 if count else 0), done)
+        for each in names:
+            self.delete_topic(each, joined)
+        if count:
+            self.delete_partition_record(name, joined)
+        if name.partition < 0:
+            self._namespaces.forget_topic(name, joined)
+            self._broker.schemas.delete(name, joined)
+        else:
+            joined(None)
+            joined(None)
+
+    def unload(self, name: TopicName) -> None:
+        """Disconnect everybody and let the topic leave memory."""
+        topic = self._loaded.get(str(name))
+        if topic is not None:
+            self.unload_topic(topic)
+        elif not self.exists(name):
+            raise AdminError(404, f"Topic {name} not found")
+
+    def terminate(self, name: TopicName, done: Done) -> MessageId:
+        """Let the topic end; returns its last message id."""
+        topic = self._stored(name)
+        topic.terminate(done)
+        return self.last_message_id(name)
+
+    def truncate(self, name: TopicName, done: Done) -> None:
+        """Give up all messages: every subscription moves to the end and the ledgers are deleted."""
+        topic = self._stored(name)
+        for subscription in list(topic.subscriptions.values()):
+            subscription.skip_to(topic.ledger.confirmed)
+        self._broker.flush_cursors()
+        topic.ledger.truncate(self._broker.now_ms)
+        topic.save_record(done)
+
+    def trim(self, name: TopicName) -> int:
+        """Delete ledgers that subscriptions and retention no longer need; returns how many."""
+        return self._stored(name).trim()
+
+    # --- properties ---
+    def properties(self, name: TopicName) -> Properties:
+        """The topic's own properties."""
+        _, record = self._record(name)
+        found: Properties = record.get("properties", {})
+        return dict(found)
+
+    def set_properties(self, name: TopicName, properties: Properties, done: Done) -> None:
+        key, record = self._record(name)
+        record["properties"] = dict(properties)
+        self._store.put(key, encode_record(record), done)
+
+    def _record(self, name: TopicName) -> tuple[str, dict[str, Any]]:
+        topic = self._loaded.get(str(name))
+        if topic is not None:
+            return topic_key(str(name)), topic.record
+        for key in (topic_key(str(name)), partitioned_key(name)):
+            value = self._store.get(key)
+            if value is not None:
+                return key, decode_record(value.base, f"record {key}")
+        raise AdminError(404, f"Topic {name} not found")
+
+    # --- what it holds ---
+    def stats(self, name: TopicName) -> dict[str, Any]:
+        """``GET .../stats``"""
+        return topic_stats(self._topic(name))
+
+    def internal_stats(self, name: TopicName) -> dict[str, Any]:
+        """``GET .../internalStats``"""
+        return internal_stats(self._stored(name))
+
+    def last_message_id(self, name: TopicName) -> MessageId:
+        """The newest entry; -1:-1 when there is none."""
+        ledger_id, entry_id = self._stored(name).last_position
+        return MessageId(name.partition, ledger_id, entry_id)
+
+    def message_id_at(self, name: TopicName, timestamp_ms: int) -> MessageId:
+        """The first entry published at that time or later."""
+        topic = self._stored(name)
+        offset = topic.offset_by_time(timestamp_ms)
+        if offset >= topic.ledger.confirmed:
+            return self.last_message_id(name)
+        return MessageId(name.partition, *topic.ledger.position(offset))
+
+    def read_entry(self, name: TopicName, ledger_id: int, entry_id: int) -> bytes:
+        """The bytes of an entry; 404 when it does not exist in this topic."""
+        topic = self._stored(name)
+        offset = topic.ledger.offset(ledger_id, entry_id)
+        return self._entry(topic, offset)
+
+    def examine(self, name: TopicName, start: str, nth: int) -> tuple[MessageId, bytes]:
+        """The nth entry from the earliest or the latest end, counted from 1."""
+        topic = self._stored(name)
+        ledger = topic.ledger
+        offset = ledger.start + nth - 1 if start == "earliest" else ledger.confirmed - nth
+        if not ledger.start <= offset < ledger.confirmed:
+            raise AdminError(404, f"Topic {name} holds {ledger.confirmed - ledger.start} entries, not {nth}")
+        return MessageId(name.partition, *ledger.position(offset)), self._entry(topic, offset)
+
+    def backlog_size(self, name: TopicName, position: MessageId) -> int:
+        """Bytes from a position on."""
+        ledger = self._stored(name).ledger
+        return ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id))
+
+    def _entry(self, topic: Topic, offset: int | None) -> bytes:
+        if offset is not None and offset < topic.ledger.confirmed:
+            found = topic.ledger.read(offset, offset + 1, entries_max=1, bytes_max=1 << 30)
+            if found:
+                return found[0][0]
+        raise AdminError(404, "Message not found")
+
+    # --- subscriptions ---
+    def subscriptions(self, name: TopicName) -> Iterable[str]:
+        """Names of a topic's subscriptions, in order."""
+        return sorted(self._topic(name).subscriptions)
+
+    def create_subscription(
+        self,
+        name: TopicName,
+        subscription: str,
+        position: MessageId,
+        done: Done,
+        *,
+        properties: Properties | None = None,
+    ) -> None:
+        """A durable subscription at a position; 409 when it exists."""
+        topic = self._stored(name)
+        if subscription in topic.subscriptions:
+            raise AdminError(409, f"Subscription {subscription} already exists for topic {name}")
+        offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
+        topic.subscription(
+            subscription, offset=offset, properties=properties or {}, replicated=False, done=done
+        )
+
+    def delete_subscription(
+        self, name: TopicName, subscription: str, done: Done, *, force: bool = False
+    ) -> None:
+        """Remove a subscription; 412 when it has consumers and not ``force``."""
+        found = self._subscription(name, subscription)
+        if found.consumers and not force:
+            raise AdminError(412, "Subscription has active connected consumers")
+        found.topic.delete_subscription(found, done)
+
+    def reset_cursor(
+        self,
+        name: TopicName,
+        subscription: str,
+        done: Done,
+        *,
+        position: MessageId | None = None,
+        timestamp_ms: int | None = None,
+        excluded: bool = False,
+    ) -> None:
+        """Move a subscription to a position (behind it if ``excluded``) or to a publish time."""
+        found = self._subscription(name, subscription)
+        topic = found.topic
+        if timestamp_ms is not None:
+            offset = topic.offset_by_time(timestamp_ms)
+        elif position is not None:
+            offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
+            if excluded and topic.ledger.offset(position.ledger_id, position.entry_id) == offset:
+                offset += 1
+        else:
+            raise AdminError(412, "a position or a time is needed")
+        found.reset(offset, done)
+
+    def skip(self, name: TopicName, subscription: str, count: int, done: Done) -> None:
+        """Skip the next ``count`` open entries."""
+        found = self._subscription(name, subscription)
+        cursor, end = found.cursor, found.topic.ledger.confirmed
+        offset = cursor.mark
+        for _ in range(count):
+            offset = cursor.next_open(offset)
+            if offset >= end:
+                break
+            offset += 1
+        found.skip_to(offset, done)
+
+    def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
+        """Skip everything that is in the topic now."""
+        found = self._subscription(name, subscription)
+        found.skip_to(found.topic.ledger.confirmed, done)
+
+    def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
+        """Skip entries published more than ``seconds`` ago."""
+        found = self._subscription(name, subscription)
+        found.expire(self._broker.now_ms - seconds * 1000, done)
+
+    def peek(self, name: TopicName, subscription: str, nth: int) -> tuple[MessageId, bytes]:
+        """The nth open entry of a subscription, counted from 1; 404 past the end."""
+        found = self._subscription(name, subscription)
+        cursor, ledger = found.cursor, found.topic.ledger
+        offset = cursor.next_open(cursor.mark)
+        for _ in range(nth - 1):
+            if offset >= ledger.confirmed:
+                break
+            offset = cursor.next_open(offset + 1)
+        entry = self._entry(found.topic, offset)
+        return MessageId(name.partition, *ledger.position(offset)), entry
+
+    def subscription_properties(self, name: TopicName, subscription: str) -> Properties:
+        return dict(self._subscription(name, subscription).cursor.properties)
+
+    def set_subscription_properties(
+        self, name: TopicName, subscription: str, properties: Properties, done: Done
+    ) -> None:
+        found = self._subscription(name, subscription)
+        found.cursor.properties = dict(properties)
+        found.writer.write_snapshot(done)
+
+    # --- inside ---
+    def _topic(self, name: TopicName) -> Topic | NonPersistentTopic:
+        try:
+            topic = self.find(name)
+        except Refused as refused:
+            raise admin_error(refused) from refused
+        if topic is None:
+            raise AdminError(404, f"Topic {name} not found")
+        return topic
+
+    def _stored(self, name: TopicName) -> Topic:
+        topic = self._topic(name)
+        if not isinstance(topic, Topic):
+            raise AdminError(405, f"not possible for a non-persistent topic: {name}")
+        return topic
+
+    def _subscription(self, name: TopicName, subscription: str) -> Subscription:
+        found = self._stored(name).subscriptions.get(subscription)
+        if found is None:
+            raise AdminError(404, f"Subscription {subscription} not found for topic {name}")
+        return found

@@ -1,0 +1,1 @@
+"""What peers ask for: connections, their commands, and the answers as frames."""

@@ -1,0 +1,232 @@
+"""Commands of producers: PRODUCER, SEND, CLOSE_PRODUCER (framing.md section 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from geminga.broker.commands import answers
+from geminga.broker.delivery.dispatchers import message_count
+from geminga.broker.refusal import Busy, Refused, Violation
+from geminga.broker.topics.loaded import AnyTopic, parse_topic
+from geminga.broker.topics.nonpersistent import NonPersistentTopic
+from geminga.broker.topics.producer import Producer
+from geminga.errors import CorruptPayload
+from geminga.ids import to_signed, to_unsigned
+from geminga.wire.frames import SendFrame
+from geminga.wire.metadata import checksum_matches
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.commands.session import Session
+
+METADATA_BYTES_MAX = 1024 * 16
+"""Keys and values of a producer's or consumer's metadata, together."""
+
+
+def pairs(items: object, what: str) -> dict[str, str]:
+    """A producer's or consumer's metadata; raises `Refused` when there is too much."""
+    found = {item.key: item.value for item in items}  # type: ignore[attr-defined]
+    if sum(len(key) + len(value) for key, value in found.items()) > METADATA_BYTES_MAX:
+        raise Refused(pb.MetadataError, f"The {what} metadata is larger than {METADATA_BYTES_MAX} bytes")
+    return found
+
+
+NAME_MAX = 8192
+"""Characters of a producer's or consumer's name (dead letter producers have long ones)."""
+SUBSCRIPTION_NAME_MAX = 4096
+"""Characters of a subscription's name."""
+
+
+def check_length(what: str, text: str, limit: int) -> None:
+    """Raises `Refused` NotAllowedError for a name that is too long to be kept."""
+    if len(text) > limit:
+        raise Refused(
+            pb.NotAllowedError, f"The {what} has {len(text)} characters; at most {limit} are allowed"
+        )
+
+
+def on_producer(session: Session, command: pb.BaseCommand) -> None:
+    """Create a producer."""
+    body = command.producer
+    existing = session.producers.get(body.producer_id)
+    if existing is not None:
+        _answer(session, existing, body.request_id, ready=True)
+        return
+    if body.producer_id in session.producers:
+        session.refuse(
+            body.request_id, Refused(pb.ServiceNotReady, "Producer is already present on the connection")
+        )
+        return
+    _try_create(session, body, probing=True)
+
+
+def _try_create(session: Session, body: pb.CommandProducer, *, probing: bool) -> None:
+    """Create, or refuse. Before a name counts as taken, its connection must show that it lives."""
+    try:
+        _create(session, body)
+    except Refused as refused:
+        session.producers.pop(body.producer_id, None)
+        if not (probing and isinstance(refused, Busy) and refused.holder is not session):
+            session.refuse(body.request_id, refused)
+            return
+        session.producers[body.producer_id] = None
+
+        def decided() -> None:
+            if session.producers.get(body.producer_id, session) is None:
+                _try_create(session, body, probing=False)
+
+        refused.holder.probe(decided)
+
+
+def _create(session: Session, body: pb.CommandProducer) -> None:
+    broker = session.broker
+    if session.handle_count >= broker.settings.handles_per_connection_max:
+        raise Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
+    check_length("producer's name", body.producer_name, NAME_MAX)
+    check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
+    name = parse_topic(body.topic)
+    topic = broker.topics.find_or_create(name)
+    _check_topic(topic, body)
+    if body.initial_subscription_name:
+        _create_initial_subscription(topic, body.initial_subscription_name)
+    schema_version = b""
+    if body.HasField("schema"):
+        schema_version = broker.schemas.add_for_producer(topic, body.schema)
+    elif topic.policies.schema_validation_enforced and broker.schemas.latest(topic.name) is not None:
+        raise Refused(pb.IncompatibleSchema, "Producers cannot connect or send message without a schema")
+    producer = Producer(
+        session,
+        topic,
+        producer_id=body.producer_id,
+        name=body.producer_name or broker.new_producer_name(),
+        epoch=body.epoch,
+        user_provided_name=body.user_provided_producer_name and bool(body.producer_name),
+        access_mode=body.producer_access_mode,
+        topic_epoch=body.topic_epoch if body.HasField("topic_epoch") else None,
+        encrypted=body.encrypted,
+        metadata=pairs(body.metadata, "producer"),
+        now_ms=broker.now_ms,
+    )
+    producer.schema_version = schema_version
+    session.producers[body.producer_id] = None
+    request_id = body.request_id
+
+    def admitted(refused: Refused | None) -> None:
+        session.waiting_producers.pop(producer.producer_id, None)
+        if session.producers.get(producer.producer_id, producer) is not None:
+            # The connection, or this attempt, ended meanwhile.
+            topic.access.remove(producer)
+        elif refused is not None:
+            del session.producers[producer.producer_id]
+            session.refuse(request_id, refused)
+        else:
+            session.producers[producer.producer_id] = producer
+            _answer(session, producer, request_id, ready=True)
+
+    if not topic.access.add(producer, admitted):
+        waiting = session.waiting_producers.setdefault(producer.producer_id, producer)
+        _answer(session, waiting, request_id, ready=False)
+
+
+def _check_topic(topic: AnyTopic, body: pb.CommandProducer) -> None:
+    if topic.terminated:
+        raise Refused(pb.TopicTerminatedError, "Topic was already terminated")
+    policies = topic.policies
+    if policies.encryption_required and not body.encrypted:
+        raise Refused(pb.MetadataError, "Encryption is required in the namespace: the producer must encrypt")
+    limit = policies.max_producers_per_topic
+    if limit and len(topic.access.producers) >= limit:
+        raise Refused(pb.ProducerBusy, f"Topic '{topic.text}' reached max producers limit: {limit}")
+    if topic.quota_exceeded == "producer_exception":
+        raise Refused(
+            pb.ProducerBlockedQuotaExceededException,
+            f"Cannot create producer on topic {topic.text}: backlog quota exceeded",
+        )
+    if topic.quota_exceeded:
+        raise Refused(
+            pb.ProducerBlockedQuotaExceededError,
+            f"Cannot create producer on topic {topic.text}: backlog quota exceeded",
+        )
+
+
+def _create_initial_subscription(topic: AnyTopic, name: str) -> None:
+    """Messages published before the first consumer (of a dead letter topic) are not to be missed."""
+    if isinstance(topic, NonPersistentTopic) or name in topic.subscriptions:
+        return
+    if not topic.policies.auto_create_subscriptions:
+        raise Refused(
+            pb.NotAllowedError, f"The initial subscription {name} cannot be created: auto-creation is off"
+        )
+    topic.subscription(
+        name, offset=topic.ledger.start, properties={}, replicated=False, done=lambda error: None
+    )
+
+
+def _answer(session: Session, producer: Producer, request_id: int, *, ready: bool) -> None:
+    session.output.write(
+        answers.producer_success(
+            request_id,
+            producer.name,
+            # Sequence ids are unsigned in SEND and signed here.
+            last_sequence_id=to_signed(to_unsigned(producer.topic.last_sequence_id(producer.name))),
+            schema_version=producer.schema_version,
+            topic_epoch=producer.topic_epoch if ready and producer.access_mode != pb.Shared else None,
+            ready=ready,
+        )
+    )
+
+
+def on_send(session: Session, frame: SendFrame) -> None:
+    """Take in an entry; its receipt follows when it is durable."""
+    producer = session.producers.get(frame.producer_id)
+    if producer is None:
+        if session.was_recently_closed(frame.producer_id):
+            return
+        raise Violation(f"SEND of the unknown producer {frame.producer_id}")
+    try:
+        is_intact = checksum_matches(frame.entry) is not False
+    except CorruptPayload:
+        is_intact = False  # it ends inside its checksum
+    if not is_intact:
+        producer.error(
+            frame.highest_sequence_id or frame.sequence_id, pb.ChecksumError, "Checksum failed on the broker"
+        )
+        return
+    if frame.num_messages != 1:
+        if frame.num_messages < 1:
+            raise Violation(f"SEND with {frame.num_messages} messages")
+        # Permits follow what consumers will see, which is what the entry itself says.
+        frame.num_messages = message_count(frame.entry)
+    highest = frame.highest_sequence_id
+    if highest and highest < frame.sequence_id:
+        producer.error(
+            highest, pb.MetadataError, f"Sequence ids {frame.sequence_id}..{highest} run backwards"
+        )
+        return
+    if frame.txnid_most_bits or frame.txnid_least_bits:
+        producer.error(highest or frame.sequence_id, pb.NotAllowedError, "Transactions are not enabled.")
+        return
+    producer.topic.publish(producer, frame)
+
+
+def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
+    """Close a producer; SUCCESS follows the receipts of what it sent before."""
+    body = command.close_producer
+    producer_id, request_id = body.producer_id, body.request_id
+    producer = session.producers.pop(producer_id, None)
+    waiting = session.waiting_producers.pop(producer_id, None)
+    if producer is None and waiting is not None:
+        producer = waiting
+    if producer is None:
+        session.output.write(answers.success(request_id))
+        return
+    closing = producer
+
+    def drained() -> None:
+        session.output.write(answers.success(request_id))
+        closing.topic.access.remove(closing)
+
+    if closing.pending:
+        closing.on_drained = drained
+    else:
+        drained()

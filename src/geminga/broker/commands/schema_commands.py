@@ -1,0 +1,80 @@
+"""Commands about schemas: GET_SCHEMA and GET_OR_CREATE_SCHEMA (framing.md section 11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from geminga.broker.commands import answers
+from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.rules.schemas import version_bytes
+from geminga.broker.topics.loaded import parse_topic
+from geminga.errors import StoreError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.commands.session import Session
+
+
+def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
+    """A version of a topic's schema, or the newest."""
+    body = command.getSchema
+    try:
+        name = parse_topic(body.topic)
+        schemas = session.broker.schemas
+        if body.HasField("schema_version"):
+            wanted = body.schema_version
+            if len(wanted) != 8:
+                raise Refused(
+                    pb.IncompatibleSchema, "Empty schema version" if not wanted else "Bad schema version"
+                )
+            version = int.from_bytes(wanted, "big")
+            schema = schemas.get(name, version)
+            found = None if schema is None else (version, schema)
+        else:
+            found = schemas.latest(name)
+        if found is None:
+            raise Refused(pb.TopicNotFound, f"Topic not found or no-schema {name}")
+    except Refused as refused:
+        session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+        return
+    except StoreError as error:
+        session.output.write(answers.schema_failed(body.request_id, pb.PersistenceError, str(error)))
+        return
+    session.output.write(answers.schema_found(body.request_id, found[1], version_bytes(found[0])))
+
+
+def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
+    """The version of a schema, registered if need be; Bytes (None) is never registered."""
+    body = command.getOrCreateSchema
+    request_id = body.request_id
+    broker = session.broker
+    version = -1
+
+    def durable(error: StoreError | None) -> None:
+        if error is not None:
+            refused = storage_refusal(error)
+            session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
+        else:
+            session.output.write(answers.schema_created(request_id, version_bytes(version)))
+
+    try:
+        name = parse_topic(body.topic)
+        topic = broker.topics.find(name)
+        if topic is None:
+            raise Refused(pb.TopicNotFound, f"Topic not found {name}")
+        if body.schema.type == getattr(pb.Schema, "None"):
+            latest = broker.schemas.latest(name)
+            session.output.write(
+                answers.schema_created(request_id, b"" if latest is None else version_bytes(latest[0]))
+            )
+            return
+        version = broker.schemas.find(name, body.schema)
+        if version >= 0:
+            durable(None)
+            return
+        version = len(broker.schemas.versions(name))
+        broker.schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=durable)
+    except Refused as refused:
+        session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
+    except StoreError as error:
+        session.output.write(answers.schema_refused(request_id, pb.PersistenceError, str(error)))

@@ -1,0 +1,244 @@
+"""Key_Shared: entries of one key go to one consumer, in order.
+
+A key's slot belongs to a consumer (`selectors`). A slot is bound to whoever has entries of it that are
+not acknowledged: when slots move to another consumer, entries of a bound slot wait (they are *parked*)
+until those are acknowledged or their consumer leaves. Entries whose consumer cannot take more now
+queue for it, so that a consumer without permits does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from geminga.broker.delivery.dispatchers import (
+    DELAYED_MAX,
+    ENTRIES_PER_TURN_MAX,
+    SharedDispatcher,
+    count_of,
+    head_of,
+)
+from geminga.broker.delivery.selectors import (
+    AutoSplitSelector,
+    ConsistentHashSelector,
+    Range,
+    Selector,
+    StickySelector,
+)
+from geminga.broker.refusal import Refused
+from geminga.wire.metadata import EntryHead
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.delivery.consumer import Consumer
+    from geminga.broker.delivery.subscription import Subscription
+
+LOOK_AHEAD_PER_CONSUMER_MAX = 2_000
+LOOK_AHEAD_MAX = 20_000
+"""New entries are not read while this many wait for a consumer or a slot."""
+_NONE_KEY = b"NONE_KEY"
+
+
+def sticky_key(head: EntryHead | None) -> bytes:
+    """What Key_Shared hashes; of a batch that is in the outer metadata."""
+    if head is None:
+        return _NONE_KEY
+    if head.ordering_key is not None:
+        return bytes(head.ordering_key)
+    if head.partition_key is not None:
+        if head.partition_key_b64:
+            try:
+                return base64.b64decode(head.partition_key, validate=True)
+            except (binascii.Error, ValueError):
+                pass
+        return head.partition_key.encode("utf-8", "surrogatepass")
+    if head.producer_name:
+        return f"{head.producer_name}-{head.sequence_id}".encode("utf-8", "surrogatepass")
+    return _NONE_KEY
+
+
+class KeySharedDispatcher(SharedDispatcher):
+    """See the module. ``policy`` is the first consumer's; all consumers must have the same mode."""
+
+    def __init__(self, subscription: Subscription, policy: pb.KeySharedMeta) -> None:
+        super().__init__(subscription)
+        self.mode = policy.keySharedMode
+        self.out_of_order = policy.allowOutOfOrderDelivery
+        self.selector: Selector[Consumer]
+        if self.mode == pb.STICKY:
+            self.selector = StickySelector()
+        elif subscription.topic.broker.settings.key_shared_consistent_hashing:
+            self.selector = ConsistentHashSelector()
+        else:
+            self.selector = AutoSplitSelector()
+        self._queues: dict[Consumer, list[int]] = {}
+        self._unowned: list[int] = []
+        self._parked: dict[int, list[int]] = {}
+        self._slots: dict[int, int] = {}
+        self._bound: dict[int, tuple[Consumer, int]] = {}
+
+    # --- questions for stats ---
+    @property
+    def draining_slots(self) -> int:
+        """Slots whose entries wait for another consumer's acknowledgements."""
+        return len(self._parked)
+
+    # --- membership ---
+    def add(self, consumer: Consumer) -> None:
+        policy = consumer.key_shared or pb.KeySharedMeta()
+        if self.consumers and policy.keySharedMode != self.mode:
+            raise Refused(
+                pb.ConsumerBusy,
+                "The subscription's consumers use another Key_Shared mode (AUTO_SPLIT or STICKY)",
+            )
+        ranges: list[Range] = [(each.start, each.end) for each in policy.hashRanges]
+        self.selector.add(consumer, ranges)
+        self._queues[consumer] = []
+        super().add(consumer)
+        self._route_again()
+
+    def remove(self, consumer: Consumer) -> None:
+        self.selector.remove(consumer)
+        waiting = self._queues.pop(consumer, [])
+        self._unowned.extend(waiting)
+        super().remove(consumer)
+        self._route_again()
+
+    def _route_again(self) -> None:
+        """Slots have moved: find every waiting entry its place anew."""
+        waiting = self._unowned
+        for queue in self._queues.values():
+            waiting.extend(queue)
+            queue.clear()
+        for parked in self._parked.values():
+            waiting.extend(parked)
+        self._unowned, self._parked = [], {}
+        for offset in sorted(waiting):
+            self._route(offset, self._slots[offset])
+
+    # --- waiting entries ---
+    def _give_back(self, offsets: Iterable[int]) -> None:
+        for offset in sorted(offsets):
+            if offset not in self._replaying:
+                self._replaying.add(offset)
+                self._route(offset, self._slots[offset])
+
+    def _route(self, offset: int, slot: int) -> None:
+        """Put a waiting entry where it waits for the right thing."""
+        owner = self.selector.select(slot)
+        if owner is None:
+            self._unowned.append(offset)
+        elif self._must_wait(owner, slot):
+            self._parked.setdefault(slot, []).append(offset)
+        else:
+            heapq.heappush(self._queues[owner], offset)
+
+    def _must_wait(self, owner: Consumer, slot: int) -> bool:
+        if self.out_of_order:
+            return False
+        bound = self._bound.get(slot)
+        return slot in self._parked or (bound is not None and bound[0] is not owner)
+
+    def _released(self, offset: int) -> None:
+        slot = self._slots.get(offset)
+        bound = self._bound.get(slot) if slot is not None else None
+        if slot is None or bound is None:
+            return
+        if self.cursor.is_acknowledged(offset):
+            del self._slots[offset]
+        if bound[1] > 1:
+            self._bound[slot] = (bound[0], bound[1] - 1)
+            return
+        del self._bound[slot]
+        parked = self._parked.pop(slot, None)
+        if parked:
+            for waiting in sorted(parked):
+                self._route(waiting, slot)
+
+    def skipped_below(self, offset: int) -> None:
+        super().skipped_below(offset)
+        for at in [at for at in self._slots if at < offset and at not in self._replaying]:
+            del self._slots[at]
+
+    # --- sending ---
+    def _dispatch(self) -> None:
+        progress = True
+        while progress and not self.blocked and not self._exhausted:
+            progress = False
+            for consumer in self._in_turn():
+                if self._queues[consumer] and consumer.ready:
+                    progress = self._send_queued(consumer) or progress
+            if self._retry is None and any(consumer.ready for consumer in self.consumers):
+                progress = self._read_ahead() or progress
+
+    def _in_turn(self) -> list[Consumer]:
+        if not self.consumers:
+            return []
+        self._turn = (self._turn + 1) % len(self.consumers)
+        return self.consumers[self._turn :] + self.consumers[: self._turn]
+
+    def _send_queued(self, consumer: Consumer) -> bool:
+        """Send what waits for a consumer; False when nothing could be sent."""
+        queue = self._queues[consumer]
+        sent = False
+        for _ in range(ENTRIES_PER_TURN_MAX):
+            if not queue or not consumer.ready or self.blocked:
+                break
+            expected = queue[0]
+            offset, found = (-1, []) if self.cursor.is_acknowledged(expected) else self._read(expected, 1)
+            if not found and self._retry is not None:
+                break
+            heapq.heappop(queue)
+            self._replaying.discard(expected)
+            if not found or offset != expected:
+                self._slots.pop(expected, None)
+                continue
+            entry = found[0][0]
+            head = head_of(entry)
+            slot = self._slots[expected]
+            if self._must_wait(consumer, slot):
+                self._replaying.add(expected)
+                self._parked.setdefault(slot, []).append(expected)
+                continue
+            if not self._delay(expected, head):
+                self._send_bound(consumer, expected, slot, entry, head)
+            sent = True
+        return sent
+
+    def _read_ahead(self) -> bool:
+        """Read new entries and send or queue each; False when there are none or enough are waiting."""
+        limit = min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers))
+        if len(self._replaying) >= limit or len(self._delayed_offsets) >= DELAYED_MAX:
+            return False
+        offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)
+        self.read_offset = offset
+        for entry, _ in found:
+            head = head_of(entry)
+            slot = self.selector.slot(sticky_key(head))
+            self._slots[offset] = slot
+            if not self._delay(offset, head):
+                owner = self.selector.select(slot)
+                if (
+                    owner is not None
+                    and owner.ready
+                    and not self.blocked
+                    and not self._queues[owner]
+                    and not self._must_wait(owner, slot)
+                ):
+                    self._send_bound(owner, offset, slot, entry, head)
+                else:
+                    self._replaying.add(offset)
+                    self._route(offset, slot)
+            offset += 1
+            self.read_offset = offset
+        return bool(found)
+
+    def _send_bound(
+        self, consumer: Consumer, offset: int, slot: int, entry: bytes, head: EntryHead | None
+    ) -> None:
+        bound = self._bound.get(slot)
+        self._bound[slot] = (consumer, bound[1] + 1 if bound is not None else 1)
+        self._send(consumer, offset, entry, count_of(head))

@@ -1,0 +1,291 @@
+"""A subscription: a cursor, a dispatcher, and the consumers that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from geminga.broker.delivery.cursor import BATCH_MESSAGES_MAX, Cursor, CursorWriter, bits_from_words
+from geminga.broker.delivery.dispatchers import Dispatcher, SharedDispatcher, SingleActiveDispatcher
+from geminga.broker.delivery.key_shared import KeySharedDispatcher
+from geminga.broker.refusal import Busy, Refused
+from geminga.ids import to_signed
+from geminga.ledger.api import Done
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.delivery.consumer import Consumer
+    from geminga.broker.topics.persistent import Topic
+
+EXCLUSIVE = pb.CommandSubscribe.Exclusive
+SHARED = pb.CommandSubscribe.Shared
+FAILOVER = pb.CommandSubscribe.Failover
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
+
+
+def type_name(number: int) -> str:
+    return pb.CommandSubscribe.SubType.Name(number)
+
+
+class Subscription:
+    """``type`` is that of the connected consumers, or of the last one; None before the first."""
+
+    __slots__ = (
+        "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "last_acked_ms", "last_active_ms",
+        "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
+        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic",
+        "type", "writer",
+    )  # fmt: skip
+
+    def __init__(self, topic: Topic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
+        self.topic = topic
+        self.name = name
+        self.partition = topic.name.partition
+        self.cursor = cursor
+        self.writer = CursorWriter(cursor, topic.broker.store, cursor_key(topic.text, name))
+        self.type: int | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.consumers: list[Consumer] = []
+        self.replicated = replicated
+        self.fenced = False
+        self.resetting = False
+        self.last_active_ms = topic.broker.now_ms
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.last_mark_ms = 0
+        self.last_expired_ms = 0
+        self.messages_expired = 0
+        self.messages_out_gone = 0
+        self.bytes_out_gone = 0
+        self.redelivered_gone = 0
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.topic.text!r}, {self.name!r})"
+
+    @property
+    def durable(self) -> bool:
+        return self.cursor.durable
+
+    # --- consumers ---
+    def add(self, consumer: Consumer, allow_out_of_order: bool = False) -> None:
+        """Attach a consumer; raises `Refused` ConsumerBusy or ConsumerAssignError."""
+        if self.fenced:
+            raise Refused(pb.ServiceNotReady, f"Subscription {self.name} is being reset or deleted")
+        if self.consumers and self.type != consumer.type:
+            active = type_name(self.type or 0)
+            raise Refused(
+                pb.ConsumerBusy,
+                f"Subscription is of different type. Active subscription type of '{active}' is different "
+                f"than the connecting consumer's type '{consumer.type_name}'.",
+            )
+        if consumer.type == EXCLUSIVE and self.consumers:
+            holder = self.consumers[0].session
+            raise Busy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
+        dispatcher = self.dispatcher
+        if dispatcher is None or not self.consumers:
+            dispatcher = self._new_dispatcher(consumer)
+        dispatcher.add(consumer)
+        self.type = consumer.type
+        self.dispatcher = dispatcher
+        self.consumers.append(consumer)
+        self.topic.consumers_connected += 1
+
+    def _new_dispatcher(self, consumer: Consumer) -> Dispatcher:
+        if consumer.type in (EXCLUSIVE, FAILOVER):
+            return SingleActiveDispatcher(self, failover=consumer.type == FAILOVER)
+        if consumer.type == SHARED:
+            return SharedDispatcher(self)
+        return KeySharedDispatcher(self, consumer.key_shared or pb.KeySharedMeta())
+
+    def started(self, consumer: Consumer) -> None:
+        """The consumer has had its SUCCESS: notices may go out, and delivery may begin with its FLOW."""
+        if self.dispatcher is not None and consumer in self.consumers:
+            self.dispatcher.started(consumer)
+            self._notify_end()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Detach a consumer; what it had not acknowledged goes to the others."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self.topic.consumers_connected -= 1
+        self.last_active_ms = self.topic.broker.now_ms
+        self.messages_out_gone += consumer.messages_out
+        self.bytes_out_gone += consumer.bytes_out
+        self.redelivered_gone += consumer.redelivered
+        if self.dispatcher is not None:
+            self.dispatcher.remove(consumer)
+            if not self.consumers:
+                self.dispatcher.close()
+                self.dispatcher = None
+        if not self.consumers:
+            if not self.durable and not self.resetting:
+                self.topic.forget_subscription(self)
+        else:
+            self.dispatch()
+
+    def disconnect_all(self) -> None:
+        """CLOSE_CONSUMER to every consumer: they look the topic up again."""
+        for consumer in list(self.consumers):
+            consumer.session.close_consumer(consumer)
+
+    # --- commands of consumers ---
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        now_ms = self.topic.broker.now_ms
+        consumer.add_permits(permits, now_ms)
+        self.last_flow_ms = now_ms
+        if self.dispatcher is not None:
+            self.dispatcher.dispatch()
+
+    def dispatch(self) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.dispatch()
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
+        """Individual acknowledgements. Ids that are foreign, trimmed or not yet stored are ignored."""
+        topic = self.topic
+        ledger = topic.ledger
+        cursor = self.cursor
+        confirmed = ledger.confirmed
+        mark = cursor.mark
+        by_index = topic.broker.settings.batch_index_ack
+        for message_id in ids:
+            offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
+            if offset is None or offset >= confirmed:
+                continue
+            words = message_id.ack_set
+            if words:
+                if not by_index or len(words) * 64 > BATCH_MESSAGES_MAX:
+                    continue
+                still_open = cursor.acknowledge_part(offset, bits_from_words(words))
+                if still_open is not None:
+                    self._settle(consumer, offset, still_open.bit_count())
+            elif cursor.acknowledge(offset):
+                self._settle(consumer, offset, 0)
+        self._acknowledged(consumer, mark)
+
+    def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
+        """Everything up to an id, which may be the one before a ledger's first (entry -1)."""
+        if self.type in (SHARED, KEY_SHARED):
+            return
+        ledger = self.topic.ledger
+        cursor = self.cursor
+        mark = cursor.mark
+        ledger_id, entry_id = to_signed(message_id.ledgerId), to_signed(message_id.entryId)
+        if entry_id < 0:
+            segment = ledger.segment(ledger_id)
+            if segment is None:
+                return
+            cursor.acknowledge_below(min(segment.base, ledger.confirmed))
+        else:
+            offset = ledger.offset(ledger_id, entry_id)
+            if offset is None or offset >= ledger.confirmed:
+                return
+            words = message_id.ack_set
+            cursor.acknowledge_below(offset if words else offset + 1)
+            if words and self.topic.broker.settings.batch_index_ack and len(words) * 64 <= BATCH_MESSAGES_MAX:
+                cursor.acknowledge_part(offset, bits_from_words(words))
+        self._acknowledged(consumer, mark)
+
+    def _settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.settle(consumer, offset, still_open)
+
+    def _acknowledged(self, consumer: Consumer | None, mark_before: int) -> None:
+        now_ms = self.topic.broker.now_ms
+        self.last_acked_ms = now_ms
+        if consumer is not None:
+            consumer.ack_count += 1
+            consumer.last_acked_ms = now_ms
+        cursor = self.cursor
+        if cursor.mark != mark_before:
+            self.last_mark_ms = now_ms
+        if cursor.changed:
+            self.topic.broker.mark_cursor(self)
+        if self.topic.terminated:
+            self._notify_end()
+        if self.dispatcher is not None:
+            self.dispatcher.acknowledged()
+
+    def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
+        """Negative acknowledgements, or with no ids everything that the consumer has not acknowledged."""
+        dispatcher = self.dispatcher
+        if dispatcher is None or consumer not in self.consumers:
+            return
+        if epoch is not None and consumer.send_epoch:
+            consumer.epoch = max(consumer.epoch, epoch)
+        if not ids:
+            dispatcher.redeliver_all(consumer)
+            return
+        found = []
+        for message_id in ids:
+            offset = self.topic.ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
+            if offset is not None:
+                found.append(offset)
+        dispatcher.redeliver(consumer, found)
+
+    def _notify_end(self) -> None:
+        topic = self.topic
+        if topic.terminated and self.cursor.backlog(topic.ledger.end) == 0:
+            for consumer in self.consumers:
+                consumer.notify_end_of_topic()
+
+    def topic_terminated(self) -> None:
+        self._notify_end()
+
+    # --- moving the cursor ---
+    def reset(self, offset: int, done: Done, batch: tuple[int, int] | None = None) -> None:
+        """Deliver again from ``offset`` on. Consumers are disconnected first and subscribe anew.
+
+        ``batch`` is ``(offset, still open bits)`` of a batch that is not to be redelivered whole.
+        ``done`` runs when the new position is durable.
+        """
+        self.resetting = True
+        self.disconnect_all()
+        self.resetting = False
+        self.cursor.reset(offset)
+        if batch is not None:
+            self.cursor.batches[batch[0]] = batch[1]
+        self.writer.write_snapshot(done)
+
+    def skip_to(self, offset: int, done: Done | None = None) -> int:
+        """Give up everything below ``offset`` (TTL, eviction, skip); returns how many entries that was."""
+        cursor = self.cursor
+        before = cursor.backlog(self.topic.ledger.confirmed)
+        mark = cursor.mark
+        moved = cursor.acknowledge_below(min(offset, self.topic.ledger.confirmed))
+        if moved:
+            if self.dispatcher is not None:
+                self.dispatcher.skipped_below(cursor.mark)
+            self._acknowledged(None, mark)
+        if done is not None:
+            self.topic.broker.flush_cursors()
+            self.writer.when_durable(done)
+        return before - cursor.backlog(self.topic.ledger.confirmed)
+
+    def expire(self, before_ms: int, done: Done | None = None) -> int:
+        """Give up what was published before a wall-clock time; returns how many entries that was."""
+        expired = self.skip_to(self.topic.offset_by_time(before_ms), done)
+        if expired:
+            self.messages_expired += expired
+            self.last_expired_ms = self.topic.broker.now_ms
+        return expired
+
+    # --- durable state ---
+    def flush(self) -> None:
+        """Write what was acknowledged since the last time."""
+        self.writer.flush()
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog(self.topic.ledger.confirmed)
+
+
+def cursor_key(topic: str, subscription: str) -> str:
+    return f"cursor/{topic}\x00{subscription}"
+
+
+def cursor_prefix(topic: str) -> str:
+    return f"cursor/{topic}\x00"

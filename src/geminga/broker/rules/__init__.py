@@ -1,0 +1,1 @@
+"""What is allowed: tenants, namespaces and their policies; schemas and whether a new one fits."""

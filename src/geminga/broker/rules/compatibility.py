@@ -1,0 +1,200 @@
+"""Whether a new schema fits the ones that a topic has, and whether it is a schema at all."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+from geminga.broker.refusal import Refused
+from geminga.broker.rules.avro_rules import NotAvro, Type, parse, unreadable
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
+
+_RECORDS = frozenset((pb.Schema.Avro, pb.Schema.Json))
+_EMPTY = (b"", b"null")
+_ANYTHING = frozenset((getattr(pb.Schema, "None"), pb.Schema.AutoConsume))
+_TRANSITIVE = "_TRANSITIVE"
+_PART_SIZE = Struct(">i")
+
+
+def same_schema(left: pb.Schema, right: pb.Schema) -> bool:
+    """Whether two schemas say the same. C++ writes ``null`` where Java writes nothing."""
+    if left.type != right.type:
+        return False
+    if left.schema_data == right.schema_data:
+        return True
+    if left.schema_data in _EMPTY and right.schema_data in _EMPTY:
+        return True
+    if left.type in _RECORDS:
+        first, second = _json(left.schema_data), _json(right.schema_data)
+        return first is not None and first == second
+    return False
+
+
+def check_definition(schema: pb.Schema) -> None:
+    """Raises `Refused` IncompatibleSchema for a definition that is none.
+
+    What passes is what Apache Pulsar's validator lets pass: Avro definitions for Avro, Protobuf and JSON
+    (or an old-style JSON schema), nothing for primitive types, a pair of definitions for a pair.
+    """
+    problem = _definition_problem(schema)
+    if problem:
+        raise Refused(pb.IncompatibleSchema, f"Invalid schema definition data: {problem}")
+
+
+def _definition_problem(schema: pb.Schema) -> str:
+    kind, data = schema.type, schema.schema_data
+    if kind in _ANYTHING:
+        return ""
+    if kind == pb.Schema.Json and (data == b"null" or _is_old_style(data)):
+        return ""
+    if kind in (pb.Schema.Avro, pb.Schema.Json, pb.Schema.Protobuf):
+        try:
+            parse(data)
+        except NotAvro as error:
+            return str(error)
+        return ""
+    if kind == pb.Schema.KeyValue:
+        parts = _parts(schema)
+        if parts is None:
+            return "it is no pair of schemas"
+        return _definition_problem(parts[0]) or _definition_problem(parts[1])
+    if kind == pb.Schema.ProtobufNative:
+        return "" if _root_message(data) else "it describes no Protobuf message"
+    if data and not (kind == pb.Schema.String and data in _EMPTY):
+        return f"a schema of type {_type_text(schema)} has no definition"
+    return ""
+
+
+def check_compatible(
+    schema: pb.Schema, versions: Sequence[pb.Schema], strategy: str, *, for_consumer: bool = False
+) -> None:
+    """Raises `Refused` IncompatibleSchema when ``schema`` does not fit ``versions`` under ``strategy``.
+
+    A consumer only has to be able to read what was written: it is checked as a reader.
+    """
+    if not versions or strategy == "ALWAYS_COMPATIBLE":
+        return
+    if strategy == "ALWAYS_INCOMPATIBLE":
+        raise _incompatible("the strategy is ALWAYS_INCOMPATIBLE")
+    if strategy in ("UNDEFINED", ""):
+        strategy = "FULL"
+    last = versions[-1]
+    if last.type != schema.type:
+        raise _incompatible(f"exists schema type {_type_text(last)}, new schema type {_type_text(schema)}")
+    kind = strategy.removesuffix(_TRANSITIVE)
+    reads = kind in ("BACKWARD", "FULL") or for_consumer
+    is_read = kind in ("FORWARD", "FULL") and not for_consumer
+    for old in versions if strategy.endswith(_TRANSITIVE) else versions[-1:]:
+        problem = _problem(schema, old, reads=reads, is_read=is_read)
+        if problem:
+            raise _incompatible(problem)
+
+
+def _problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> str:
+    """Why ``new`` does not read what ``old`` wrote, or is not read by it; empty when all is well."""
+    if new.type != old.type:
+        return f"exists schema type {_type_text(old)}, new schema type {_type_text(new)}"
+    if new.type in _RECORDS:
+        return _record_problem(new, old, reads=reads, is_read=is_read)
+    if new.type == pb.Schema.KeyValue:
+        new_parts, old_parts = _parts(new), _parts(old)
+        if new_parts is None or old_parts is None:
+            return "the schema is no pair of schemas"
+        for what, one, other in zip(("key", "value"), new_parts, old_parts, strict=True):
+            found = _problem(one, other, reads=reads, is_read=is_read)
+            if found:
+                return f"of the {what}: {found}"
+        return ""
+    if new.type == pb.Schema.ProtobufNative:
+        written, read = _root_message(old.schema_data), _root_message(new.schema_data)
+        return "" if written == read else f"the root message was {written} and is {read}"
+    return ""
+
+
+def _record_problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> str:
+    try:
+        ours = _avro(new)
+    except NotAvro as error:
+        return f"the schema is not valid: {error}"
+    try:
+        theirs = _avro(old)
+    except NotAvro:
+        return ""  # accepted before such were refused
+    if ours is None or theirs is None:
+        # Old-style JSON schemas: one may be followed by an Avro definition, but not the other way round.
+        return "" if theirs is None else "an Avro definition is not followed by an old-style JSON schema"
+    found = unreadable(reader=ours, writer=theirs) if reads else ""
+    return found or (unreadable(reader=theirs, writer=ours) if is_read else "")
+
+
+def _avro(schema: pb.Schema) -> Type | None:
+    """None for an old-style JSON schema. Raises `NotAvro`."""
+    data = schema.schema_data
+    if schema.type == pb.Schema.Json and (data == b"null" or _is_old_style(data)):
+        return None
+    return parse(data)
+
+
+def _is_old_style(data: bytes) -> bool:
+    """Whether JSON describes its objects by "JSON schema", as clients before protocol version 13 did."""
+    definition = _json(data)
+    return isinstance(definition, dict) and definition.get("type") == "object"
+
+
+def _root_message(data: bytes) -> str:
+    """The name of the message that a Protobuf-native definition describes; empty when it is none."""
+    definition = _json(data)
+    if not isinstance(definition, dict):
+        return ""
+    name, files = definition.get("rootMessageTypeName"), definition.get("fileDescriptorSet")
+    if not isinstance(name, str) or not isinstance(files, str):
+        return ""
+    try:
+        base64.b64decode(files, validate=True)
+    except ValueError:
+        return ""
+    return name
+
+
+def _parts(schema: pb.Schema) -> tuple[pb.Schema, pb.Schema] | None:
+    """The schemas of key and value; None when ``schema`` is no pair (framing.md section 11)."""
+    pairs: Any = schema.properties
+    properties = {text(pair.key): text(pair.value) for pair in pairs}
+    types: dict[str, int] = {name.upper().replace("_", ""): number for name, number in pb.Schema.Type.items()}
+    types.update(BYTES=types["NONE"], BOOLEAN=types["BOOL"])
+    data, place = schema.schema_data, 0
+    found = []
+    for part in ("key", "value"):
+        try:
+            (size,) = _PART_SIZE.unpack_from(data, place)
+        except StructError:
+            return None
+        place += _PART_SIZE.size
+        kind = types.get(properties.get(f"{part}.schema.type", "").replace("_", ""))
+        if kind is None or not 0 <= size <= len(data) - place:
+            return None
+        found.append(
+            pb.Schema(name="", type=kind, schema_data=data[place : place + size])  # type: ignore[arg-type]
+        )
+        place += size
+    return (found[0], found[1]) if place == len(data) else None
+
+
+def _incompatible(reason: str) -> Refused:
+    return Refused(pb.IncompatibleSchema, f"Incompatible schema: {reason}")
+
+
+def _type_text(schema: pb.Schema) -> str:
+    return pb.Schema.Type.Name(schema.type).upper()
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,359 @@
+"""Clusters, tenants, namespaces and policies: who may have topics, and under which rules.
+
+All of it is held in memory and written through to the store's key-value map, one JSON document a key:
+``cluster/<name>``, ``tenant/<name>``, ``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``.
+A change is in force at once; ``done`` is called when it is as durable as the store promises.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from geminga.broker.rules.policies import (
+    AdminError,
+    Policies,
+    bundle_ranges,
+    check_document,
+    check_policy,
+    resolve,
+    words,
+)
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreDamaged
+from geminga.ids import TopicName
+from geminga.ledger.api import Done, EntryStore
+
+__all__ = ["AdminError", "Namespaces", "Policies"]
+
+Json = dict[str, Any]
+Watcher = Callable[[str, TopicName | None], None]
+
+_NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
+_DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
+_PRESENT_WHEN_UNSET: Mapping[str, Any] = {
+    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+    "allowed_clusters": [],
+    "backlog_quota_map": {},
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "deleted": False,
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": True,
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""What Pulsar shows in a namespace's policies even when nobody set it."""
+
+
+def check_name(kind: str, name: object) -> str:
+    """A tenant's, namespace's or cluster's name; 412 otherwise."""
+    if not isinstance(name, str) or not _NAME.match(name) or name in (".", ".."):
+        raise AdminError(412, f"{kind} name {name!r} may only hold letters, digits and -=:._")
+    return name
+
+
+class Namespaces:
+    """The registry. Reads are plain look-ups; a name that does not exist raises `AdminError` 404."""
+
+    def __init__(self, store: EntryStore, settings: BrokerSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._watchers: list[Watcher] = []
+        self._clusters = self._load("cluster/")
+        self._tenants = self._load("tenant/")
+        self._namespaces = self._load("namespace/")
+        self._topics = self._load("topic-policies/")
+        self._resolved: dict[str, Policies] = {}
+        self._resolved_topics: dict[str, Policies] = {}
+        self._create_defaults()
+
+    def watch(self, watcher: Watcher) -> None:
+        """``watcher("tenant/namespace", topic or None)`` is called after each change of policies."""
+        self._watchers.append(watcher)
+
+    # --- clusters ---
+    def clusters(self) -> list[str]:
+        return sorted({self._settings.cluster, *self._clusters})
+
+    def cluster(self, name: str) -> Json:
+        """The cluster's addresses; our own cluster answers with where this broker listens."""
+        own = {}
+        if name == self._settings.cluster:
+            own = {
+                "serviceUrl": self._settings.admin_url or "",
+                "brokerServiceUrl": self._settings.service_url,
+                "brokerClientTlsEnabled": False,
+                "tlsAllowInsecureConnection": False,
+            }
+        elif name not in self._clusters:
+            raise AdminError(404, f"Cluster {name} does not exist")
+        return own | copy.deepcopy(self._clusters.get(name, {}))
+
+    def create_cluster(self, name: str, data: Json, done: Done | None = None) -> None:
+        check_name("cluster", name)
+        if name in self.clusters():
+            raise AdminError(409, f"Cluster {name} already exists")
+        self._write("cluster/", self._clusters, name, data, done)
+
+    def update_cluster(self, name: str, data: Json, done: Done | None = None) -> None:
+        if name not in self.clusters():
+            raise AdminError(404, f"Cluster {name} does not exist")
+        self._write("cluster/", self._clusters, name, data, done)
+
+    def delete_cluster(self, name: str, done: Done | None = None) -> None:
+        self.cluster(name)
+        if name == self._settings.cluster:
+            raise AdminError(412, f"Cluster {name} is this broker's own")
+        users = [n for n, p in self._namespaces.items() if name in p.get("replication_clusters", ())]
+        if users:
+            raise AdminError(412, f"Cluster not empty: namespace {users[0]} is replicated to {name}")
+        self._remove("cluster/", self._clusters, name, done)
+
+    # --- tenants ---
+    def tenants(self) -> list[str]:
+        return sorted(self._tenants)
+
+    def tenant(self, name: str) -> Json:
+        if name not in self._tenants:
+            raise AdminError(404, f"Tenant {name} does not exist")
+        return copy.deepcopy(self._tenants[name])
+
+    def create_tenant(self, name: str, info: Json | None, done: Done | None = None) -> None:
+        check_name("tenant", name)
+        if name in self._tenants:
+            raise AdminError(409, f"Tenant {name} already exists")
+        self._write("tenant/", self._tenants, name, self._tenant_info(info), done)
+
+    def update_tenant(self, name: str, info: Json | None, done: Done | None = None) -> None:
+        self.tenant(name)
+        fresh = self._tenant_info(info)
+        for namespace in self.namespaces(name):
+            used = set(self._namespaces[namespace].get("replication_clusters", ()))
+            missing = used - set(fresh["allowedClusters"])
+            if missing:
+                raise AdminError(409, f"Namespace {namespace} is replicated to {sorted(missing)[0]}")
+        self._write("tenant/", self._tenants, name, fresh, done)
+
+    def delete_tenant(self, name: str, done: Done | None = None) -> None:
+        """409 while the tenant has namespaces: their topics must be deleted first."""
+        self.tenant(name)
+        if self.namespaces(name):
+            raise AdminError(409, f"The tenant {name} still has active namespaces")
+        self._remove("tenant/", self._tenants, name, done)
+
+    def _tenant_info(self, info: Json | None) -> Json:
+        info = dict(info or {})
+        roles = words()("adminRoles", info.get("adminRoles") or [])
+        clusters = words()("allowedClusters", info.get("allowedClusters") or [])
+        if not clusters:
+            raise AdminError(412, "Clusters can not be empty")
+        for cluster in clusters:
+            if cluster not in self.clusters():
+                raise AdminError(
+                    412, f"Clusters do not exist: {cluster}; known: {', '.join(self.clusters())}"
+                )
+        return {**info, "adminRoles": roles, "allowedClusters": clusters}
+
+    # --- namespaces ---
+    def namespaces(self, tenant: str) -> list[str]:
+        """``tenant/namespace`` names, sorted."""
+        self.tenant(tenant)
+        return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
+
+    def all_namespaces(self) -> list[str]:
+        return sorted(self._namespaces)
+
+    def exists(self, tenant: str, namespace: str) -> bool:
+        return f"{tenant}/{namespace}" in self._namespaces
+
+    def document(self, tenant: str, namespace: str) -> Json:
+        """The whole policies object as the admin API shows it."""
+        return copy.deepcopy({**_PRESENT_WHEN_UNSET, **self._require(tenant, namespace)})
+
+    def create_namespace(
+        self, tenant: str, namespace: str, document: Json | None = None, done: Done | None = None
+    ) -> None:
+        """``document`` is a policies object, or None for the defaults; `AdminError` 404, 409, 412."""
+        self.tenant(tenant)
+        check_name("namespace", namespace)
+        name = f"{tenant}/{namespace}"
+        if name in self._namespaces:
+            raise AdminError(409, f"Namespace {name} already exists")
+        kept = check_document(document or {})
+        kept["replication_clusters"] = self._checked_clusters(kept.get("replication_clusters"))
+        kept["bundles"] = self._checked_bundles(kept.get("bundles"))
+        self._write("namespace/", self._namespaces, name, kept, done)
+
+    def delete_namespace(self, tenant: str, namespace: str, done: Done | None = None) -> None:
+        """Forgets the namespace; that it has no topics is the caller's to see to."""
+        self._require(tenant, namespace)
+        name = f"{tenant}/{namespace}"
+        self._remove("namespace/", self._namespaces, name, done)
+        self._changed(name, None)
+
+    def _checked_clusters(self, clusters: list[str] | None) -> list[str]:
+        for cluster in clusters or ():
+            if cluster not in self.clusters():
+                raise AdminError(
+                    403, f"Cluster {cluster} does not exist; known: {', '.join(self.clusters())}"
+                )
+        return list(clusters or [self._settings.cluster])
+
+    def _checked_bundles(self, bundles: Json | None) -> Json:
+        bundles = bundles or {}
+        boundaries = bundles.get("boundaries")
+        if boundaries and isinstance(boundaries, list):
+            return {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
+        count = bundles.get("numBundles") or self._settings.namespace_bundles
+        if not isinstance(count, int):
+            raise AdminError(412, f"numBundles={count!r} is not a whole number")
+        return bundle_ranges(count)
+
+    # --- policies ---
+    def policies(self, tenant: str, namespace: str) -> Policies:
+        """What is in force in a namespace."""
+        name = f"{tenant}/{namespace}"
+        found = self._resolved.get(name)
+        if found is None:
+            found = self._resolved[name] = resolve(self._settings, self._require(tenant, namespace))
+        return found
+
+    def topic_policies(self, topic: TopicName) -> Policies:
+        """What is in force for a topic; a partition follows its partitioned topic."""
+        key = str(topic.base)
+        own = self._topics.get(key)
+        if own is None:
+            return self.policies(topic.tenant, topic.namespace)
+        found = self._resolved_topics.get(key)
+        if found is None:
+            found = resolve(self._settings, own, self._require(topic.tenant, topic.namespace))
+            self._resolved_topics[key] = found
+        return found
+
+    def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
+        """What was set in the namespace, None if nothing was."""
+        document = self._require(tenant, namespace)
+        return copy.deepcopy(document.get(field, _PRESENT_WHEN_UNSET.get(field)))
+
+    def set_policy(
+        self, tenant: str, namespace: str, field: str, value: Any, done: Done | None = None
+    ) -> None:
+        """Sets a policy, or removes it with None; `AdminError` names what is wrong with a value."""
+        document = dict(self._require(tenant, namespace))
+        if value is None:
+            document.pop(field, None)
+        elif field == "replication_clusters":
+            document[field] = self._checked_clusters(check_policy(field, value))
+        else:
+            document[field] = check_policy(field, value)
+        _check_quota_below_retention(document, f"namespace {tenant}/{namespace}")
+        self._write("namespace/", self._namespaces, f"{tenant}/{namespace}", document, done)
+        self._changed(f"{tenant}/{namespace}", None)
+
+    def get_topic_policy(self, topic: TopicName, field: str) -> Any:
+        """What was set for the topic itself, None if nothing was."""
+        return copy.deepcopy(self._topics.get(str(topic.base), {}).get(field))
+
+    def set_topic_policy(self, topic: TopicName, field: str, value: Any, done: Done | None = None) -> None:
+        """Sets a policy of one topic, or removes it with None."""
+        self._require(topic.tenant, topic.namespace)
+        key = str(topic.base)
+        document = dict(self._topics.get(key, {}))
+        if value is None:
+            document.pop(field, None)
+        else:
+            document[field] = check_policy(field, value)
+        _check_quota_below_retention(document, f"topic {key}")
+        if document:
+            self._write("topic-policies/", self._topics, key, document, done)
+        else:
+            self._remove("topic-policies/", self._topics, key, done)
+        self._changed(topic.namespace_name, topic.base)
+
+    def forget_topic(self, topic: TopicName, done: Done | None = None) -> None:
+        """Drops a deleted topic's own policies."""
+        key = str(topic.base)
+        if key in self._topics:
+            self._remove("topic-policies/", self._topics, key, done)
+            self._resolved_topics.pop(key, None)
+        elif done is not None:
+            done(None)
+
+    # --- inside ---
+    def _require(self, tenant: str, namespace: str) -> Json:
+        found = self._namespaces.get(f"{tenant}/{namespace}")
+        if found is None:
+            if tenant not in self._tenants:
+                raise AdminError(404, f"Tenant {tenant} does not exist")
+            raise AdminError(404, f"Namespace {tenant}/{namespace} does not exist")
+        return found
+
+    def _changed(self, namespace: str, topic: TopicName | None) -> None:
+        self._resolved.pop(namespace, None)
+        if topic is None:
+            self._resolved_topics.clear()
+        else:
+            self._resolved_topics.pop(str(topic), None)
+        for watcher in self._watchers:
+            watcher(namespace, topic)
+
+    def _create_defaults(self) -> None:
+        for tenant, namespace in _DEFAULT_NAMESPACES:
+            if tenant not in self._tenants:
+                self.create_tenant(tenant, {"allowedClusters": [self._settings.cluster]})
+            if not self.exists(tenant, namespace):
+                self.create_namespace(tenant, namespace)
+
+    def _load(self, prefix: str) -> dict[str, Json]:
+        loaded = {}
+        for key, value in self._store.scan(prefix):
+            try:
+                document = json.loads(value.base)
+            except ValueError:
+                document = None
+            if not isinstance(document, dict):
+                raise StoreDamaged(f"the store's value under {key!r} is no JSON object: {value.base[:80]!r}")
+            loaded[key[len(prefix) :]] = document
+        return loaded
+
+    def _write(
+        self, prefix: str, documents: dict[str, Json], name: str, document: Json, done: Done | None
+    ) -> None:
+        # The store first: when it refuses, memory stays as it was.
+        self._store.put(prefix + name, json.dumps(document, separators=(",", ":")).encode(), done)
+        documents[name] = document
+
+    def _remove(self, prefix: str, documents: dict[str, Json], name: str, done: Done | None) -> None:
+        self._store.delete(prefix + name, done)
+        documents.pop(name, None)
+
+
+def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> None:
+    """Pulsar refuses a backlog quota that retention would always exceed (412)."""
+    kept = document.get("retention_policies")
+    if not kept:
+        return
+    for kind, quota in document.get("backlog_quota_map", {}).items():
+        megabytes, minutes = kept["retentionSizeInMB"], kept["retentionTimeInMinutes"]
+        size_bad = kind == "destination_storage" and 0 < megabytes * 1024 * 1024 <= quota["limitSize"]
+        age_bad = kind == "message_age" and 0 < minutes * 60 <= quota["limitTime"]
+        if size_bad or age_bad:
+            raise AdminError(
+                412, f"Retention Quota must exceed configured backlog quota for {where}: "
+                f"retention {megabytes} MB, {minutes} min; backlog quota {quota}"
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The broker's shell: sockets, clock and threads, as a process or inside a program."""

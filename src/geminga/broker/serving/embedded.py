@@ -1,0 +1,129 @@
+"""A broker inside a program: `embedded` starts it on a thread of its own and gives its addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import AlreadyClosed, Timeout
+
+if TYPE_CHECKING:
+    from geminga.client.sync import Client
+
+START_SECONDS_MAX = 600.0
+"""Opening a large store after a crash reads its log; this long is a fault."""
+
+
+class EmbeddedBroker:
+    """A running broker. Made by `embedded`; a context manager; `close` is safe to repeat.
+
+    ``service_url`` and ``admin_url`` say where it listens. It answers as soon as the constructor
+    returns; the web server is loaded by its first request.
+    """
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._loop = new_event_loop()
+        self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._server = BrokerServer(settings, web_on_demand=True)
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process_id = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="geminga-broker", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_SECONDS_MAX):  # pragma: no cover - a disk that hangs
+            raise Timeout(f"the broker did not start within {START_SECONDS_MAX:.0f} s")
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._server.start())
+        except BaseException as error:
+            self._error = error
+            self._started.set()
+        else:
+            self._started.set()
+            self._loop.run_until_complete(self._server.stopped.wait())
+        finally:
+            end_event_loop(self._loop)
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings with the ports that were taken."""
+        return self._server.settings
+
+    @property
+    def service_url(self) -> str:
+        """``pulsar://host:port``, what clients connect to."""
+        return self._server.settings.service_url
+
+    @property
+    def admin_url(self) -> str:
+        """``http://host:port`` of admin REST and ``/metrics``; empty without a web server."""
+        return self._server.settings.admin_url or ""
+
+    def client(self, **settings: Any) -> Client:
+        """A new `geminga.Client` of this broker; ``settings`` are the client's. Closed with the broker."""
+        if self._closed:
+            raise AlreadyClosed("the embedded broker is closed")
+        from geminga import Client
+
+        client = Client(self.service_url, **settings)
+        self._clients.add(client)
+        return client
+
+    def close(self) -> None:
+        """Closes the clients made by `client`, then stops the broker; what was receipted is kept."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if os.getpid() != self._process_id:
+            return  # a forked child has neither the thread nor a right to the store
+        for client in list(self._clients):
+            with contextlib.suppress(Exception):
+                client.close()
+        with contextlib.suppress(RuntimeError):
+            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running"
+        return f"<EmbeddedBroker {self.service_url} {state}>"
+
+
+def embedded(data_dir: str | Path | None = None, **settings: Any) -> EmbeddedBroker:
+    """Start a broker in this process and wait until it answers.
+
+    ``data_dir`` keeps everything in that folder (made if absent); None keeps it in memory.
+    ``settings`` are those of `BrokerSettings`; ports are free ones unless given, ``web_port=None``
+    starts no web server. Raises what `BrokerServer.start` raises: `PortInUse`, `StoreLocked`,
+    `NotAStore`, `StoreDamaged`, `InvalidConfiguration`.
+    """
+    return EmbeddedBroker(
+        BrokerSettings(data_dir=data_dir, memory=data_dir is None, **{"port": 0, "web_port": 0, **settings})
+    )

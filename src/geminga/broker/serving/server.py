@@ -1,0 +1,619 @@
+"""The broker's sockets: one asyncio protocol a connection around the core of `geminga.broker.core`.
+
+The core decides, this module moves bytes and time. Everything runs on one event loop:
+
+* What the core writes during one entry (bytes received, store completions, a timer) is collected a
+  connection and handed to the kernel once, at the end of the entry.
+* A connection whose peer does not read is not `writable`; the core stops dispatching to it and this
+  module stops reading its commands, so that answers to them cannot pile up either. The peer is
+  disconnected at `BrokerSettings.write_buffer_limit_bytes`.
+* There is one timer, set to the deadline that the core names. An idle broker does not wake up.
+* The store reports from its own threads; however many completions a group commit brings, the loop is
+  woken once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from geminga.broker.core import Broker
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreDamaged, StoreError, UsageError
+from geminga.ledger.api import Buffer, EntryStore
+
+if TYPE_CHECKING:
+    from geminga.broker.admin.web import WebServer
+    from geminga.broker.commands.session import Session
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_JOIN_BYTES_MAX = 64 * 1024
+"""Below this, one copy into one buffer is cheaper than a gathered write of many."""
+_BACKLOG = 1024
+_REFUSAL_LOG_SECONDS = 10.0
+_LAST_TASKS_SECONDS = 1.0
+_DESCRIPTORS_KEPT_BACK = 128 + 256
+"""For the store's files and for web connections; the rest of the process's limit is for peers."""
+
+
+class PortInUse(UsageError, OSError):
+    """Another process listens on the port. The message says which one and what to do."""
+
+
+def bind(host: str, port: int, what: str) -> socket.socket:
+    """A bound TCP socket, not yet listening; ``what`` names the setting in errors (`PortInUse`)."""
+    wildcard = host in ("", "*", "0.0.0.0", "::")
+    try:
+        found = socket.getaddrinfo(
+            None if wildcard else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise UsageError(
+            f"host {host!r} is no address of this machine ({error}); try 127.0.0.1 or 0.0.0.0"
+        ) from None
+    v6 = [info for info in found if info[0] == socket.AF_INET6]
+    family, kind, protocol, _, address = (
+        v6[0] if v6 and wildcard and socket.has_dualstack_ipv6() else found[0]
+    )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if wildcard else 1)
+        listener.setblocking(False)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _bind_error(error, host, port, what) from None
+    return listener
+
+
+def _bind_error(error: OSError, host: str, port: int, what: str) -> Exception:
+    option = what.replace("_", "-")
+    if error.errno == errno.EADDRINUSE:
+        return PortInUse(
+            f"port {port} is in use by another process (host {host or '0.0.0.0'}); "
+            f"stop that process, or choose another port with --{option} (--{option} 0 takes a free one)"
+        )
+    if error.errno == errno.EACCES:
+        return UsageError(f"no permission to listen on port {port}; choose a port above 1023 with --{option}")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(f"host {host!r} is no address of this machine; try 127.0.0.1 or 0.0.0.0")
+    return UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+class Connection(asyncio.Protocol):
+    """One peer. It is the `Output` that the core's session writes to."""
+
+    __slots__ = (
+        "_chunks", "_core_paused", "_flush_bytes", "_peer_paused", "_pending_bytes", "_reading", "_server",
+        "_session", "_transport",
+    )  # fmt: skip
+
+    def __init__(self, server: BrokerServer) -> None:
+        self._server = server
+        self._session: Session | None = None
+        self._transport: asyncio.Transport | None = None
+        self._chunks: list[Buffer] = []
+        self._pending_bytes = 0
+        self._peer_paused = False
+        self._core_paused = False
+        self._reading = True
+        self._flush_bytes = server.flush_bytes
+
+    # --- from the event loop ---
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
+        server = self._server
+        if not server.admits(transport):
+            transport.abort()
+            return
+        settings = server.settings
+        self._transport = transport
+        transport.set_write_buffer_limits(settings.write_buffer_high_bytes, settings.write_buffer_low_bytes)
+        peer = transport.get_extra_info("peername")
+        server.connections.add(self)
+        with server.entry():
+            self._session = server.broker.open_session(self, _peer_text(peer), time.monotonic())
+
+    def data_received(self, data: bytes) -> None:
+        session = self._session
+        if session is None:
+            return
+        server = self._server
+        server.depth += 1
+        try:
+            session.receive(data, time.monotonic(), time.time_ns() // 1_000_000)
+        except Exception:
+            # A fault of ours in one session: the peer may come back, the others go on.
+            log.exception("connection of %s is closed after an internal error", self._peer_name())
+            self.close()
+        finally:
+            server.leave()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        session, self._session = self._session, None
+        self._transport = None
+        self._chunks.clear()
+        self._pending_bytes = 0
+        server = self._server
+        server.connections.discard(self)
+        if session is not None:
+            with server.entry():
+                session.closed(time.monotonic())
+
+    def pause_writing(self) -> None:
+        self._peer_paused = True
+        self._apply_reading()
+
+    def resume_writing(self) -> None:
+        self._peer_paused = False
+        self._apply_reading()
+        session = self._session
+        if session is not None:
+            with self._server.entry():
+                session.writable_again(time.monotonic())
+
+    # --- from the core ---
+    @property
+    def writable(self) -> bool:
+        """False while the peer has more unread than the high-water mark."""
+        return not self._peer_paused and self._transport is not None
+
+    def write(self, data: Buffer) -> None:
+        if self._transport is None:
+            return
+        chunks = self._chunks
+        if not chunks:
+            self._server.mark_dirty(self)
+        chunks.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= self._flush_bytes:
+            self.flush()
+
+    def close(self) -> None:
+        """What was written still goes out, then the connection ends."""
+        transport = self._transport
+        if transport is not None:
+            self.flush()
+            if not transport.is_closing():
+                transport.close()
+                self._server.abort_later(transport)
+
+    def pause_reading(self) -> None:
+        self._core_paused = True
+        self._apply_reading()
+
+    def resume_reading(self) -> None:
+        self._core_paused = False
+        self._apply_reading()
+
+    # --- inside ---
+    def flush(self) -> None:
+        """Hands the collected writes to the transport."""
+        chunks = self._chunks
+        transport = self._transport
+        if not chunks or transport is None:
+            return
+        if len(chunks) == 1:
+            data: Buffer | None = chunks[0]
+        elif self._pending_bytes <= _JOIN_BYTES_MAX:
+            data = b"".join(chunks)
+        else:
+            data = None
+        self._chunks = []
+        self._pending_bytes = 0
+        if data is not None:
+            transport.write(data)
+        else:
+            transport.writelines(chunks)
+        if (
+            self._peer_paused
+            and transport.get_write_buffer_size() > self._server.settings.write_buffer_limit_bytes
+        ):
+            log.warning("%s leaves too much unread and is disconnected", self._peer_name())
+            transport.abort()
+
+    def abort(self) -> None:
+        """Ends the connection at once; unsent bytes are dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _apply_reading(self) -> None:
+        reading = not (self._core_paused or self._peer_paused)
+        transport = self._transport
+        if reading == self._reading or transport is None or transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _peer_name(self) -> str:
+        return _peer_text(self._transport.get_extra_info("peername")) if self._transport else "?"
+
+
+def _peer_text(address: Any) -> str:
+    """``/host:port``, as Pulsar shows peers in stats."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host = str(address[0]).removeprefix("::ffff:")
+        return f"/[{host}]:{address[1]}" if ":" in host else f"/{host}:{address[1]}"
+    return "/unknown"
+
+
+class BrokerServer:
+    """A broker on this event loop: `start`, `stop`, and the URLs in between.
+
+    ``store`` is for tests and for programs that bring their own; without it the store that the
+    settings name is opened at start and closed at stop. ``web_on_demand`` loads the web framework at
+    the first web request instead of right after the start.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        store: Callable[[Callable[[], None]], EntryStore] | None = None,
+        source: random.Random | None = None,
+        web_on_demand: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.broker: Broker
+        self.store: EntryStore
+        self.connections: set[Connection] = set()
+        self.depth = 0
+        self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
+        self.connections_max = min(settings.connections_max, _descriptors_free())
+        self.connections_refused = 0
+        self.started_at_ms = 0
+        self.web: WebServer | None = None
+        self.web_ready: asyncio.Event
+        self.stopped: asyncio.Event
+        self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
+        self._source = source or random.SystemRandom()
+        self._dirty: list[Connection] = []
+        self._flush_scheduled = False
+        self._poll_scheduled = False
+        self._poll_now = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._refusal_logged_at = -_REFUSAL_LOG_SECONDS
+        self._loop: asyncio.AbstractEventLoop
+        self._thread_id = 0
+        self._listener: asyncio.Server | None = None
+        self._web_task: asyncio.Task[None] | None = None
+        self._entry = _Entry(self)
+        self._stopping = False
+        self._web_on_demand = web_on_demand
+        self._web_listener: socket.socket | None = None
+        self.store_failure: StoreError | None = None
+
+    # --- life ---
+    async def start(self) -> None:
+        """Listens and answers when it returns; the web server follows within a moment (`web_ready`).
+
+        Raises `PortInUse`, `UsageError` for other bad addresses, and the store's errors
+        (`StoreLocked`, `NotAStore`, `StoreDamaged`).
+        """
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self.web_ready, self.stopped = asyncio.Event(), asyncio.Event()
+        settings = self.settings
+        with contextlib.ExitStack() as undo:
+            listener = undo.enter_context(bind(settings.host, settings.port, "port"))
+            settings = replace(settings, port=listener.getsockname()[1])
+            web_listener = None
+            if settings.web_port is not None:
+                web_listener = undo.enter_context(bind(settings.host, settings.web_port, "web_port"))
+                settings = replace(settings, web_port=web_listener.getsockname()[1])
+            self.settings = settings
+            self.started_at_ms = time.time_ns() // 1_000_000
+            self.broker = self._open_broker(undo)
+            self._listener = await self._loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=_BACKLOG
+            )
+            undo.pop_all()
+        self._tick()
+        self._web_listener = web_listener
+        if web_listener is None:
+            self.web_ready.set()
+        elif self._web_on_demand:
+            self._loop.add_reader(web_listener.fileno(), self._start_web_now)
+        else:
+            self._start_web_now()
+
+    def _open_broker(self, undo: contextlib.ExitStack) -> Broker:
+        """The store and the core on it. A catalog that proves damaged here is rebuilt by opening again."""
+        try:
+            return self._open_broker_once(undo)
+        except StoreDamaged as error:
+            from geminga.ledger.catalog import CatalogDamaged
+
+            if not isinstance(error, CatalogDamaged):
+                raise
+            self.store.close()
+            return self._open_broker_once(undo)
+
+    def _open_broker_once(self, undo: contextlib.ExitStack) -> Broker:
+        self.store = self._open_store(self._wakeup)
+        undo.callback(self.store.close)
+        return Broker(
+            self.store,
+            self.settings,
+            random=self._source,
+            now=time.monotonic(),
+            now_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _start_web_now(self) -> None:
+        listener, self._web_listener = self._web_listener, None
+        if listener is not None:
+            if self._web_on_demand:
+                self._loop.remove_reader(listener.fileno())
+            self._web_task = self._loop.create_task(self._start_web(listener))
+
+    async def _start_web(self, listener: socket.socket) -> None:
+        # Importing the web framework takes longer than everything else together; the binary
+        # protocol is served meanwhile and web requests wait in the listener's queue.
+        try:
+            web = await self._loop.run_in_executor(None, _import_web)
+            self.web = web(self)
+            await self.web.start(listener)
+        except Exception:
+            listener.close()
+            log.exception("the web server did not start; the binary protocol goes on without it")
+        finally:
+            self.web_ready.set()
+
+    async def stop(self) -> None:
+        """Stops accepting, closes the sessions, lets their last bytes out, closes the store."""
+        if self._stopping:
+            await self.stopped.wait()
+            return
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._web_listener is not None:
+            if self._web_on_demand:
+                self._loop.remove_reader(self._web_listener.fileno())
+            self._web_listener.close()
+        if self._web_task is not None:
+            await self.web_ready.wait()
+            if self.web is not None:
+                await self.web.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            with self.entry():
+                self.broker.close()
+            await self._drain_connections()
+        finally:
+            self._note_store_failure()
+            self.stopped.set()
+            self.store.close()
+
+    async def _drain_connections(self) -> None:
+        deadline = time.monotonic() + self.settings.shutdown_seconds
+        for connection in list(self.connections):
+            connection.close()
+        while self.connections and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections):
+            connection.abort()
+
+    # --- what connections ask ---
+    def admits(self, transport: asyncio.Transport) -> bool:
+        """Whether one more connection is within the cap."""
+        if not self._stopping and len(self.connections) < self.connections_max:
+            return True
+        self.connections_refused += 1
+        now = time.monotonic()
+        if now - self._refusal_logged_at >= _REFUSAL_LOG_SECONDS:
+            self._refusal_logged_at = now
+            log.warning(
+                "the limit of %d connections is reached, %s is refused (%d so far)",
+                self.connections_max, _peer_text(transport.get_extra_info("peername")),
+                self.connections_refused,
+            )  # fmt: skip
+        return False
+
+    def abort_later(self, transport: asyncio.Transport) -> None:
+        """A closing connection whose peer never reads the rest is cut after a while."""
+        self._loop.call_later(self.settings.shutdown_seconds, transport.abort)
+
+    # --- entries: every call into the core is one ---
+    def entry(self) -> _Entry:
+        """``with server.entry():`` around a call into the core: flushes, polls and re-arms after it."""
+        return self._entry
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Runs an administrative call on the core, as an entry of its own."""
+        with self._entry:
+            self.broker.enter(time.monotonic(), time.time_ns() // 1_000_000)
+            try:
+                return function()
+            finally:
+                self.broker.leave()
+
+    def leave(self) -> None:
+        """Ends an entry; the outermost runs ready completions, sends what was written, sets the timer."""
+        if self.depth == 1:
+            while self._poll_now:
+                self._poll_now = self._poll_scheduled = False
+                self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
+        self.depth -= 1
+        if self.depth:
+            return
+        if self._dirty:
+            self._flush_dirty()
+        if self.broker.deadline < self._timer_at:
+            self._arm(self.broker.deadline)
+
+    def mark_dirty(self, connection: Connection) -> None:
+        """``connection`` has something to send at the end of this entry."""
+        self._dirty.append(connection)
+        if not self.depth and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_dirty)
+
+    def _flush_dirty(self) -> None:
+        self._flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    # --- store completions ---
+    def _wakeup(self) -> None:
+        """From any thread: completions are ready."""
+        if self._poll_scheduled:
+            return
+        self._poll_scheduled = True
+        if threading.get_ident() == self._thread_id:
+            if self.depth:
+                self._poll_now = True
+            else:
+                self._loop.call_soon(self._poll)
+            return
+        # The loop may be closed already when the store reports its last writes at shutdown.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._poll)
+
+    def _poll(self) -> None:
+        self._poll_scheduled = False
+        if self.stopped.is_set():
+            return
+        with self.entry():
+            self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
+        if self.store_failure is None and self.store.failure is not None:
+            self._note_store_failure()
+
+    def _note_store_failure(self) -> None:
+        if self.store_failure is None and self.store.failure is not None:
+            self.store_failure = self.store.failure
+            log.critical(
+                "the store has stopped, nothing more is receipted until the broker is restarted: %s",
+                self.store_failure,
+            )
+
+    # --- time ---
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline != float("inf") and not self._stopping:
+            self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        with self.entry():
+            self.broker.tick(time.monotonic(), time.time_ns() // 1_000_000)
+
+    # --- what is told ---
+    def recovery_report(self) -> list[str]:
+        """What opening the store found damaged, one line each; empty when all was well."""
+        found = getattr(self.store, "damage", ())
+        return [str(line) for line in found]
+
+    @property
+    def service_url(self) -> str:
+        return self.settings.service_url
+
+    @property
+    def admin_url(self) -> str | None:
+        return self.settings.admin_url
+
+
+class _Entry:
+    """The context manager form of an entry; it holds no state, so one object serves all."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: BrokerServer) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        self._server.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._server.leave()
+
+
+def _descriptors_free() -> int:
+    """How many connections the process's file limit allows, at least one."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows has no such limit
+        return 1 << 30
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    return max(1, limit - min(_DESCRIPTORS_KEPT_BACK, limit // 2))
+
+
+def _import_web() -> type[WebServer]:
+    from geminga.broker.admin.web import WebServer
+
+    return WebServer
+
+
+def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
+    """The store that the settings name; raises the store's errors."""
+    if settings.memory:
+        from geminga.ledger.memory import MemoryStore
+
+        return MemoryStore(wakeup)
+    from geminga.ledger.store import FileStore
+
+    assert settings.data_dir is not None
+    try:
+        os.makedirs(settings.data_dir, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        pass  # a file is there: the store says so
+    except OSError as error:
+        raise StoreError(
+            f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
+        ) from error
+    return FileStore.open(settings.data_dir, sync=settings.sync, wakeup=wakeup)
+
+
+def end_event_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Ends what still runs, such as a web request whose peer has gone, and closes the loop."""
+    try:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_TASKS_SECONDS))
+        loop.run_until_complete(loop.shutdown_default_executor())
+    except Exception:
+        log.debug("ending the event loop", exc_info=True)
+    finally:
+        loop.close()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's loop where it is installed, asyncio's otherwise."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

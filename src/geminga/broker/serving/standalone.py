@@ -1,0 +1,138 @@
+"""The broker as a process: what ``geminga standalone`` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from typing import Final, TextIO
+
+from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import PulsarException, StoreError
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+"""A setting, an address or a port is wrong."""
+EXIT_STORE: Final = 3
+"""The store is damaged, locked by another process, no store, or stopped while the broker ran."""
+
+SYNC_PROMISES: Final = {
+    "always": "a receipt means: on disk and synced",
+    "interval": "a receipt means: handed to the operating system, synced within a second - "
+    "a power cut may lose the last second of receipted messages",
+    "never": "a receipt means: handed to the operating system, never synced on purpose - "
+    "a power cut may lose receipted messages",
+}
+_DESCRIPTORS_WANTED = 65_536
+_GC_THRESHOLD: Final = (50_000, 20, 50)
+"""Fewer passes of the cycle collector than Python's default: a broker makes few cycles, and many objects."""
+
+
+def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | None = None) -> int:
+    """Runs the broker until SIGTERM or Ctrl-C and returns the exit code.
+
+    ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors. A second signal ends
+    the process at once, which is safe: nothing receipted is lost.
+    """
+    out, err = out or sys.stdout, err or sys.stderr
+    _log_to(err)
+    _raise_descriptor_limit()
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(_main(BrokerServer(settings), out, err))
+    except StoreError as error:
+        print(f"geminga: {error}", file=err, flush=True)
+        return EXIT_STORE
+    except PulsarException as error:
+        print(f"geminga: {error}", file=err, flush=True)
+        return EXIT_USAGE
+    except OSError as error:
+        print(f"geminga: {error}", file=err, flush=True)
+        return EXIT_FAILED
+    finally:
+        end_event_loop(loop)
+
+
+async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
+    asked = _asked_to_stop(asyncio.get_running_loop(), err)
+    await server.start()
+    _announce(server, out, err)
+    _quieten_collector()
+    await asked.wait()
+    await server.stop()
+    if server.store_failure is not None:
+        print(f"geminga: the store had stopped: {server.store_failure}", file=err, flush=True)
+        return EXIT_STORE
+    kept = "" if server.settings.memory else ", everything receipted is kept"
+    print(f"geminga: stopped{kept}", file=out, flush=True)
+    return EXIT_OK
+
+
+def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process."""
+    asked = asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        if asked.is_set():
+            os._exit(128 + signal.Signals[name].value)
+        print(f"geminga: {name}, stopping", file=err, flush=True)
+        asked.set()
+
+    for name in ("SIGINT", "SIGTERM"):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(signal.Signals[name], on_signal, name)
+    return asked
+
+
+def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
+    """The start line, what a receipt promises, and damage that recovery found."""
+    settings = server.settings
+    where = "in memory" if settings.memory else str(settings.data_dir)
+    parts = [f"geminga broker ready: {settings.service_url}"]
+    if settings.admin_url:
+        parts.append(f"admin {settings.admin_url}")
+    parts.append(f"store {where}")
+    print("  ".join(parts), file=out, flush=True)
+    if settings.memory:
+        print("WARNING: kept in memory only; nothing survives this process", file=err, flush=True)
+    elif settings.sync == "always":
+        print(f"sync always: {SYNC_PROMISES['always']}", file=out, flush=True)
+    else:
+        print(f"WARNING: sync {settings.sync}: {SYNC_PROMISES[settings.sync]}", file=err, flush=True)
+    for line in server.recovery_report():
+        print(f"WARNING: {line}", file=err, flush=True)
+
+
+def _log_to(err: TextIO) -> None:
+    root = logging.getLogger()
+    if not root.handlers:
+        logging.basicConfig(
+            stream=err, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        logging.getLogger("aiohttp").setLevel(logging.WARNING)
+
+
+def _raise_descriptor_limit() -> None:
+    """Each connection and log file takes a descriptor; the usual soft limit of 1,024 is soon reached."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _quieten_collector() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLD)

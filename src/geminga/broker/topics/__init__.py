@@ -1,0 +1,1 @@
+"""Topics: their entries, who produces to them, which are loaded, and what happens to them by themselves."""

@@ -1,0 +1,156 @@
+"""Who may produce to a topic: names, access modes, and the topic's epoch (framing.md section 5).
+
+The epoch counts the exclusive owners that a topic has had. It is durable before an owner is told,
+so that a fenced producer cannot come back as the owner after a restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from geminga.broker.refusal import Busy, Refused, storage_refusal
+from geminga.errors import StoreError
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.topics.producer import Producer
+
+SHARED = pb.Shared
+EXCLUSIVE = pb.Exclusive
+WAIT_FOR_EXCLUSIVE = pb.WaitForExclusive
+EXCLUSIVE_WITH_FENCING = pb.ExclusiveWithFencing
+
+Admitted = Callable[[Refused | None], None]
+"""Called when a producer is in (None) or is refused after all."""
+
+WAITING_MAX = 10_000
+"""Producers that may wait for exclusive access to one topic."""
+EPOCH_MAX = 1 << 62
+"""A topic epoch that a producer may bring back; the next ones must fit into 64 bits too."""
+
+
+class ProducerAccess:
+    """The producers of one topic. ``save_epoch`` makes the topic's epoch durable."""
+
+    __slots__ = ("_save_epoch", "_waiting", "epoch", "exclusive", "producers")
+
+    def __init__(
+        self, epoch: int | None, save_epoch: Callable[[int, Callable[[StoreError | None], None]], None]
+    ) -> None:
+        self.epoch = epoch
+        self.producers: dict[str, Producer] = {}
+        self.exclusive: Producer | None = None
+        self._waiting: deque[tuple[Producer, Admitted]] = deque()
+        self._save_epoch = save_epoch
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def everyone(self) -> list[Producer]:
+        """Who produces and who waits to."""
+        return [*self.producers.values(), *(producer for producer, _ in self._waiting)]
+
+    def add(self, producer: Producer, admitted: Admitted) -> bool:
+        """Take a producer in; ``admitted`` reports, at once or later.
+
+        False when it has to wait for its turn (WaitForExclusive). Raises `Refused` ProducerBusy or
+        ProducerFenced.
+        """
+        self._check_name(producer)
+        mode = producer.access_mode
+        if mode == SHARED:
+            if self.exclusive is not None or self._waiting:
+                owner = self.exclusive.name if self.exclusive is not None else self._waiting[0][0].name
+                raise Refused(pb.ProducerBusy, f"Topic has an existing exclusive producer: {owner}")
+            self.producers[producer.name] = producer
+            admitted(None)
+            return True
+        if mode == WAIT_FOR_EXCLUSIVE and (self.producers or self._waiting):
+            if len(self._waiting) >= WAITING_MAX:
+                raise Refused(pb.ProducerBusy, f"{WAITING_MAX} producers wait for this topic already")
+            self._waiting.append((producer, admitted))
+            return False
+        self._check_epoch(producer)
+        if mode == EXCLUSIVE:
+            if self.exclusive is not None or self._waiting:
+                owner = self.exclusive.name if self.exclusive is not None else self._waiting[0][0].name
+                raise Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {owner}")
+            if self.producers:
+                raise Refused(pb.ProducerFenced, "Topic has existing shared producers")
+        elif mode == EXCLUSIVE_WITH_FENCING:
+            self._fence_all(producer)
+        self._own(producer, admitted)
+        return True
+
+    def _check_name(self, producer: Producer) -> None:
+        """The same name twice is refused, unless it is the same handle after a reconnect."""
+        existing = self.producers.get(producer.name)
+        if existing is None:
+            return
+        same_handle = existing.session is producer.session and existing.producer_id == producer.producer_id
+        reconnected = (
+            not existing.user_provided_name
+            and not producer.user_provided_name
+            and producer.epoch > existing.epoch
+        )
+        if (same_handle and producer.epoch > existing.epoch) or reconnected:
+            existing.session.drop_producer(existing)
+            self.remove(existing)
+            return
+        reason = f"Producer with name '{producer.name}' is already connected to topic"
+        raise Busy(pb.ProducerBusy, reason, existing.session)
+
+    def _check_epoch(self, producer: Producer) -> None:
+        known = producer.topic_epoch
+        if known is not None and known > EPOCH_MAX:
+            raise Refused(pb.NotAllowedError, f"topic epoch {known} is above {EPOCH_MAX}")
+        if known is not None and self.epoch is not None and known < self.epoch:
+            raise Refused(
+                pb.ProducerFenced,
+                f"Producer was fenced: its topic epoch {known} is below the topic's {self.epoch}",
+            )
+
+    def _fence_all(self, winner: Producer) -> None:
+        """Everybody else loses access; as Pulsar does, they learn it from their next send."""
+        for producer in list(self.producers.values()):
+            producer.session.fence_producer(producer)
+            producer.removed = True
+        self.producers.clear()
+        self.exclusive = None
+        waiting, self._waiting = self._waiting, deque()
+        for _, admitted in waiting:
+            admitted(Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {winner.name}"))
+
+    def _own(self, producer: Producer, admitted: Admitted) -> None:
+        known = producer.topic_epoch
+        self.epoch = known if known is not None else (0 if self.epoch is None else self.epoch + 1)
+        producer.topic_epoch = self.epoch
+        self.exclusive = producer
+        self.producers[producer.name] = producer
+
+        def saved(error: StoreError | None) -> None:
+            if error is not None:
+                self.remove(producer)
+                admitted(storage_refusal(error))
+            else:
+                admitted(None)
+
+        self._save_epoch(self.epoch, saved)
+
+    def remove(self, producer: Producer) -> None:
+        """A producer is gone; the next one that waits for exclusive access gets it."""
+        if producer.removed:
+            return
+        producer.removed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        self._waiting = deque(each for each in self._waiting if each[0] is not producer)
+        if self.exclusive is producer:
+            self.exclusive = None
+        while not self.producers and self._waiting:
+            waiter, admitted = self._waiting.popleft()
+            waiter.topic_epoch = None
+            self._own(waiter, admitted)

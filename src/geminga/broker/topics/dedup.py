@@ -1,0 +1,159 @@
+"""Deduplication: one copy of each (producer name, sequence id), over reconnects and restarts.
+
+The entries themselves are the record: each holds its producer's name and sequence id. A snapshot says
+up to which entry it accounts for, and loading reads the entries behind it. So publishing writes
+nothing extra, and what is remembered can never disagree with what is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+
+from geminga.broker.records import RecordReader, put_bytes, put_varint
+from geminga.broker.topics.managed_ledger import ManagedLedger
+from geminga.errors import CorruptPayload, StoreError
+from geminga.ledger.api import EntryStore
+from geminga.wire.metadata import peek_entry
+
+log = logging.getLogger("geminga.broker")
+
+SNAPSHOT_ENTRIES = 1000
+"""A snapshot is written after so many entries: loading a topic reads at most about as many."""
+_VERSION = 1
+_READ_ENTRIES = 500
+_READ_BYTES = 16 * 1024 * 1024
+
+
+class Verdict(Enum):
+    """What is known of a sequence id."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    UNKNOWN = "unknown"
+    """It was taken in but is not stored yet: nobody can say."""
+
+
+class Deduplication:
+    """The highest sequence ids of a topic's producers; at most ``producers_max`` names are remembered."""
+
+    __slots__ = ("_key", "_ledger", "_producers_max", "_pushed", "_since_snapshot", "_store", "_stored")
+
+    def __init__(self, store: EntryStore, topic: str, ledger: ManagedLedger, producers_max: int) -> None:
+        self._store = store
+        self._key = dedup_key(topic)
+        self._ledger = ledger
+        self._producers_max = producers_max
+        self._stored: dict[str, int] = {}
+        self._pushed: dict[str, int] = {}
+        self._since_snapshot = 0
+
+    @staticmethod
+    def load(store: EntryStore, topic: str, ledger: ManagedLedger, producers_max: int) -> Deduplication:
+        """What is known of a topic; without a snapshot (deduplication was just enabled) nothing is."""
+        found = Deduplication(store, topic, ledger, producers_max)
+        value = store.get(found._key)
+        if value is None:
+            found.save()
+            return found
+        reader = RecordReader(value.base, f"deduplication snapshot of {topic}")
+        version = reader.varint()
+        if version != _VERSION:
+            raise reader.damaged(f"version {version}, this program knows {_VERSION}")
+        offset = reader.varint()
+        for _ in range(reader.varint()):
+            name = reader.blob().decode("utf-8", "surrogatepass")
+            found._stored[name] = reader.varint()
+        found._replay(max(offset, ledger.start))
+        found._pushed = dict(found._stored)
+        return found
+
+    def _replay(self, offset: int) -> None:
+        ledger = self._ledger
+        while offset < ledger.confirmed:
+            entries = ledger.read(offset, ledger.confirmed, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES)
+            if not entries:
+                skipped = ledger.skip_gap(offset)
+                if skipped == offset:
+                    return
+                offset = skipped
+            for entry, _ in entries:
+                self._take(entry)
+                offset += 1
+                self._since_snapshot += 1
+
+    def _take(self, entry: bytes) -> None:
+        try:
+            head = peek_entry(entry)
+        except CorruptPayload:
+            return
+        if head.num_chunks and head.chunk_id != head.num_chunks - 1:
+            return
+        highest = max(head.sequence_id, head.highest_sequence_id)
+        if highest > self._stored.get(head.producer_name, -1):
+            self._stored[head.producer_name] = highest
+
+    # --- publishing ---
+    def check(self, producer: str, sequence_id: int, highest: int) -> Verdict:
+        """Judge a sequence id before its entry is stored; a new one counts as pushed from now on."""
+        if sequence_id <= self._pushed.get(producer, -1):
+            if sequence_id <= self._stored.get(producer, -1):
+                return Verdict.DUPLICATE
+            return Verdict.UNKNOWN
+        self._pushed[producer] = highest
+        return Verdict.NEW
+
+    def stored(self, producer: str, highest: int) -> None:
+        """The entry is durable."""
+        if highest > self._stored.get(producer, -1):
+            # Taken out and put back: the order of the names is the order of their last use.
+            self._stored.pop(producer, None)
+            self._stored[producer] = highest
+        self._since_snapshot += 1
+        if self._since_snapshot >= SNAPSHOT_ENTRIES:
+            self.save()
+
+    def failed(self, producer: str) -> None:
+        """The entry was not stored: its sequence id is free again, and so are those behind it."""
+        stored = self._stored.get(producer)
+        if stored is None:
+            self._pushed.pop(producer, None)
+        else:
+            self._pushed[producer] = stored
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The highest stored sequence id of a producer, -1 when it is not known."""
+        return self._stored.get(producer, -1)
+
+    # --- durable form ---
+    def save(self) -> None:
+        """Write a snapshot. It accounts for every entry that is confirmed."""
+        self._forget_oldest()
+        out = bytearray([_VERSION])
+        put_varint(out, self._ledger.confirmed)
+        put_varint(out, len(self._stored))
+        for name, sequence_id in self._stored.items():
+            put_bytes(out, name.encode("utf-8", "surrogatepass"))
+            put_varint(out, sequence_id)
+        self._since_snapshot = 0
+        try:
+            self._store.put(self._key, bytes(out))
+        except StoreError as error:
+            # The entries are still the record: the next load only reads more of them.
+            log.warning("deduplication snapshot %s is not written: %s", self._key, error)
+
+    def _forget_oldest(self) -> None:
+        excess = len(self._stored) - self._producers_max
+        if excess > 0:
+            for name in list(self._stored)[:excess]:
+                if self._pushed.get(name) == self._stored[name]:
+                    del self._stored[name]
+                    self._pushed.pop(name, None)
+
+    def forget(self) -> None:
+        """Deduplication was switched off, or the topic is being deleted."""
+        self._store.delete(self._key)
+
+
+def dedup_key(topic: str) -> str:
+    return f"dedup/{topic}"

@@ -1,0 +1,313 @@
+"""Which topics exist, and which of them are in memory.
+
+Every topic has a record in the store under ``topic/<name>``; a partitioned topic has one under
+``partitioned/<name>`` besides those of its partitions. A topic is loaded when it is first used and
+leaves memory when nobody has used it for a while, so that idle topics cost nothing but their records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.policies import Policies
+from geminga.broker.topics import maintenance
+from geminga.broker.topics.nonpersistent import NonPersistentTopic
+from geminga.broker.topics.persistent import Topic, decode_record, encode_record, topic_key
+from geminga.errors import InvalidTopicName, StoreError
+from geminga.ids import TopicName
+from geminga.ledger.api import Done
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.core import Broker
+
+log = logging.getLogger("geminga.broker")
+
+AnyTopic = Topic | NonPersistentTopic
+TopicChange = Callable[[TopicName, bool], None]
+"""``change(name, exists)`` after a topic was created (True) or deleted (False)."""
+
+TOPICS_LOADED_IDLE_SECONDS = 60.0
+"""A topic that nobody is connected to leaves memory after this."""
+TOPICS_KEPT_MAX = 500
+"""Loaded topics that one slice of housekeeping looks at."""
+TOPICS_SWEPT_MAX = 50
+"""Topics that are not in memory and are looked after in one round of housekeeping."""
+
+
+class LoadedTopics:
+    """Finds, creates, loads and unloads topics."""
+
+    def __init__(self, broker: Broker, namespaces: Namespaces) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._namespaces = namespaces
+        self._loaded: dict[str, AnyTopic] = {}
+        self._changes: list[TopicChange] = []
+        self._unkept: list[str] = []
+        self._unswept: list[str] = []
+        self._unswept_namespaces: list[str] = []
+        namespaces.watch(self._policies_changed)
+
+    # --- what exists ---
+    def watch(self, change: TopicChange) -> None:
+        self._changes.append(change)
+
+    def _changed(self, name: TopicName, exists: bool) -> None:
+        for change in list(self._changes):
+            change(name, exists)
+
+    def loaded(self) -> list[TopicName]:
+        """The topics that are in memory now."""
+        return [topic.name for topic in self._loaded.values()]
+
+    def loaded_topics(self) -> list[AnyTopic]:
+        return list(self._loaded.values())
+
+    def is_stored(self, name: TopicName) -> bool:
+        """Whether the topic exists; of a partitioned one only the partitions do."""
+        return str(name) in self._loaded or (
+            name.persistent and self._store.get(topic_key(str(name))) is not None
+        )
+
+    def partition_count(self, name: TopicName) -> int:
+        """Partitions of a partitioned topic; 0 when it is not one."""
+        value = self._store.get(partitioned_key(name))
+        if value is None:
+            return 0
+        return int(decode_record(value.base, f"record of partitioned topic {name}").get("partitions", 0))
+
+    def names(self, namespace: str, *, persistent: bool) -> list[str]:
+        """Topics of ``tenant/namespace`` in order, partitions as topics of their own."""
+        if not persistent:
+            prefix = f"non-persistent://{namespace}/"
+            return sorted(text for text in self._loaded if text.startswith(prefix))
+        prefix = topic_key(f"persistent://{namespace}/")
+        skip = len("topic/")
+        return [key[skip:] for key, _ in self._store.scan(prefix)]
+
+    def partitioned_names(self, namespace: str, *, persistent: bool) -> list[str]:
+        """Partitioned topics of ``tenant/namespace``, in order."""
+        domain = "persistent" if persistent else "non-persistent"
+        prefix = f"partitioned/{domain}://{namespace}/"
+        skip = len("partitioned/")
+        return [key[skip:] for key, _ in self._store.scan(prefix)]
+
+    # --- finding and creating ---
+    def policies(self, name: TopicName) -> Policies:
+        """Raises `Refused` TopicNotFound when the namespace is missing."""
+        if not self._namespaces.exists(name.tenant, name.namespace):
+            raise Refused(pb.TopicNotFound, "Namespace not found")
+        return self._namespaces.topic_policies(name)
+
+    def find(self, name: TopicName) -> AnyTopic | None:
+        """The topic, loaded if need be; None when it does not exist. Raises `Refused` on damage."""
+        text = str(name)
+        topic = self._loaded.get(text)
+        if topic is not None or not name.persistent:
+            return topic
+        value = self._store.get(topic_key(text))
+        if value is None:
+            return None
+        try:
+            topic = Topic(self._broker, name, decode_record(value.base, f"record of topic {text}"))
+        except StoreError as error:
+            # Nothing is kept of the attempt: the next request tries again.
+            log.error("topic %s cannot be loaded: %s", text, error)
+            raise storage_refusal(error) from error
+        self._loaded[text] = topic
+        return topic
+
+    def find_or_create(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
+        """The topic, created if that is allowed; raises `Refused`."""
+        policies = self.policies(name)
+        topic = self.find(name)
+        if topic is not None:
+            return topic
+        if name.partition >= 0:
+            partitions = self.partition_count(name.base)
+            if partitions > 0:
+                if name.partition >= partitions:
+                    raise Refused(
+                        pb.TopicNotFound,
+                        f"Topic {name} does not exist: {name.base} has {partitions} partitions",
+                    )
+                return self.make(name)
+        elif self.partition_count(name):
+            raise Refused(pb.NotAllowedError, f"{name} is a partitioned topic: use its partitions")
+        if not (may_create and policies.auto_create_topics):
+            raise Refused(pb.TopicNotFound, f"Topic {name} does not exist")
+        return self.make(name)
+
+    def make(
+        self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
+    ) -> AnyTopic:
+        """A new topic, loaded; ``done`` reports when it is durable. Raises `Refused`."""
+        policies = self.policies(name)
+        namespace = name.namespace_name
+        limit = policies.max_topics_per_namespace
+        if limit and len(self.names(namespace, persistent=True)) >= limit:
+            raise Refused(
+                pb.NotAllowedError, f"Exceed maximum number of topics in namespace {namespace}: {limit}"
+            )
+        text = str(name)
+        topic: AnyTopic
+        if name.persistent:
+            record: dict[str, Any] = {"created_ms": self._broker.now_ms}
+            if properties:
+                record["properties"] = properties
+            try:
+                self._store.put(topic_key(text), encode_record(record), done)
+                topic = Topic(self._broker, name, record)
+            except StoreError as error:
+                raise storage_refusal(error) from error
+        else:
+            topic = NonPersistentTopic(self._broker, name)
+            if done is not None:
+                done(None)
+        self._loaded[text] = topic
+        self._changed(name, True)
+        return topic
+
+    def create_partitions(
+        self, name: TopicName, count: int, properties: dict[str, str] | None, done: Done | None
+    ) -> None:
+        """Record a partitioned topic and its partitions; raises `Refused` when the store refuses."""
+        self.policies(name)
+        record: dict[str, Any] = {"partitions": count, "created_ms": self._broker.now_ms}
+        if properties:
+            record["properties"] = properties
+        self._write_partitions(name, record, 0, done)
+
+    def grow_partitions(self, name: TopicName, count: int, done: Done | None) -> None:
+        """More partitions for a partitioned topic."""
+        value = self._store.get(partitioned_key(name))
+        assert value is not None
+        record = decode_record(value.base, f"record of partitioned topic {name}")
+        before = int(record["partitions"])
+        self._write_partitions(name, record | {"partitions": count}, before, done)
+
+    def _write_partitions(
+        self, name: TopicName, record: dict[str, Any], before: int, done: Done | None
+    ) -> None:
+        fresh = []
+        try:
+            for index in range(before, record["partitions"]) if name.persistent else ():
+                partition = name.partition_name(index)
+                if not self.is_stored(partition):
+                    own = encode_record({"created_ms": self._broker.now_ms})
+                    self._store.put(topic_key(str(partition)), own)
+                    fresh.append(partition)
+            self._store.put(partitioned_key(name), encode_record(record), done)
+        except StoreError as error:
+            raise storage_refusal(error) from error
+        for partition in fresh:
+            self._changed(partition, True)
+
+    # --- leaving ---
+    def delete_topic(self, name: TopicName, done: Done | None) -> None:
+        """Delete a topic's data, cursors and record; whoever is connected is disconnected."""
+        topic = self.find(name)
+        if topic is None:
+            if done is not None:
+                done(None)
+            return
+        # Out of the map first: who is disconnected and comes back finds no topic, or makes a new one.
+        del self._loaded[str(name)]
+        topic.delete(done)
+        self._changed(name, False)
+
+    def delete_partition_record(self, name: TopicName, done: Done | None) -> None:
+        self._store.delete(partitioned_key(name), done)
+
+    def unload_topic(self, topic: AnyTopic) -> None:
+        """Disconnect everybody and leave memory; the next use loads the topic again."""
+        topic.disconnect_all()
+        if topic.persistent and topic.idle:
+            topic.close()
+            self._loaded.pop(topic.text, None)
+
+    def housekeeping(self, now: float) -> bool:
+        """Expire, trim, look at quotas, and let go of topics that nobody has used for a while.
+
+        A round is made in slices of `TOPICS_KEPT_MAX` loaded topics; True when the round is not over.
+        """
+        if not self._unkept:
+            self._sweep()
+            self._unkept = list(self._loaded)
+        for _ in range(min(TOPICS_KEPT_MAX, len(self._unkept))):
+            topic = self._loaded.get(self._unkept.pop())
+            if topic is not None:
+                self._keep(topic, now)
+        return bool(self._unkept)
+
+    def _keep(self, topic: AnyTopic, now: float) -> None:
+        topic.housekeeping()
+        if not topic.idle:
+            topic.last_used = now
+            return
+        unused = now - topic.last_used
+        if maintenance.is_inactive(topic, unused):
+            log.info("%r: deleted, it has been inactive for %d s", topic, unused)
+            self.delete_topic(topic.name, None)
+        elif unused >= TOPICS_LOADED_IDLE_SECONDS:
+            topic.close()
+            del self._loaded[topic.text]
+
+    def _sweep(self) -> None:
+        """Housekeeping of topics that are not in memory, some at a time, namespace after namespace."""
+        if not self._unswept:
+            if not self._unswept_namespaces:
+                self._unswept_namespaces = self._namespaces.all_namespaces()
+            self._unswept = self.names(self._unswept_namespaces.pop(), persistent=True)
+        for _ in range(min(TOPICS_SWEPT_MAX, len(self._unswept))):
+            text = self._unswept.pop()
+            if text in self._loaded or not self._store.ledgers(text):
+                continue
+            try:
+                topic = self.find(TopicName.parse(text))
+            except (Refused, InvalidTopicName) as error:
+                log.error("topic %s cannot be looked after: %s", text, error)
+                continue
+            if topic is not None:
+                topic.housekeeping()
+                topic.close()
+                del self._loaded[text]
+
+    def close(self) -> None:
+        """Write what loaded topics have not written."""
+        for topic in self._loaded.values():
+            topic.close()
+        self._loaded.clear()
+
+    def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
+        for topic in list(self._loaded.values()):
+            name = topic.name
+            meant = name.namespace_name == namespace and (base is None or name.base == base)
+            if meant and self._namespaces.exists(name.tenant, name.namespace):
+                topic.policies_changed()
+
+
+def partitioned_key(name: TopicName) -> str:
+    return f"partitioned/{name}"
+
+
+TOPIC_NAME_MAX = 1024
+"""Characters of a topic's complete name."""
+
+
+def parse_topic(text: str) -> TopicName:
+    """The topic's name; raises `Refused` InvalidTopicName."""
+    if len(text) > TOPIC_NAME_MAX:
+        raise Refused(
+            pb.InvalidTopicName,
+            f"Invalid topic name: {len(text)} characters, at most {TOPIC_NAME_MAX} are allowed",
+        )
+    try:
+        return TopicName.parse(text)
+    except InvalidTopicName as error:
+        raise Refused(pb.InvalidTopicName, f"Invalid topic name: {error}") from error

@@ -1,0 +1,163 @@
+"""What happens to a topic's messages by themselves: expiry, backlog quotas, trimming.
+
+The rules are Pulsar's. A message leaves when every durable subscription has acknowledged it and
+retention lets it go; TTL acknowledges old messages for subscriptions that did not; a backlog quota
+stops producers or gives up the oldest messages of the slowest subscriptions.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from geminga.broker.topics.managed_ledger import Segment
+from geminga.broker.topics.nonpersistent import NonPersistentTopic
+
+if TYPE_CHECKING:
+    from geminga.broker.topics.persistent import Topic
+
+log = logging.getLogger("geminga.broker")
+
+HOLD = "producer_request_hold"
+EXCEPTION = "producer_exception"
+EVICTION = "consumer_backlog_eviction"
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+READER_LEFTOVER_SECONDS = 60
+"""A reader that was told to come back after a seek and does not is forgotten after this."""
+_MEGABYTE = 1024 * 1024
+
+
+def expire(topic: Topic) -> None:
+    """Acknowledge messages that are older than the TTL."""
+    seconds = topic.policies.message_ttl_seconds
+    if seconds <= 0:
+        return
+    before_ms = topic.broker.now_ms - seconds * 1000
+    offset = -1
+    for subscription in list(topic.subscriptions.values()):
+        if not subscription.durable or not subscription.backlog:
+            continue
+        if topic.publish_time(subscription.cursor.mark) >= before_ms:
+            continue
+        if offset < 0:
+            offset = topic.offset_by_time(before_ms)
+        expired = subscription.skip_to(offset)
+        if expired:
+            subscription.messages_expired += expired
+            subscription.last_expired_ms = topic.broker.now_ms
+            log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
+
+
+def forget_unused_subscriptions(topic: Topic) -> None:
+    """Delete subscriptions that nobody has used for as long as the policies say, and leftover readers."""
+    now_ms = topic.broker.now_ms
+    minutes = topic.policies.subscription_expiration_minutes
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.consumers:
+            continue
+        unused_ms = now_ms - subscription.last_active_ms
+        if not subscription.durable:
+            if unused_ms >= READER_LEFTOVER_SECONDS * 1000:
+                topic.forget_subscription(subscription)
+        elif minutes and unused_ms >= minutes * 60_000:
+            log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
+            topic.delete_subscription(subscription, None)
+
+
+def is_inactive(topic: Topic | NonPersistentTopic, unused_seconds: float) -> bool:
+    """Whether the policies want a topic deleted that nobody has been connected to for so long."""
+    policies = topic.policies
+    if not policies.delete_inactive_topics or unused_seconds < policies.inactive_topic_seconds:
+        return False
+    if isinstance(topic, NonPersistentTopic) or policies.inactive_topic_mode == CAUGHT_UP:
+        return not any(each.backlog for each in topic.subscriptions.values())
+    return not topic.subscriptions
+
+
+def check_quota(topic: Topic) -> None:
+    """Compare the largest backlog with the quota and act when it is exceeded."""
+    action = _exceeded(topic)
+    if action == EVICTION:
+        _evict(topic)
+        action = ""
+    if action and not topic.quota_exceeded:
+        log.warning("%r: backlog quota exceeded, producers are disconnected (%s)", topic, action)
+        topic.quota_exceeded = action
+        for producer in topic.access.everyone():
+            producer.session.close_producer(producer)
+    topic.quota_exceeded = action
+
+
+def _exceeded(topic: Topic) -> str:
+    """The action of the quota that is exceeded, empty when none is."""
+    policies = topic.policies
+    slowest = _slowest(topic)
+    if slowest >= topic.ledger.confirmed:
+        return ""
+    if 0 <= policies.backlog_quota_bytes < topic.ledger.size_from(slowest):
+        return policies.backlog_quota_action
+    if policies.backlog_quota_seconds > 0:
+        age_ms = topic.broker.now_ms - topic.publish_time(slowest)
+        if age_ms > policies.backlog_quota_seconds * 1000:
+            return policies.backlog_quota_age_action
+    return ""
+
+
+def _slowest(topic: Topic) -> int:
+    """The lowest mark of a durable subscription; the end when there is none."""
+    marks = [each.cursor.mark for each in topic.subscriptions.values() if each.durable]
+    return min(marks, default=topic.ledger.confirmed)
+
+
+def _evict(topic: Topic) -> None:
+    """Give up the oldest messages of slow subscriptions until the quota holds."""
+    policies = topic.policies
+    ledger = topic.ledger
+    target = _slowest(topic)
+    if policies.backlog_quota_bytes >= 0:
+        low, high = target, ledger.confirmed
+        while low < high:
+            middle = (low + high) // 2
+            if ledger.size_from(middle) > policies.backlog_quota_bytes:
+                low = middle + 1
+            else:
+                high = middle
+        target = low
+    if policies.backlog_quota_seconds > 0:
+        before_ms = topic.broker.now_ms - policies.backlog_quota_seconds * 1000
+        target = max(target, topic.offset_by_time(before_ms))
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.durable and subscription.cursor.mark < target:
+            evicted = subscription.skip_to(target)
+            log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
+
+
+def trim(topic: Topic) -> int:
+    """Delete ledgers that every durable subscription is past and retention lets go."""
+    policies = topic.policies
+    ledger = topic.ledger
+    minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
+    now_ms = topic.broker.now_ms
+    size = ledger.size_bytes
+
+    def expired(segment: Segment, closed_ms: int) -> bool:
+        nonlocal size
+        too_old = minutes >= 0 and now_ms - closed_ms >= minutes * 60_000
+        too_large = megabytes >= 0 and size - segment.size_bytes >= megabytes * _MEGABYTE
+        size -= segment.size_bytes
+        return too_old or too_large
+
+    slowest = _slowest(topic)
+    segments = ledger.segments
+    if (minutes < 0 and megabytes < 0) or len(segments) < 2 or segments[0].end > slowest:
+        return 0
+    if topic.dedup is not None:
+        # Entries that are not in its snapshot are its record.
+        topic.dedup.save()
+    gone = ledger.trim(slowest, expired)
+    if gone:
+        for subscription in topic.subscriptions.values():
+            if subscription.cursor.mark < ledger.start:
+                subscription.skip_to(ledger.start)
+        log.info("%r: %d ledgers deleted", topic, gone)
+    return gone

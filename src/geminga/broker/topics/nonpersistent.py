@@ -1,0 +1,212 @@
+"""A non-persistent topic: entries go to whoever is connected and can take them, and are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.dispatchers import head_of
+from geminga.broker.delivery.key_shared import sticky_key
+from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
+from geminga.broker.refusal import Refused
+from geminga.broker.topics.access import ProducerAccess
+from geminga.errors import StoreError
+from geminga.ids import TopicName
+from geminga.ledger.api import Done
+from geminga.wire.frames import SendFrame
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.core import Broker
+    from geminga.broker.delivery.consumer import Consumer
+    from geminga.broker.topics.producer import Producer
+
+EXCLUSIVE = pb.CommandSubscribe.Exclusive
+FAILOVER = pb.CommandSubscribe.Failover
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
+
+
+class NonPersistentSubscription:
+    """Consumers that share what passes. An entry that none can take now is dropped."""
+
+    durable = False
+    fenced = False
+    replicated = False
+    backlog = 0
+
+    def __init__(self, topic: NonPersistentTopic, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.partition = topic.name.partition
+        self.type: int | None = None
+        self.consumers: list[Consumer] = []
+        self.cursor = Cursor(0, durable=False)
+        self.dropped = 0
+        self.messages_out_gone = 0
+        self.bytes_out_gone = 0
+        self._selector: Selector[Consumer] | None = None
+        self._turn = 0
+
+    def add(self, consumer: Consumer) -> None:
+        """Attach a consumer; raises `Refused`."""
+        if self.consumers and self.type != consumer.type:
+            raise Refused(pb.ConsumerBusy, "Subscription is of different type")
+        if consumer.type == EXCLUSIVE and self.consumers:
+            raise Refused(pb.ConsumerBusy, "Exclusive consumer is already connected")
+        if consumer.type == KEY_SHARED:
+            policy = consumer.key_shared or pb.KeySharedMeta()
+            if not self.consumers or self._selector is None:
+                sticky = policy.keySharedMode == pb.STICKY
+                self._selector = StickySelector() if sticky else ConsistentHashSelector()
+            self._selector.add(consumer, [(each.start, each.end) for each in policy.hashRanges])
+        self.type = consumer.type
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda each: (each.priority, each.name))
+        self.topic.consumers_connected += 1
+
+    def started(self, consumer: Consumer) -> None:
+        if self.type == FAILOVER:
+            self._notify()
+
+    def _notify(self) -> None:
+        for consumer in self.consumers:
+            consumer.notify_active(consumer is self.consumers[0])
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self.topic.consumers_connected -= 1
+        self.messages_out_gone += consumer.messages_out
+        self.bytes_out_gone += consumer.bytes_out
+        if self._selector is not None and consumer.type == KEY_SHARED:
+            self._selector.remove(consumer)
+        if not self.consumers:
+            self.topic.subscriptions.pop(self.name, None)
+        elif self.type == FAILOVER:
+            self._notify()
+
+    def disconnect_all(self) -> None:
+        for consumer in list(self.consumers):
+            consumer.session.close_consumer(consumer)
+
+    def offer(self, entry: bytes, messages: int) -> None:
+        """Send an entry to the consumer whose turn it is, or drop it."""
+        consumer = self._choose(entry)
+        if consumer is None or not consumer.ready:
+            self.dropped += messages
+            return
+        consumer.send(0, 0, entry, messages, 0, ())
+
+    def _choose(self, entry: bytes) -> Consumer | None:
+        consumers = self.consumers
+        if not consumers:
+            return None
+        if self.type in (EXCLUSIVE, FAILOVER):
+            return consumers[0]
+        if self.type == KEY_SHARED and self._selector is not None:
+            return self._selector.select(self._selector.slot(sticky_key(head_of(entry))))
+        for step in range(len(consumers)):
+            index = (self._turn + step) % len(consumers)
+            if consumers[index].ready:
+                self._turn = index + 1
+                return consumers[index]
+        return None
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.add_permits(permits, self.topic.broker.now_ms)
+
+    # Nothing is kept, so there is nothing to acknowledge, to deliver again or to move.
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
+        return
+
+    def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
+        return
+
+    def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
+        return
+
+    def dispatch(self) -> None:
+        return
+
+    def when_durable(self, done: Done) -> None:
+        done(None)
+
+
+class NonPersistentTopic:
+    """See the module. It exists while it is in memory."""
+
+    persistent = False
+    terminated = False
+
+    def __init__(self, broker: Broker, name: TopicName) -> None:
+        self.broker = broker
+        self.name = name
+        self.text = str(name)
+        self.policies = broker.namespaces.topic_policies(name)
+        self.record: dict[str, Any] = {"created_ms": broker.now_ms}
+        self.access = ProducerAccess(None, self._save_epoch)
+        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.consumers_connected = 0
+        self.quota_exceeded = ""
+        self.last_used = broker.now
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.messages_out_gone = 0
+        self.bytes_out_gone = 0
+        self.deleted = False
+
+    def __repr__(self) -> str:
+        return f"NonPersistentTopic({self.text!r})"
+
+    def _save_epoch(self, epoch: int, done: Callable[[StoreError | None], None]) -> None:
+        done(None)
+
+    @property
+    def last_sequence_id(self) -> Callable[[str], int]:
+        return lambda name: -1
+
+    @property
+    def idle(self) -> bool:
+        return not (self.access.producers or self.consumers_connected)
+
+    def publish(self, producer: Producer, frame: SendFrame) -> None:
+        """Offer an entry to every subscription and receipt it."""
+        entry = bytes(frame.entry)
+        messages = frame.num_messages
+        self.messages_in += messages
+        self.bytes_in += len(entry)
+        producer.messages_in += messages
+        producer.bytes_in += len(entry)
+        for subscription in list(self.subscriptions.values()):
+            subscription.offer(entry, messages)
+        producer.receipt(frame.sequence_id, frame.highest_sequence_id, 0, 0)
+
+    def policies_changed(self) -> None:
+        self.policies = self.broker.namespaces.topic_policies(self.name)
+
+    def subscribe(self, name: str) -> NonPersistentSubscription:
+        """The subscription, made if it is new."""
+        found = self.subscriptions.get(name)
+        if found is None:
+            found = self.subscriptions[name] = NonPersistentSubscription(self, name)
+        return found
+
+    def housekeeping(self) -> None:
+        return
+
+    def disconnect_all(self) -> None:
+        for producer in self.access.everyone():
+            producer.session.close_producer(producer)
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all()
+
+    def delete(self, done: Done | None) -> None:
+        self.deleted = True
+        self.disconnect_all()
+        if done is not None:
+            done(None)
+
+    def close(self) -> None:
+        return

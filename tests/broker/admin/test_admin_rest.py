@@ -1,0 +1,538 @@
+"""The admin REST interface over HTTP: paths, bodies, status codes and reasons as Pulsar's tools expect."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+
+EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex": -1, "batchIndex": -1}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded() as running:
+        yield running
+
+
+class Rest:
+    """HTTP calls that check the status; ``fails`` returns the reason."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def raw(self, method: str, path: str, data: bytes | None = None) -> tuple[int, bytes, Any]:
+        request = urllib.request.Request(
+            self.base + path, method=method, data=data, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(), error.headers
+
+    def call(self, method: str, path: str, body: Any = None, *, status: int | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        found, raw, _ = self.raw(method, f"/admin/v2/{path}", data)
+        wanted = status or (200 if method == "GET" else 204)
+        assert found == wanted, f"{method} {path}: {found} {raw!r}"
+        return json.loads(raw) if raw else None
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path)
+
+    def fails(self, status: int, method: str, path: str, body: Any = None) -> str:
+        answer = self.call(method, path, body, status=status)
+        assert set(answer) == {"reason"}
+        assert answer["reason"]
+        return str(answer["reason"])
+
+
+@pytest.fixture(scope="module")
+def rest(broker: EmbeddedBroker) -> Rest:
+    return Rest(broker.admin_url)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def namespace(rest: Rest) -> str:
+    made = f"public/n-{uuid.uuid4().hex[:10]}"
+    rest.call("PUT", f"namespaces/{made}", {})
+    return made
+
+
+# --- tenants, clusters, namespaces ---
+
+
+def test_tenants(rest: Rest, name: str) -> None:
+    assert {"public", "pulsar"} <= set(rest.get("tenants"))
+    info = {"adminRoles": ["role1"], "allowedClusters": ["standalone"]}
+    rest.call("PUT", f"tenants/{name}", info)
+    assert rest.get(f"tenants/{name}") == info
+    assert "exists" in rest.fails(409, "PUT", f"tenants/{name}", info)
+    rest.call("POST", f"tenants/{name}", {"adminRoles": ["role2"], "allowedClusters": ["standalone"]})
+    assert rest.get(f"tenants/{name}")["adminRoles"] == ["role2"]
+    rest.call("PUT", f"namespaces/{name}/ns")
+    rest.fails(409, "DELETE", f"tenants/{name}")
+    rest.call("PUT", f"persistent/{name}/ns/t", {})
+    rest.call("DELETE", f"tenants/{name}?force=true")
+    rest.fails(404, "GET", f"tenants/{name}")
+    rest.fails(404, "GET", f"namespaces/{name}/ns")
+    rest.fails(412, "PUT", f"tenants/{name}", {"allowedClusters": ["mars"]})
+
+
+def test_clusters(rest: Rest, broker: EmbeddedBroker) -> None:
+    assert "standalone" in rest.get("clusters")
+    assert rest.get("clusters/standalone")["brokerServiceUrl"] == broker.service_url
+    rest.fails(404, "GET", "clusters/mars")
+    rest.call("PUT", "clusters/mars", {"serviceUrl": "http://mars:8080"}, status=200)
+    assert rest.get("clusters/mars")["serviceUrl"] == "http://mars:8080"
+    rest.call("POST", "clusters/mars/peers", ["standalone"])
+    assert rest.get("clusters/mars/peers") == ["standalone"]
+    rest.fails(412, "POST", "clusters/mars/peers", ["mars"])
+    rest.call("DELETE", "clusters/mars")
+    assert rest.get("clusters/standalone/failureDomains") == {}
+
+
+def test_namespaces(rest: Rest, name: str) -> None:
+    official = {
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "replication_clusters": [], "allowed_clusters": [], "bundles": {"numBundles": 4},
+        "backlog_quota_map": {}, "is_allow_auto_update_schema": True, "migrated": False,
+    }  # fmt: skip
+    rest.call("PUT", f"namespaces/public/{name}", official)
+    assert f"public/{name}" in rest.get("namespaces/public")
+    found = rest.get(f"namespaces/public/{name}")
+    assert found["replication_clusters"] == ["standalone"]
+    assert found["bundles"]["boundaries"][1] == "0x40000000"
+    rest.fails(409, "PUT", f"namespaces/public/{name}", official)
+    rest.call("PUT", f"persistent/public/{name}/t", {})
+    assert "t" in rest.fails(409, "DELETE", f"namespaces/public/{name}")
+    rest.call("DELETE", f"persistent/public/{name}/t")
+    rest.call("DELETE", f"namespaces/public/{name}")
+    rest.fails(404, "DELETE", f"namespaces/public/{name}")
+    rest.fails(404, "GET", "namespaces/nobody")
+
+
+def test_forced_deletion_of_a_namespace(rest: Rest, namespace: str) -> None:
+    rest.call("PUT", f"persistent/{namespace}/p/partitions", 3)
+    rest.call("PUT", f"persistent/{namespace}/t", {})
+    rest.call("DELETE", f"namespaces/{namespace}?force=true")
+    rest.fails(404, "GET", f"namespaces/{namespace}")
+
+
+POLICIES: list[tuple[str, str, Any]] = [
+    ("retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}),
+    ("messageTTL", "POST", 100),
+    ("deduplication", "POST", True),
+    ("deduplicationSnapshotInterval", "POST", 10),
+    ("persistence", "POST",
+     {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1,
+      "managedLedgerMaxMarkDeleteRate": 0.0}),
+    ("autoTopicCreation", "POST",
+     {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2}),
+    ("autoSubscriptionCreation", "POST", {"allowAutoSubscriptionCreation": True}),
+    ("compactionThreshold", "PUT", 10485760),
+    ("delayedDelivery", "POST", {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0}),
+    ("dispatchRate", "POST",
+     {"dispatchThrottlingRateInMsg": 100, "dispatchThrottlingRateInByte": 1000,
+      "relativeToPublishRate": False, "ratePeriodInSecond": 1}),
+    ("subscriptionDispatchRate", "POST",
+     {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": -1,
+      "relativeToPublishRate": False, "ratePeriodInSecond": 1}),
+    ("replicatorDispatchRate", "POST",
+     {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": -1,
+      "relativeToPublishRate": False, "ratePeriodInSecond": 1}),
+    ("publishRate", "POST", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": 1000}),
+    ("subscribeRate", "POST", {"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30}),
+    ("inactiveTopicPolicies", "POST",
+     {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 3600,
+      "deleteWhileInactive": True}),
+    ("maxProducersPerTopic", "POST", 10),
+    ("maxConsumersPerTopic", "POST", 10),
+    ("maxConsumersPerSubscription", "POST", 10),
+    ("maxSubscriptionsPerTopic", "POST", 5),
+    ("maxTopicsPerNamespace", "POST", 100),
+    ("maxUnackedMessagesPerConsumer", "POST", 10),
+    ("maxUnackedMessagesPerSubscription", "POST", 10),
+    ("subscriptionExpirationTime", "POST", 10),
+    ("schemaCompatibilityStrategy", "PUT", "BACKWARD"),
+    ("schemaValidationEnforced", "POST", True),
+    ("isAllowAutoUpdateSchema", "POST", False),
+    ("encryptionRequired", "POST", False),
+    ("subscriptionTypesEnabled", "POST", ["Shared", "Failover", "Exclusive", "Key_Shared"]),
+    ("subscriptionAuthMode", "POST", "Prefix"),
+    ("entryFilters", "POST", {"entryFilterNames": "x"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("segment", "method", "value"), POLICIES, ids=[p[0] for p in POLICIES])
+def test_namespace_policies_are_set_shown_and_removed(
+    rest: Rest, namespace: str, segment: str, method: str, value: Any
+) -> None:
+    path = f"namespaces/{namespace}/{segment}"
+    unset = rest.get(path)
+    rest.call(method, path, value)
+    assert rest.get(path) == value
+    rest.call("DELETE", path)
+    assert rest.get(path) == unset
+    assert rest.fails(412, method, path, {"odd": ["value"]}) if segment not in _ANY_OBJECT else True
+
+
+_ANY_OBJECT = {
+    "retention", "persistence", "autoTopicCreation", "autoSubscriptionCreation", "delayedDelivery",
+    "dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "publishRate", "subscribeRate",
+    "inactiveTopicPolicies", "entryFilters",
+}  # fmt: skip
+
+
+def test_backlog_quotas(rest: Rest, namespace: str) -> None:
+    assert rest.get(f"namespaces/{namespace}/backlogQuotaMap") == {}
+    quota = {"limit": 10485760, "limitSize": 10485760, "limitTime": -1, "policy": "producer_exception"}
+    rest.call("POST", f"namespaces/{namespace}/backlogQuota", quota)
+    rest.call(
+        "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age", {**quota, "limitTime": 9}
+    )
+    found = rest.get(f"namespaces/{namespace}/backlogQuotaMap")
+    assert found["destination_storage"] == quota
+    assert found["message_age"]["limitTime"] == 9
+    rest.call("DELETE", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age")
+    assert set(rest.get(f"namespaces/{namespace}/backlogQuotaMap")) == {"destination_storage"}
+    rest.fails(412, "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=odd", quota)
+
+
+def test_replication_properties_and_permissions(rest: Rest, namespace: str) -> None:
+    assert rest.get(f"namespaces/{namespace}/replication") == ["standalone"]
+    rest.call("POST", f"namespaces/{namespace}/replication", ["standalone"], status=200)
+    rest.fails(403, "POST", f"namespaces/{namespace}/replication", ["mars"])
+    rest.call("PUT", f"namespaces/{namespace}/property/a/b")
+    rest.call("PUT", f"namespaces/{namespace}/properties", {"c": "d"})
+    assert rest.get(f"namespaces/{namespace}/properties") == {"a": "b", "c": "d"}
+    assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/property/a")[1] == b"b"
+    rest.call("DELETE", f"namespaces/{namespace}/properties")
+    assert rest.get(f"namespaces/{namespace}/properties") == {}
+    rest.call("POST", f"namespaces/{namespace}/permissions/role1", ["produce"])
+    assert rest.get(f"namespaces/{namespace}/permissions") == {"role1": ["produce"]}
+    rest.fails(412, "POST", f"namespaces/{namespace}/permissions/role1", ["destroy"])
+    rest.call("DELETE", f"namespaces/{namespace}/permissions/role1")
+    assert rest.get(f"namespaces/{namespace}/permissions") == {}
+    rest.call("POST", f"namespaces/{namespace}/permissions/subscription/s", ["r1"])
+    assert rest.get(f"namespaces/{namespace}/permissions/subscription") == {"s": ["r1"]}
+    assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/antiAffinity")[0] == 204
+
+
+def test_bundles(rest: Rest, namespace: str) -> None:
+    assert rest.get(f"namespaces/{namespace}/bundles")["numBundles"] == 4
+    rest.call("PUT", f"namespaces/{namespace}/0x00000000_0x40000000/split")
+    found = rest.get(f"namespaces/{namespace}/bundles")
+    assert found["numBundles"] == 5
+    assert "0x20000000" in found["boundaries"]
+    rest.fails(412, "PUT", f"namespaces/{namespace}/0x00000000_0x40000000/split")
+    rest.call("PUT", f"namespaces/{namespace}/0x40000000_0x80000000/unload")
+    rest.call("PUT", f"namespaces/{namespace}/unload")
+    rest.call("PUT", f"persistent/{namespace}/t", {})
+    status, bundle, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t/bundle")
+    assert status == 200
+    positions = rest.get(f"namespaces/{namespace}/{bundle.decode()}/topicHashPositions")
+    assert list(positions["topicHashPositions"]) == [f"persistent://{namespace}/t"]
+
+
+# --- topics ---
+
+
+def test_topic_life(rest: Rest, namespace: str) -> None:
+    path = f"persistent/{namespace}/a%20topic%2Fwith"
+    rest.fails(412, "PUT", path, {})
+    path = f"persistent/{namespace}/t"
+    rest.fails(404, "GET", f"{path}/stats")
+    rest.call("PUT", path, {"owner": "me"})
+    rest.fails(409, "PUT", path, {})
+    assert rest.get(f"persistent/{namespace}") == [f"persistent://{namespace}/t"]
+    assert rest.get(f"namespaces/{namespace}/topics") == [f"persistent://{namespace}/t"]
+    assert rest.get(f"{path}/properties") == {"owner": "me"}
+    rest.call("PUT", f"{path}/properties", {"tk": "tv"})
+    assert rest.get(f"{path}/properties") == {"owner": "me", "tk": "tv"}
+    rest.call("DELETE", f"{path}/properties?key=owner")
+    assert rest.get(f"{path}/properties") == {"tk": "tv"}
+    assert rest.get(f"{path}/partitions") == {"partitions": 0, "deleted": False}
+    assert rest.get(f"{path}/lastMessageId")["entryId"] == -1
+    rest.call("PUT", f"{path}/unload")
+    rest.call("DELETE", f"{path}/truncate")
+    rest.call("POST", f"{path}/trim", status=200)
+    rest.call("DELETE", path)
+    rest.fails(404, "DELETE", path)
+    rest.fails(404, "PUT", "persistent/public/nowhere/t", {})
+
+
+def test_partitioned_topics(rest: Rest, namespace: str) -> None:
+    path = f"persistent/{namespace}/p"
+    rest.fails(404, "GET", f"{path}/partitions")
+    assert rest.get(f"{path}/partitions?checkAllowAutoCreation=true")["partitions"] == 0
+    rest.call("PUT", f"{path}/partitions?createLocalTopicOnly=false", 2)
+    assert rest.get(f"{path}/partitions") == {"partitions": 2, "deleted": False}
+    assert rest.get(f"persistent/{namespace}/partitioned") == [f"persistent://{namespace}/p"]
+    assert rest.get(f"persistent/{namespace}") == [
+        f"persistent://{namespace}/p-partition-0",
+        f"persistent://{namespace}/p-partition-1",
+    ]
+    rest.fails(409, "PUT", f"{path}/partitions", 2)
+    rest.call("POST", f"{path}/partitions", 3)
+    assert rest.get(f"{path}/partitions")["partitions"] == 3
+    rest.fails(422, "POST", f"{path}/partitions", 2)
+    assert "at most 1024" in rest.fails(412, "PUT", f"persistent/{namespace}/{'x' * 1024}", {})
+    rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", 0)
+    rest.fails(406, "PUT", f"persistent/{namespace}/q/partitions", 10_000_000)
+    rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", "many")
+    rest.call("POST", f"{path}/createMissedPartitions")
+    stats = rest.get(f"{path}/partitioned-stats?perPartition=true")
+    assert stats["metadata"]["partitions"] == 3
+    assert len(stats["partitions"]) == 3
+    assert rest.get(f"{path}/partitioned-stats?perPartition=false")["partitions"] == {}
+    assert len(rest.get(f"{path}/partitioned-internalStats")["partitions"]) == 3
+    rest.fails(404, "GET", f"{path}/stats")
+    rest.call("PUT", f"{path}/subscription/s", EARLIEST)
+    assert rest.get(f"{path}/subscriptions") == ["s"]
+    assert rest.get(f"{path}-partition-2/subscriptions") == ["s"]
+    assert set(rest.call("POST", f"{path}/terminate/partitions", status=200)) == {"0", "1", "2"}
+    rest.call("DELETE", f"{path}/partitions")
+    assert rest.get(f"persistent/{namespace}") == []
+    rest.fails(404, "DELETE", f"{path}/partitions")
+
+
+def test_non_persistent_topics(rest: Rest, namespace: str) -> None:
+    path = f"non-persistent/{namespace}/p"
+    rest.call("PUT", f"{path}/partitions", 2)
+    assert rest.get(f"non-persistent/{namespace}/partitioned") == [f"non-persistent://{namespace}/p"]
+    assert rest.get(f"persistent/{namespace}/partitioned") == []
+    rest.fails(405, "POST", f"{path}/terminate")
+    rest.fails(405, "PUT", f"{path}/subscription/s", LATEST)
+    rest.call("DELETE", f"{path}/partitions")
+
+
+def test_subscriptions(rest: Rest, namespace: str) -> None:
+    path = f"persistent/{namespace}/t"
+    rest.call("PUT", f"{path}/subscription/s?replicated=false", LATEST)
+    assert rest.get(f"{path}/subscriptions") == ["s"], "the topic is created with it"
+    rest.fails(409, "PUT", f"{path}/subscription/s", LATEST)
+    rest.call("PUT", f"{path}/subscription/%F0%9F%90%99%20%2F", EARLIEST)
+    assert "🐙 /" in rest.get(f"{path}/subscriptions")
+    for operation in ("skip/1", "skip_all", "expireMessages/10", f"resetcursor/{int(time.time() * 1000)}"):
+        rest.call("POST", f"{path}/subscription/s/{operation}")
+        rest.fails(404, "POST", f"{path}/subscription/none/{operation}")
+    rest.call("POST", f"{path}/subscription/s/resetcursor", EARLIEST)
+    rest.call("POST", f"{path}/all_subscription/expireMessages/10")
+    rest.fails(412, "POST", f"{path}/subscription/s/skip/x")
+    rest.fails(400, "POST", f"{path}/subscription/s/resetcursor", {"ledgerId": 1})
+    rest.fails(404, "GET", f"{path}/subscription/s/position/1")
+    rest.call("PUT", f"{path}/subscription/s/properties", {"k": "v"})
+    assert rest.get(f"{path}/subscription/s/properties") == {"k": "v"}
+    assert rest.call("POST", f"{path}/subscription/s/analyzeBacklog", status=200)["messages"] == 0
+    rest.call("DELETE", f"{path}/subscription/s")
+    rest.fails(404, "DELETE", f"{path}/subscription/s")
+
+
+TOPIC_POLICIES: list[tuple[str, str, Any]] = [
+    ("retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 102400}),
+    ("deduplicationEnabled", "POST", True),
+    ("delayedDelivery", "POST", {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0}),
+    ("maxMessageSize", "POST", 1000),
+    ("publishRate", "POST", {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": 10}),
+    ("compactionThreshold", "POST", 10485760),
+    ("maxProducers", "POST", 3),
+    ("maxConsumers", "POST", 3),
+    ("maxUnackedMessagesOnConsumer", "POST", 3),
+    ("schemaValidationEnforced", "POST", True),
+    ("schemaCompatibilityStrategy", "PUT", "BACKWARD"),
+    ("replication", "POST", ["standalone"]),
+]
+
+
+@pytest.mark.parametrize(("segment", "method", "value"), TOPIC_POLICIES, ids=[p[0] for p in TOPIC_POLICIES])
+def test_topic_policies(rest: Rest, namespace: str, segment: str, method: str, value: Any) -> None:
+    rest.fails(404, "GET", f"persistent/{namespace}/t/{segment}")
+    rest.call("PUT", f"persistent/{namespace}/t", {})
+    path = f"persistent/{namespace}/t/{segment}"
+    assert rest.get(f"{path}?applied=false") is None
+    rest.call(method, path, value)
+    assert rest.get(path) == value
+    rest.call("DELETE", path)
+    assert rest.get(path) is None
+
+
+def test_topic_ttl_and_what_is_applied(rest: Rest, namespace: str) -> None:
+    path = f"persistent/{namespace}/t"
+    rest.call("PUT", path, {})
+    rest.call("POST", f"namespaces/{namespace}/messageTTL", 50)
+    assert rest.get(f"{path}/messageTTL") is None
+    assert rest.get(f"{path}/messageTTL?applied=true") == 50
+    rest.call("POST", f"{path}/messageTTL?messageTTL=10")
+    assert rest.get(f"{path}/messageTTL?applied=true") == 10
+    rest.fails(412, "POST", f"{path}/messageTTL?messageTTL=soon")
+    assert rest.get(f"{path}/retention?applied=true")["retentionTimeInMinutes"] == 7 * 24 * 60
+
+
+def test_topic_permissions(rest: Rest, namespace: str) -> None:
+    path = f"persistent/{namespace}/t"
+    rest.call("PUT", path, {})
+    rest.call("POST", f"{path}/permissions/role1", ["produce", "consume"])
+    assert rest.get(f"{path}/permissions") == {"role1": ["produce", "consume"]}
+    rest.call("DELETE", f"{path}/permissions/role1")
+    rest.fails(412, "DELETE", f"{path}/permissions/role1")
+
+
+# --- schemas ---
+
+
+def test_schemas(rest: Rest, namespace: str) -> None:
+    rest.call("PUT", f"persistent/{namespace}/t", {})
+    path = f"schemas/{namespace}/t"
+    rest.fails(404, "GET", f"{path}/schema")
+    posted = {"type": "STRING", "schema": "", "properties": {}}
+    assert rest.call("POST", f"{path}/compatibility", posted, status=202)["compatibility"] is True
+    assert rest.call("POST", f"{path}/schema", posted, status=200) == {"version": {"version": 0}}
+    found = rest.get(f"{path}/schema")
+    assert (found["version"], found["type"], found["data"]) == (0, "STRING", "")
+    assert rest.get(f"{path}/schema/0") == found
+    rest.fails(404, "GET", f"{path}/schema/7")
+    assert rest.get(f"{path}/schemas")["getSchemaResponses"] == [found]
+    assert rest.call("POST", f"{path}/version", posted, status=200) == {"version": 0}
+    rest.fails(422, "POST", f"{path}/schema", {"type": "ODD", "schema": ""})
+    rest.call("DELETE", f"{path}/schema", status=200)
+    rest.fails(404, "GET", f"{path}/schema")
+
+
+# --- the broker about itself ---
+
+
+def test_broker(rest: Rest, broker: EmbeddedBroker) -> None:
+    assert rest.raw("GET", "/admin/v2/brokers/health")[:2] == (200, b"ok")
+    assert rest.raw("GET", "/admin/v2/brokers/version")[0] == 200
+    assert rest.get("brokers/leaderBroker")["serviceUrl"] == broker.admin_url
+    assert rest.get("brokers/standalone") == [broker.settings.broker_id]
+    assert rest.get("brokers") == [broker.settings.broker_id]
+    runtime = rest.get("brokers/configuration/runtime")
+    assert runtime["clusterName"] == "standalone"
+    assert runtime["brokerServicePort"] == str(broker.settings.port)
+    assert all(isinstance(value, str) for value in runtime.values())
+    assert "metadataStoreUrl" in rest.get("brokers/internal-configuration")
+    owned = rest.get(f"brokers/standalone/{broker.settings.broker_id}/ownedNamespaces")
+    assert "public/default/0x00000000_0x40000000" in owned
+    assert rest.get("brokers/configuration") == []
+    rest.call("GET", "brokers/backlog-quota-check", status=204)
+    rest.get("broker-stats/topics")
+    rest.get("broker-stats/metrics")
+    rest.call("GET", "broker-stats/load-report", status=204)
+    rest.get("resource-quotas")
+
+
+def test_lookup(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+    status, raw, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t")
+    assert status == 200
+    assert json.loads(raw) == {
+        "brokerUrl": broker.service_url, "httpUrl": broker.admin_url,
+        "nativeUrl": broker.service_url, "brokerUrlSsl": "",
+    }  # fmt: skip
+    assert rest.raw("GET", "/lookup/v2/topic/persistent/public/nowhere/t")[0] == 404
+
+
+def test_lookup_names_the_host_the_client_came_by() -> None:
+    with embedded(host="0.0.0.0") as broker:
+        rest = Rest(f"http://127.0.0.1:{broker.settings.web_port}")
+        found = json.loads(rest.raw("GET", "/lookup/v2/topic/persistent/public/default/t")[1])
+        assert found["brokerUrl"] == f"pulsar://127.0.0.1:{broker.settings.port}"
+
+
+def test_metrics(rest: Rest, namespace: str) -> None:
+    rest.call("PUT", f"persistent/{namespace}/t", {})
+    status, raw, headers = rest.raw("GET", "/metrics")
+    text = raw.decode()
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert f'pulsar_topics_count{{cluster="standalone",namespace="{namespace}"}} 1\n' in text
+    assert "geminga_store_healthy" in text
+    assert rest.raw("GET", "/metrics/")[0] == 200
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "data", "status"),
+    [
+        ("GET", "/admin/v2/nonsense", None, 404),
+        ("PATCH", "/admin/v2/tenants", None, 405),
+        ("PUT", "/admin/v2/tenants/x", b"{not json", 400),
+        ("PUT", "/admin/v2/tenants/x", b"[1]", 400),
+        ("PUT", "/admin/v2/tenants/x", b"[" * 100_000, 400),
+        ("POST", "/admin/v2/namespaces/public/default/retention", b"", 412),
+        ("GET", "/admin/v2/persistent/a%20b/c/d/stats", None, 412),
+        ("GET", "/admin/v2/persistent/..%2f..%2f/c/d/stats", None, 412),
+        ("GET", "/admin/v2/persistent/public/default/%00/stats", None, 412),
+        ("DELETE", "/admin/v2/tenants/public?force=maybe", None, 400),
+        ("GET", "/admin/v2/persistent/public/default/none/stats", None, 404),
+        ("GET", "/admin/v2/odd-domain/public/default/t/stats", None, 404),
+    ],
+)
+def test_bad_input_is_answered_with_a_reason(
+    rest: Rest, method: str, path: str, data: bytes | None, status: int
+) -> None:
+    found, raw, _ = rest.raw(method, path, data)
+    assert (found, list(json.loads(raw))) == (status, ["reason"])
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_pages_from_elsewhere_give_no_commands(rest: Rest, headers: dict[str, str]) -> None:
+    request = urllib.request.Request(rest.base + "/admin/v2/tenants", headers=headers)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=20)
+    with caught.value:
+        assert caught.value.code == 403
+    own = urllib.request.Request(rest.base + "/admin/v2/tenants", headers={"Origin": rest.base})
+    with urllib.request.urlopen(own, timeout=20) as answer:
+        assert answer.status == 200
+
+
+def test_web_connections_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.admin.web.CONNECTIONS_MAX", 3)
+    with embedded() as broker:
+        port = broker.settings.web_port
+        head = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: x\r\n\r\n"
+        open_ones = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(3)]
+        for one in open_ones:
+            one.sendall(head)
+            assert one.recv(1000).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(("127.0.0.1", port), 20) as extra:
+            try:
+                extra.sendall(head)
+                assert extra.recv(1000) == b""
+            except ConnectionError:
+                pass
+        for one in open_ones:
+            one.close()
+
+
+def test_names_with_special_characters(rest: Rest, namespace: str) -> None:
+    local = "flug daten:ü=1"
+    path = f"persistent/{namespace}/{urllib.parse.quote(local, safe='')}"
+    rest.call("PUT", path, {})
+    assert rest.get(f"persistent/{namespace}") == [f"persistent://{namespace}/{local}"]
+    rest.get(f"{path}/stats")
+    rest.call("DELETE", path)

@@ -1,0 +1,66 @@
+"""Prometheus text: format, escaping, sums."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from geminga.broker.admin import metrics
+from geminga.ids import TopicName
+from geminga.ledger.api import StoreStats
+
+STATS: dict[str, Any] = {
+    "msgRateIn": 1.5,
+    "msgInCounter": 7,
+    "storageSize": 100,
+    "publishers": [{}],
+    "subscriptions": {
+        'we"ird\n': {"msgBacklog": 3, "consumers": [{}, {}], "blockedSubscriptionOnUnackedMsgs": False}
+    },
+}
+SAMPLE = re.compile(r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\])*",?)*\})? \S+$')
+
+
+def render() -> str:
+    out = metrics.Exposition(common=(("cluster", "standalone"),))
+    topics = [(TopicName.parse("a"), STATS), (TopicName.parse("b"), STATS)]
+    metrics.add_namespaces(out, {"public/default": 5})
+    metrics.add_topics(out, topics, 5)
+    metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
+    metrics.add_process(out, started_at_ms=1000, connections=2, connections_refused=1)
+    return out.text()
+
+
+def test_every_line_is_well_formed_and_metrics_are_blocks() -> None:
+    seen: list[str] = []
+    for line in render().splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2]
+            assert name not in seen, "a metric must be one block"
+            seen.append(name)
+        else:
+            assert SAMPLE.match(line), line
+            assert line.split("{")[0].split(" ")[0] == seen[-1]
+
+
+def test_pulsars_names_and_sums() -> None:
+    text = render()
+    assert 'pulsar_topics_count{cluster="standalone",namespace="public/default"} 5\n' in text
+    assert 'pulsar_broker_topics_count{cluster="standalone"} 5\n' in text
+    assert 'pulsar_broker_rate_in{cluster="standalone"} 3.0\n' in text
+    assert 'pulsar_broker_msg_backlog{cluster="standalone"} 6\n' in text
+    assert 'topic="persistent://public/default/a"} 1.5\n' in text
+    assert 'subscription="we\\"ird\\n"} 3\n' in text
+    assert "geminga_store_healthy" in text
+
+
+def test_numbers() -> None:
+    assert metrics.number(True) == "1"
+    assert metrics.number(3) == "3"
+    assert metrics.number(float("nan")) == "NaN"
+    assert metrics.number(float("inf")) == "+Inf"
+    assert metrics.number(0.25) == "0.25"
+
+
+def test_resident_memory_is_known_on_linux() -> None:
+    assert metrics.resident_bytes() > 1_000_000

@@ -1,0 +1,144 @@
+"""Stats have the shape that Pulsar's tools read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from geminga.broker.admin.stats import iso_time
+from geminga.ids import TopicName
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+
+
+def words(text: str) -> set[str]:
+    return set(text.split())
+
+
+# The fields of Apache Pulsar 4.0.4's answers.
+TOPIC_FIELDS = words("""
+msgRateIn msgThroughputIn msgRateOut msgThroughputOut bytesInCounter msgInCounter
+systemTopicBytesInCounter bytesOutCounter msgOutCounter bytesOutInternalCounter averageMsgSize
+msgChunkPublished storageSize backlogSize backlogQuotaLimitSize backlogQuotaLimitTime
+oldestBacklogMessageAgeSeconds publishRateLimitedTimes earliestMsgPublishTimeInBacklogs
+offloadedStorageSize lastOffloadLedgerId lastOffloadSuccessTimeStamp lastOffloadFailureTimeStamp
+ongoingTxnCount abortedTxnCount committedTxnCount publishers waitingPublishers subscriptions
+replication deduplicationStatus nonContiguousDeletedMessagesRanges
+nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction
+ownerBroker
+""")
+PUBLISHER_FIELDS = words("""
+accessMode msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate producerId
+supportsPartialProducer producerName address connectedSince clientVersion metadata
+""")
+SUBSCRIPTION_FIELDS = words("""
+msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate
+chunkedMessageRate msgBacklog backlogSize earliestMsgPublishTimeInBacklog msgBacklogNoDelayed
+blockedSubscriptionOnUnackedMsgs msgDelayed msgInReplay unackedMessages type msgRateExpired
+totalMsgExpired lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp
+lastAckedTimestamp lastMarkDeleteAdvancedTimestamp consumers isDurable isReplicated
+allowOutOfOrderDelivery consumersAfterMarkDeletePosition drainingHashesCount
+drainingHashesClearedTotal drainingHashesUnackedMessages nonContiguousDeletedMessagesRanges
+nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes
+subscriptionProperties filterProcessedMsgCount filterAcceptedMsgCount filterRejectedMsgCount
+filterRescheduledMsgCount durable replicated
+""")
+CONSUMER_FIELDS = words("""
+msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate
+chunkedMessageRate consumerName availablePermits unackedMessages avgMessagesPerEntry
+blockedConsumerOnUnackedMsgs drainingHashesCount address connectedSince clientVersion
+lastAckedTimestamp lastConsumedTimestamp lastConsumedFlowTimestamp metadata lastAckedTime
+lastConsumedTime
+""")
+CURSOR_FIELDS = words("""
+markDeletePosition readPosition waitingReadOp pendingReadOps messagesConsumedCounter cursorLedger
+cursorLedgerLastEntry individuallyDeletedMessages lastLedgerSwitchTimestamp state active
+numberOfEntriesSinceFirstNotAckedMessage totalNonContiguousDeletedMessagesRange
+subscriptionHavePendingRead subscriptionHavePendingReplayRead properties
+""")
+
+
+def prepared(harness: Any) -> Any:
+    """The situation of the recorded answer: five messages, three subscriptions, two acknowledged."""
+    producer = harness.peer(client="Pulsar-CPP-v4.2.0")
+    producer.producer(TOPIC, producer_name="prod")
+    for subscription, kind, name in (
+        ("shared", "Shared", "cA"), ("ks", "Key_Shared", "cB"), ("fo", "Failover", "cC"),
+    ):  # fmt: skip
+        peer = harness.peer()
+        peer.subscribe(TOPIC, subscription, kind=kind, consumer_name=name)
+        if subscription == "shared":
+            shared = peer
+    for sequence_id in range(5):
+        producer.send(sequence_id)
+    shared.ack((0, 0), (0, 1))
+    return harness.broker.topics
+
+
+def test_topic_stats(harness: Any) -> None:
+    stats = prepared(harness).stats(NAME)
+    assert set(stats) >= TOPIC_FIELDS
+    [publisher] = stats["publishers"]
+    assert set(publisher) >= PUBLISHER_FIELDS
+    assert (publisher["producerName"], publisher["accessMode"]) == ("prod", "Shared")
+    assert publisher["clientVersion"] == "Pulsar-CPP-v4.2.0"
+    for subscription in stats["subscriptions"].values():
+        assert set(subscription) >= SUBSCRIPTION_FIELDS
+        [consumer] = subscription["consumers"]
+        assert set(consumer) >= CONSUMER_FIELDS
+    assert (stats["msgInCounter"], stats["msgOutCounter"], stats["deduplicationStatus"]) == (
+        5,
+        15,
+        "Disabled",
+    )
+    found = stats["subscriptions"]
+    assert [found[each]["msgBacklog"] for each in ("shared", "ks", "fo")] == [3, 5, 5]
+    assert [found[each]["unackedMessages"] for each in ("shared", "ks", "fo")] == [3, 5, 0]
+    assert found["shared"]["backlogSize"] * 5 == stats["storageSize"] * 3
+    assert found["shared"]["consumers"][0]["availablePermits"] == 995
+    assert found["ks"]["keySharedMode"] == "AUTO_SPLIT"
+    assert found["ks"]["consumers"][0]["keyHashRangeArrays"] == [[1, 65535]]
+    assert found["fo"]["activeConsumerName"] == "cC"
+
+
+def test_internal_stats(harness: Any) -> None:
+    topics = prepared(harness)
+    stats = topics.internal_stats(NAME)
+    assert (stats["numberOfEntries"], stats["lastConfirmedEntry"], stats["state"]) == (
+        5,
+        "0:4",
+        "LedgerOpened",
+    )
+    assert [ledger["entries"] for ledger in stats["ledgers"]] == [5]
+    for cursor in stats["cursors"].values():
+        assert set(cursor) >= CURSOR_FIELDS
+    shared, key_shared = stats["cursors"]["shared"], stats["cursors"]["ks"]
+    assert (shared["markDeletePosition"], shared["readPosition"]) == ("0:1", "0:5")
+    assert key_shared["markDeletePosition"] == "0:-1"
+    assert shared["numberOfEntriesSinceFirstNotAckedMessage"] == 4
+    topics.find(NAME).subscriptions["shared"].cursor.acknowledge(3)
+    shown = topics.internal_stats(NAME)["cursors"]["shared"]["individuallyDeletedMessages"]
+    assert shown == "[(0:2..0:3]]"
+
+
+def test_rates(harness: Any) -> None:
+    topics = prepared(harness)
+    harness.advance(2)
+    stats = topics.stats(NAME)
+    assert (stats["msgRateIn"], stats["msgRateOut"]) == (2.5, 7.5)
+
+
+def test_counters_outlive_the_consumers(harness: Any) -> None:
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    for subscription, durable in (("s", True), ("reader", False)):
+        peer = harness.peer()
+        peer.subscribe(TOPIC, subscription, durable=durable)
+        producer.send(0)
+        peer.disconnect()
+    assert harness.broker.topics.stats(NAME)["msgOutCounter"] == 3
+
+
+def test_times() -> None:
+    assert iso_time(0) == "1970-01-01T00:00:00.000Z"
+    assert iso_time(1_795_222_002_051) == "2026-11-21T00:46:42.051Z"

@@ -1,0 +1,208 @@
+"""PARTITIONED_METADATA, LOOKUP, and topic lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.commands import lookup
+from geminga.broker.commands.lookup import WATCHERS_PER_CONNECTION_MAX
+from geminga.broker.commands.topic_list import topics_hash
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+P = "persistent://public/default/"
+Command = pb.BaseCommand
+
+
+def create(harness: Any, *topics: str) -> None:
+    for topic in topics:
+        harness.broker.topics.create(TopicName.parse(topic), lambda error: None)
+    harness.poll()
+
+
+def metadata(peer: Any, topic: str, **fields: Any) -> Any:
+    return peer.request("partitionMetadata", topic=topic, **fields).command.partitionMetadataResponse
+
+
+@pytest.mark.parametrize(
+    ("topic", "flag", "expected"),
+    [
+        (P + "absent", True, 0),
+        (P + "absent", False, pb.TopicNotFound),
+        (P + "there", False, 0),
+        (P + "parts", False, 3),
+        (P + "parts-partition-2", False, 0),
+        (P + "parts-partition-3", False, pb.TopicNotFound),
+        ("non-persistent://public/default/x", True, 0),
+        ("persistent://public/missing/x", True, pb.TopicNotFound),
+        ("persistent://public/x", True, pb.InvalidTopicName),
+        ("persistent://pulsar/system/transaction_coordinator_assign", False, 0),
+    ],
+)
+def test_partitions(harness: Any, topic: str, flag: bool, expected: int) -> None:
+    create(harness, P + "there")
+    harness.broker.topics.create_partitioned(TopicName.parse(P + "parts"), 3, lambda error: None)
+    body = metadata(harness.peer(), topic, metadata_auto_creation_enabled=flag)
+    if body.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+        assert body.error == expected
+        assert body.HasField("message")
+    else:
+        assert body.partitions == expected
+    assert not harness.broker.topics.exists(TopicName.parse(P + "absent"))
+
+
+def test_an_absent_topic_is_made_partitioned_where_the_policy_says_so(
+    make_harness: Callable[..., Any],
+) -> None:
+    harness = make_harness(auto_create_topic_kind="partitioned", auto_create_partitions=4)
+    peer = harness.peer()
+    assert metadata(peer, P + "new").partitions == 4
+    assert metadata(peer, P + "new", metadata_auto_creation_enabled=False).partitions == 4
+    assert metadata(peer, P + "other-partition-1").partitions == 0
+    harness.restart()
+    assert harness.broker.topics.partitions(TopicName.parse(P + "new")) == 4
+
+
+def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(auto_create_topics=False)
+    assert metadata(harness.peer(), P + "absent").error == pb.TopicNotFound
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "proxied"),
+    [
+        ({}, "pulsar://127.0.0.1:6650", False),
+        ({"host": "0.0.0.0", "port": 7000}, "pulsar://localhost:7000", True),
+        ({"host": "0.0.0.0", "advertised_address": "b.example"}, "pulsar://b.example:6650", False),
+    ],
+)
+def test_lookups_give_an_address_that_can_be_reached(
+    make_harness: Callable[..., Any], settings: dict[str, Any], url: str, proxied: bool
+) -> None:
+    peer = make_harness(**settings).peer()
+    body = peer.request("lookupTopic", topic=P + "any.*").command.lookupTopicResponse
+    assert body.response == pb.CommandLookupTopicResponse.Connect
+    assert (body.brokerServiceUrl, body.proxy_through_service_url, body.authoritative) == (url, proxied, True)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [("persistent://public/no/x", pb.TopicNotFound), ("bad://public/default/x", pb.InvalidTopicName)],
+)
+def test_lookups_that_fail(harness: Any, topic: str, code: int) -> None:
+    body = harness.peer().request("lookupTopic", topic=topic).command.lookupTopicResponse
+    assert (body.response, body.error) == (pb.CommandLookupTopicResponse.Failed, code)
+
+
+def listed(peer: Any, **fields: Any) -> Any:
+    fields = {"namespace": "public/default", **fields}
+    return peer.request("getTopicsOfNamespace", **fields).command.getTopicsOfNamespaceResponse
+
+
+def test_lists(harness: Any) -> None:
+    create(harness, P + "b", P + "a1", P + "a2", P + "__system", "non-persistent://public/default/n")
+    peer = harness.peer()
+    everything = [P + "a1", P + "a2", P + "b"]
+    body = listed(peer)
+    assert (list(body.topics), body.filtered, body.changed) == (everything, False, True)
+    assert body.topics_hash == topics_hash(everything)
+    again = listed(peer, topics_hash=body.topics_hash)
+    assert (list(again.topics), again.changed) == ([], False)
+    modes = pb.CommandGetTopicsOfNamespace
+    assert list(listed(peer, mode=modes.NON_PERSISTENT).topics) == ["non-persistent://public/default/n"]
+    assert len(listed(peer, mode=modes.ALL).topics) == 4
+    body = listed(peer, topics_pattern=P + "a.*")
+    assert (list(body.topics), body.filtered) == (everything[:2], True)
+    assert not listed(peer, topics_pattern="x" * 60).filtered
+    assert not listed(peer, topics_pattern="a(").filtered
+    body = listed(peer, namespace="no/where")
+    assert (list(body.topics), body.topics_hash) == ([], "00000000")
+
+
+def test_watching(harness: Any) -> None:
+    create(harness, P + "a1", P + "b1")
+    peer = harness.peer()
+    body = peer.request("watchTopicList", watcher_id=7, namespace="public/default", topics_pattern=P + "a.*")
+    found = body.command.watchTopicListSuccess
+    assert (found.watcher_id, list(found.topic)) == (7, [P + "a1"])
+    assert found.topics_hash == topics_hash([P + "a1"])
+    other = harness.peer()
+    other.producer(P + "a2")
+    other.producer(P + "b2", producer_id=2)
+    other.producer("non-persistent://public/default/a3", producer_id=3)
+    update = peer.pop().command.watchTopicUpdate
+    assert (list(update.new_topics), list(update.deleted_topics)) == ([P + "a2"], [])
+    assert update.topics_hash == topics_hash([P + "a1", P + "a2"])
+    harness.broker.topics.delete(TopicName.parse(P + "a1"), False, lambda error: None)
+    update = peer.pop().command.watchTopicUpdate
+    assert (list(update.new_topics), list(update.deleted_topics)) == ([], [P + "a1"])
+    harness.broker.topics.create_partitioned(TopicName.parse(P + "a9"), 2, lambda error: None)
+    assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [
+        [P + "a9-partition-0"], [P + "a9-partition-1"],
+    ]  # fmt: skip
+    peer.frames.clear()
+    assert peer.request("watchTopicListClose", watcher_id=7).type == Command.SUCCESS
+    create(harness, P + "a4")
+    assert not peer.frames
+
+
+def test_a_known_list_is_not_sent_again(harness: Any) -> None:
+    create(harness, P + "a1")
+    frame = harness.peer().request(
+        "watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=P + "a.*",
+        topics_hash=topics_hash([P + "a1"]),
+    )  # fmt: skip
+    assert list(frame.command.watchTopicListSuccess.topic) == []
+
+
+@pytest.mark.parametrize(
+    ("namespace", "pattern", "code"),
+    [
+        ("public/default", "x" * 51, pb.NotAllowedError),
+        ("public/default", "(", pb.NotAllowedError),
+        ("public", "x", pb.InvalidTopicName),
+    ],
+)
+def test_watchers_that_are_refused(harness: Any, namespace: str, pattern: str, code: int) -> None:
+    frame = harness.peer().request(
+        "watchTopicList", watcher_id=1, namespace=namespace, topics_pattern=pattern
+    )
+    assert frame.command.error.error == code
+
+
+def test_watchers_end_with_their_connection_and_are_bounded(harness: Any) -> None:
+    peer = harness.peer()
+    fields = {"namespace": "public/default", "topics_pattern": ".*"}
+    for number in range(WATCHERS_PER_CONNECTION_MAX):
+        assert peer.request("watchTopicList", watcher_id=number, **fields).command.type != Command.ERROR
+    refused = peer.request("watchTopicList", watcher_id=99_999, **fields)
+    assert refused.command.error.error == pb.NotAllowedError
+    peer.disconnect()
+    assert not harness.broker._watchers
+    create(harness, P + "a1")
+
+
+def test_what_watchers_hold_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "WATCHED_TOPICS_MAX", 5)
+    create(harness, *(P + f"a{number}" for number in range(3)))
+    peer = harness.peer()
+    fields = {"namespace": "public/default", "topics_pattern": ".*"}
+    assert peer.request("watchTopicList", watcher_id=1, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
+    refused = peer.request("watchTopicList", watcher_id=2, **fields)
+    assert refused.command.error.error == pb.NotAllowedError
+    assert harness.broker.watched_topics == 3
+    create(harness, P + "a9")
+    harness.broker.topics.delete(TopicName.parse(P + "a0"), False, lambda error: None)
+    peer.disconnect()
+    assert harness.broker.watched_topics == 0
+
+
+def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:
+    peer = harness.peer()
+    for pattern in (P + "a.*", P + "b.*"):
+        peer.request("watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=pattern)
+    create(harness, P + "a1", P + "b1")
+    assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [[P + "b1"]]

@@ -1,0 +1,275 @@
+"""PRODUCER, SEND, CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.commands.producing import METADATA_BYTES_MAX
+from geminga.ids import TopicName
+from geminga.wire.frames import encode_send
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+
+
+def refused(peer: Any, **fields: Any) -> int:
+    frame = peer.request("producer", **{"topic": TOPIC, "producer_id": 1, **fields})
+    assert frame.type == Command.ERROR
+    return frame.command.error.error  # type: ignore[no-any-return]
+
+
+def test_names_are_made_for_those_who_have_none_and_never_again(harness: Any) -> None:
+    peer = harness.peer()
+    names = [peer.producer(TOPIC, producer_id=n).producer_name for n in range(3)]
+    assert names == ["standalone-0-0", "standalone-0-1", "standalone-0-2"]
+    harness.restart()
+    assert harness.peer().producer(TOPIC).producer_name == "standalone-1-0"
+
+
+def test_the_answer_has_what_clients_need(harness: Any) -> None:
+    answer = harness.peer().producer(TOPIC)
+    assert answer.last_sequence_id == -1
+    assert answer.HasField("schema_version")
+    assert answer.producer_ready
+    assert not answer.HasField("topic_epoch")
+
+
+def test_a_live_producer_id_gets_its_own_producer_again(harness: Any) -> None:
+    peer = harness.peer()
+    name = peer.producer(TOPIC).producer_name
+    assert peer.producer("persistent://public/default/other").producer_name == name
+    assert not harness.broker.topics.exists(TopicName.parse("other"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("persistent://public/default", pb.InvalidTopicName),
+        ("bad://public/default/t", pb.InvalidTopicName),
+        ("persistent://public/default/../x", pb.InvalidTopicName),
+        ("persistent://public/missing/t", pb.TopicNotFound),
+        ("persistent://public/default/parts", pb.NotAllowedError),
+        ("persistent://public/default/parts-partition-2", pb.TopicNotFound),
+    ],
+)
+def test_topics_that_cannot_be_produced_to(harness: Any, topic: str, code: int) -> None:
+    harness.broker.topics.create_partitioned(TopicName.parse("parts"), 2, lambda error: None)
+    peer = harness.peer()
+    assert refused(peer, topic=topic) == code
+    assert peer.producer("persistent://public/default/parts-partition-1").producer_ready
+
+
+def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(auto_create_topics=False)
+    peer = harness.peer()
+    assert refused(peer) == pb.TopicNotFound
+    harness.broker.topics.create(TopicName.parse(TOPIC), lambda error: None)
+    assert peer.producer(TOPIC).producer_ready
+
+
+def test_too_much_metadata(harness: Any) -> None:
+    peer = harness.peer()
+    big = [pb.KeyValue(key="k", value="v" * METADATA_BYTES_MAX)]
+    assert refused(peer, metadata=big) == pb.MetadataError
+    assert peer.producer(TOPIC).producer_ready
+
+
+@pytest.mark.parametrize("fields", [{"producer_name": "x" * 9000}, {"initial_subscription_name": "x" * 5000}])
+def test_names_that_are_too_long_to_keep(harness: Any, fields: dict[str, str]) -> None:
+    assert refused(harness.peer(), **fields) == pb.NotAllowedError
+
+
+def test_the_initial_subscription_sees_the_first_message(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC, initial_subscription_name="init")
+    peer.send(0)
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC, "init", earliest=False)
+    assert len(consumer.messages()) == 1
+
+
+def test_the_initial_subscription_needs_auto_creation(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(auto_create_subscriptions=False)
+    assert refused(harness.peer(), initial_subscription_name="init") == pb.NotAllowedError
+
+
+# --- SEND ---
+def test_receipts_come_in_order_and_echo_what_was_sent(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.auto_poll = False
+    for sequence_id, messages, highest in ((3, 1, None), (7, 3, 9), (100, 1, None)):
+        peer.send(sequence_id, messages=messages, highest=highest)
+    assert not peer.frames
+    harness.poll()
+    found = [(r.sequence_id, r.highest_sequence_id, r.ledger_id, r.entry_id) for r in peer.receipts()]
+    assert found == [(3, 0, 0, 0), (7, 9, 0, 1), (100, 0, 0, 2)]
+
+
+def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness: Any) -> None:
+    peer, consumer = harness.peer(), harness.peer()
+    peer.producer(TOPIC)
+    consumer.subscribe(TOPIC)
+    harness.auto_poll = False
+    peer.send(0)
+    consumer.command("flow", consumer_id=1, messagePermits=1)
+    assert not peer.frames
+    assert not consumer.frames
+    harness.poll()
+    assert len(peer.receipts()) == len(consumer.messages()) == 1
+
+
+def test_the_bytes_are_kept_as_they_came(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    peer, consumer = harness.peer(), harness.peer()
+    peer.producer(TOPIC)
+    consumer.subscribe(TOPIC)
+    with_magic = make_entry(b"payload", partition_key="k")
+    without_magic = with_magic[6:]
+    big = make_entry(b"x" * 200_000)
+    for sequence_id, entry in enumerate((with_magic, without_magic, big)):
+        peer.send(sequence_id, entry)
+    assert [bytes(m.entry) for m in consumer.messages()] == [with_magic, without_magic, big]
+    late = harness.peer()
+    late.subscribe(TOPIC, "late")
+    assert [bytes(m.entry) for m in late.messages()] == [with_magic, without_magic, big]
+
+
+def test_a_wrong_checksum_is_an_error_of_that_send_only(
+    harness: Any, make_entry: Callable[..., bytes]
+) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    entry = bytearray(make_entry(b"payload"))
+    entry[-1] ^= 1
+    peer.send(5, bytes(entry))
+    error = peer.pop().command.send_error
+    assert (error.producer_id, error.sequence_id, error.error) == (1, 5, pb.ChecksumError)
+    peer.send(6)
+    assert len(peer.receipts()) == 1
+
+
+@pytest.mark.parametrize("size", range(2, 6))  # the magic, and what there is of the checksum
+def test_an_entry_that_ends_inside_its_checksum_costs_one_error(
+    harness: Any, make_entry: Callable[..., bytes], size: int
+) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send(5, make_entry(b"payload")[:size])
+    error = peer.pop().command.send_error
+    assert (error.producer_id, error.sequence_id, error.error) == (1, 5, pb.ChecksumError)
+    peer.send(6)
+    assert len(peer.receipts()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"highest_sequence_id": 4}, pb.MetadataError),
+        ({"txnid_most_bits": 1}, pb.NotAllowedError),
+        ({"txnid_least_bits": 1}, pb.NotAllowedError),
+    ],
+)
+def test_sends_that_are_refused(harness: Any, make_entry: Any, fields: dict[str, int], code: int) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    entry = make_entry()
+    numbers = {"highest_sequence_id": None, **fields}
+    frame = encode_send(1, 5, 1, numbers.pop("highest_sequence_id"), len(entry), **numbers)  # type: ignore[arg-type]
+    peer.send_bytes(frame + entry)
+    assert peer.pop().command.send_error.error == code
+    assert not peer.is_closed
+
+
+def test_a_send_of_no_messages_is_a_violation(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send(0, messages=0)
+    assert peer.is_closed
+
+
+def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.broker.topics.unload(TopicName.parse(TOPIC))
+    closed = peer.pop().command.close_producer
+    assert (closed.producer_id, closed.request_id) == (1, (1 << 64) - 1)
+    harness.advance(29)
+    peer.send(0)
+    assert not peer.is_closed
+    assert peer.take(Command.SEND_RECEIPT) == []
+    harness.advance(2)
+    peer.send(1)
+    assert peer.is_closed
+
+
+def test_a_stopped_store_answers_each_send(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send(0)
+    peer.receipts()
+    harness.store.close()
+    peer.send(1)
+    assert peer.pop().command.send_error.error == pb.PersistenceError
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "fields", "code"),
+    [
+        ("encryption_required", True, {}, pb.MetadataError),
+        ("max_message_size", 200, {"payload": b"x" * 300}, pb.NotAllowedError),
+    ],
+)
+def test_what_policies_demand_of_an_entry(
+    harness: Any, make_entry: Any, policy: str, value: Any, fields: dict[str, Any], code: int
+) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC, encrypted=True)
+    topic = TopicName.parse(TOPIC)
+    if policy == "max_message_size":
+        harness.broker.namespaces.set_topic_policy(topic, policy, value)
+    else:
+        harness.broker.namespaces.set_policy("public", "default", policy, value)
+    peer.send(0, make_entry(**fields))
+    assert peer.pop().command.send_error.error == code
+
+
+# --- CLOSE_PRODUCER ---
+def test_closing_waits_for_the_receipts(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.auto_poll = False
+    peer.send(0)
+    peer.command("close_producer", producer_id=1, request_id=5)
+    assert not peer.frames
+    harness.poll()
+    assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT, Command.SUCCESS]
+
+
+def test_closing_an_unknown_producer_succeeds(harness: Any) -> None:
+    assert harness.peer().request("close_producer", producer_id=9).type == Command.SUCCESS
+
+
+def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
+    peer, consumer = harness.peer(), harness.peer()
+    peer.producer(TOPIC)
+    consumer.subscribe(TOPIC)
+    peer.send(0)
+    peer.receipts()
+    last = harness.broker.topics.terminate(TopicName.parse(TOPIC), lambda error: None)
+    harness.poll()
+    assert (last.ledger_id, last.entry_id) == (0, 0)
+    assert peer.pop().type == Command.CLOSE_PRODUCER
+    assert refused(peer) == pb.TopicTerminatedError
+    harness.restart()
+    assert refused(harness.peer()) == pb.TopicTerminatedError
+
+
+def test_producers_of_a_topic_are_limited_by_policy(harness: Any) -> None:
+    harness.broker.namespaces.set_policy("public", "default", "max_producers_per_topic", 1)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    assert refused(peer, producer_id=2) == pb.ProducerBusy

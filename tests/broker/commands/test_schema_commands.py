@@ -1,0 +1,38 @@
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA when the store fails (the rest is in test_schemas)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.rules.schemas import schema_key
+from geminga.errors import StoreStopped
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+SCHEMA = {"name": "s", "schema_data": b"", "type": pb.Schema.String}
+
+
+def test_damage_is_an_answer(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.store.put(schema_key(TopicName.parse(TOPIC)), b"\x05ab")
+    assert peer.request("getSchema", topic=TOPIC).command.getSchemaResponse.error_code == pb.PersistenceError
+    frame = peer.request("getOrCreateSchema", topic=TOPIC, schema=SCHEMA)
+    assert frame.command.getOrCreateSchemaResponse.error_code == pb.PersistenceError
+    assert not peer.is_closed
+
+
+def test_a_store_that_stopped_is_an_answer(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    merge = harness.store.merge
+    monkeypatch.setattr(
+        harness.store,
+        "merge",
+        lambda key, delta, done: merge(key, delta, lambda e: done(StoreStopped("full"))),
+    )
+    frame = peer.request("getOrCreateSchema", topic=TOPIC, schema=SCHEMA)
+    assert frame.command.getOrCreateSchemaResponse.error_code == pb.PersistenceError

@@ -1,0 +1,323 @@
+"""A connection's life: every command in every state, keepalive, deadlines, and back-pressure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker import core
+from geminga.broker.commands.session import HANDLERS, State
+from geminga.errors import StoreStopped
+from geminga.wire.frames import encode_command, encode_send
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+
+# What the broker takes from a client, and nothing else. The rest of the 58 types closes the connection.
+FROM_CLIENTS = {
+    "CONNECT", "SUBSCRIBE", "PRODUCER", "SEND", "ACK", "FLOW", "UNSUBSCRIBE", "CLOSE_PRODUCER",
+    "CLOSE_CONSUMER", "PING", "PONG", "REDELIVER_UNACKNOWLEDGED_MESSAGES", "PARTITIONED_METADATA", "LOOKUP",
+    "CONSUMER_STATS", "SEEK", "GET_LAST_MESSAGE_ID", "GET_TOPICS_OF_NAMESPACE", "GET_SCHEMA",
+    "GET_OR_CREATE_SCHEMA", "NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN",
+    "END_TXN_ON_PARTITION", "END_TXN_ON_SUBSCRIPTION", "TC_CLIENT_CONNECT_REQUEST", "WATCH_TOPIC_LIST",
+    "WATCH_TOPIC_LIST_CLOSE",
+}  # fmt: skip
+BEFORE_CONNECT = {"CONNECT", "PING", "PONG"}
+ALWAYS_CLOSES_WHEN_CONNECTED = {"CONNECT", "SEND"}  # a second CONNECT; SEND of an unknown producer
+TRANSACTIONS = {name for name in FROM_CLIENTS if "TXN" in name or name.startswith("TC_")}
+
+
+def example(name: str) -> bytes:
+    """A minimal valid frame of each type."""
+    number = Command.Type.Value(name)
+    if name == "SEND":
+        return encode_send(1, 0, 1, None, 6) + b"\x00\x00\x00\x02\x0a\x00"
+    field = next(f for f in Command.DESCRIPTOR.fields if f.number == number)
+    command = Command(type=number)
+    body = getattr(command, field.name)
+    body.SetInParent()
+    for inner in body.DESCRIPTOR.fields:
+        if inner.is_required or inner.name in ("messagePermits",):
+            fill(body, inner)
+    return encode_command(command)
+
+
+def fill(body: Any, field: Any) -> None:
+    if field.message_type is not None:
+        message = getattr(body, field.name)
+        message.SetInParent()
+        for inner in message.DESCRIPTOR.fields:
+            if inner.is_required:
+                fill(message, inner)
+    elif field.type == field.TYPE_STRING:
+        setattr(body, field.name, TOPIC if field.name == "topic" else "x")
+    elif field.type == field.TYPE_BYTES:
+        setattr(body, field.name, b"x")
+    elif field.enum_type is not None:
+        setattr(body, field.name, field.enum_type.values[0].number)
+    else:
+        setattr(body, field.name, 1)
+
+
+ALL_TYPES = [
+    value.name
+    for value in Command.Type.DESCRIPTOR.values
+    if value.number in {field.number for field in Command.DESCRIPTOR.fields}
+]
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
+def test_every_command_before_connect(harness: Any, name: str) -> None:
+    peer = harness.peer(connect=False)
+    peer.send_bytes(example(name))
+    assert peer.is_closed == (name not in BEFORE_CONNECT)
+    if name == "PING":
+        assert [frame.type for frame in peer.frames] == [Command.PONG]
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
+def test_every_command_when_connected(harness: Any, name: str) -> None:
+    bystander, peer = harness.peer(), harness.peer()
+    peer.send_bytes(example(name))
+    expected = name not in FROM_CLIENTS or name in ALWAYS_CLOSES_WHEN_CONNECTED
+    assert peer.is_closed == expected
+    if name in TRANSACTIONS:
+        [frame] = peer.frames
+        assert frame.command.error.error == pb.NotAllowedError
+    bystander.send_bytes(example("PING"))
+    assert [frame.type for frame in bystander.frames] == [Command.PONG]
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
+def test_nothing_is_read_after_the_end(harness: Any, name: str) -> None:
+    peer = harness.peer()
+    peer.session.close()
+    assert peer.session.state is State.CLOSED
+    peer.send_bytes(example(name))
+    assert not peer.frames
+
+
+def test_the_table_of_handlers_is_complete() -> None:
+    assert {Command.Type.Name(number) for number in HANDLERS} == FROM_CLIENTS - {"SEND"}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("version", "answered"), [(21, 21), (20, 20), (10, 10), (99, 21)])
+def test_the_lower_protocol_version_is_agreed_on(harness: Any, version: int, answered: int) -> None:
+    peer = harness.peer(connect=False)
+    peer.command("connect", client_version="c", protocol_version=version)
+    body = peer.pop().command.connected
+    assert (body.protocol_version, body.max_message_size) == (answered, 5 * 1024 * 1024)
+    assert body.server_version.startswith("Geminga ")
+    assert body.feature_flags.supports_topic_watchers
+    assert body.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+
+
+def test_a_connection_must_say_hello_in_time(harness: Any) -> None:
+    silent, talking = harness.peer(connect=False), harness.peer()
+    harness.advance(harness.settings.handshake_seconds)
+    assert silent.is_closed
+    assert not talking.is_closed
+
+
+def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness: Any) -> None:
+    answering, dead = harness.peer(), harness.peer()
+    answering.answers_pings = dead.answers_pings = False
+    dead.producer(TOPIC)
+    for _ in range(3):
+        harness.advance(30)
+        pings = answering.take(Command.PING)
+        assert len(pings) == 1
+        answering.command("pong")
+    assert not answering.is_closed
+    assert dead.is_closed
+    assert answering.producer(TOPIC, producer_name="standalone-0-0").producer_name == "standalone-0-0"
+
+
+def test_any_frame_counts_as_life(harness: Any) -> None:
+    peer = harness.peer()
+    peer.answers_pings = False
+    for _ in range(5):
+        harness.advance(29)
+        peer.command("ping")
+    assert not peer.is_closed
+
+
+def test_a_peer_that_we_do_not_read_from_is_not_called_silent(harness: Any) -> None:
+    peer = harness.peer()
+    peer.answers_pings = False
+    peer.session._reading_paused = True
+    harness.advance(300)
+    assert not peer.is_closed
+
+
+# --- a place that somebody else has ---
+def claim(peer: Any, what: str, **fields: Any) -> None:
+    if what == "producer":
+        peer.command("producer", topic=TOPIC, producer_id=1, request_id=9, producer_name="n", **fields)
+    else:
+        peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=9, subType=0)
+
+
+BUSY = {"producer": pb.ProducerBusy, "consumer": pb.ConsumerBusy}
+CREATED = {"producer": Command.PRODUCER_SUCCESS, "consumer": Command.SUCCESS}
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_a_living_holder_keeps_its_place(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.frames.clear()
+    holder.answers_pings = False
+    claim(other, what)
+    assert not other.frames
+    assert holder.pop().type == Command.PING
+    claim(other, what)
+    assert other.pop().command.error.error == pb.ServiceNotReady
+    holder.command("pong")
+    assert other.pop().command.error.error == BUSY[what]
+    harness.advance(10)
+    assert not holder.is_closed
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_a_dead_holder_loses_its_place(harness: Any, what: str) -> None:
+    holder, others = harness.peer(), [harness.peer(), harness.peer()]
+    claim(holder, what)
+    holder.answers_pings = False
+    for other in others:
+        claim(other, what)
+    harness.advance(4.9)
+    assert not any(other.frames for other in others)
+    harness.advance(0.2)
+    assert holder.is_closed
+    assert others[0].pop().type == CREATED[what]
+    assert others[1].pop().command.error.error == BUSY[what]
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_who_waits_for_a_place_may_give_up(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.answers_pings = False
+    claim(other, what)
+    other.command(f"close_{what}", request_id=3, **{f"{what}_id": 1})
+    assert other.pop().type == Command.SUCCESS
+    harness.advance(6)
+    assert not other.frames
+    claim(harness.peer(), what)
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_nobody_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.answers_pings = False
+    holder.session._reading_paused = True
+    claim(other, what)
+    assert other.pop().command.error.error == BUSY[what]
+    harness.advance(10)
+    assert not holder.is_closed
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00\x00\x00\x05\x00\x00\x00\x00\x00",
+        b"\x00\x00\x00\x06\x00\x00\x00\x02\x08\x12",
+        b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff",
+    ],
+)
+def test_garbage_ends_its_own_connection_only(harness: Any, data: bytes) -> None:
+    other, peer = harness.peer(), harness.peer()
+    other.producer(TOPIC)
+    peer.send_bytes(data)
+    assert peer.is_closed
+    other.send(0)
+    assert len(other.receipts()) == 1
+
+
+def test_frames_before_the_bad_one_are_served(harness: Any) -> None:
+    peer = harness.peer()
+    peer.send_bytes(example("PING") + b"\xff\xff\xff\xff")
+    assert [frame.type for frame in peer.frames] == [Command.PONG]
+    assert peer.is_closed
+
+
+def test_bytes_may_come_one_at_a_time(harness: Any) -> None:
+    peer = harness.peer()
+    for byte in example("PING") * 2:
+        peer.send_bytes(bytes([byte]))
+    assert [frame.type for frame in peer.frames] == [Command.PONG] * 2
+
+
+def test_publishing_is_paused_while_the_store_is_behind(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "PENDING_BYTES_PER_SESSION_MAX", 1000)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.auto_poll = False
+    entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
+    for sequence_id in range(10):
+        peer.send(sequence_id, entry)
+    assert not peer.reading
+    assert harness.broker.pending_bytes == 1060
+    harness.poll()
+    assert peer.reading
+    assert harness.broker.pending_bytes == 0
+    assert len(peer.receipts()) == 10
+
+
+def test_all_connections_together_are_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "PENDING_BYTES_MAX", 500)
+    peers = [harness.peer() for _ in range(3)]
+    for peer in peers:
+        peer.producer(TOPIC)
+    harness.auto_poll = False
+    entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 200
+    for peer in peers:
+        peer.send(0, entry)
+    assert [peer.reading for peer in peers] == [True, True, False]
+    harness.poll()
+    assert all(peer.reading for peer in peers)
+
+
+def test_what_was_pending_of_a_lost_connection_is_given_back(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.auto_poll = False
+    peer.send(0)
+    peer.disconnect()
+    assert harness.broker.pending_bytes > 0
+    harness.poll()
+    assert harness.broker.pending_bytes == 0
+
+
+def test_handles_on_a_connection_are_bounded(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(handles_per_connection_max=2)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.subscribe(TOPIC)
+    for body, fields in (("producer", {"producer_id": 9}), ("subscribe", {"consumer_id": 9})):
+        extra = {"subscription": "s", "subType": 0} if body == "subscribe" else {}
+        frame = peer.request(body, topic=TOPIC, **fields, **extra)
+        assert frame.command.error.error == pb.NotAllowedError
+
+
+def test_a_store_failure_in_a_command_closes_the_connection(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = harness.peer()
+
+    def stopped(*args: Any) -> Any:
+        raise StoreStopped("no space left on device")
+
+    monkeypatch.setattr(harness.store, "get", stopped)
+    peer.command("partitionMetadata", topic=TOPIC, request_id=1)
+    assert peer.is_closed

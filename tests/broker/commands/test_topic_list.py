@@ -1,0 +1,87 @@
+"""Topic list hashes and patterns (vectors of algorithms.md section 13)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, is_hidden, topics_hash
+from geminga.broker.refusal import Refused
+from geminga.broker.topics.loaded import TOPIC_NAME_MAX
+
+P = "persistent://public/default/"
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        ([], "00000000"),
+        ([P + "a"], "e4a876e3"),
+        ([P + "b", P + "a"], "c7559e98"),
+        (["c", "a", "b"], "ce8814bc"),
+    ],
+)
+def test_hashes(topics: list[str], expected: str) -> None:
+    assert topics_hash(topics) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matches"),
+    [
+        (P + "a.*", P + "abc", True),
+        ("public/default/a.*", P + "abc", True),
+        (P + "a.*", "non-persistent://public/default/abc", True),
+        (P + "a", P + "abc", False),
+        (P + "b.*", P + "abc", False),
+        (P + "abc", P + "abc-partition-12", True),
+        (P + "abc", P + "abc-partition-01", False),
+    ],
+)
+def test_patterns_are_anchored_and_know_no_domain(pattern: str, topic: str, matches: bool) -> None:
+    assert TopicsPattern(pattern).matches(topic) == matches
+
+
+@pytest.mark.parametrize("pattern", ["x" * (PATTERN_LENGTH_MAX + 1), "a("])
+def test_bad_patterns_are_refused(pattern: str) -> None:
+    with pytest.raises(Refused):
+        TopicsPattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cheap"),
+    [
+        (P + "a.*", True),
+        (P + ".*-x-.*", True),
+        (P + "(a|b).*", True),
+        (P + "(ab)*c", True),
+        (P + "[0-9]{4}-\\d+", True),
+        ("x{3}y{4}z{5}", True),
+        (".*.*.*", False),
+        ("(a+)+b", False),
+        ("(a|a)*b", False),
+        ("(a*)*", False),
+        ("(a.*b)*", False),
+        (r"(a)\1*", False),
+        ("(?=a*)b", False),
+        ("(?:a|b*)*", False),
+    ],
+)
+def test_patterns_that_could_keep_the_broker_busy_are_refused(pattern: str, cheap: bool) -> None:
+    if cheap:
+        TopicsPattern(pattern)
+    else:
+        with pytest.raises(Refused, match="too long to match"):
+            TopicsPattern(pattern)
+
+
+def test_the_worst_pattern_on_the_worst_name_is_quick() -> None:
+    pattern = TopicsPattern(".*a.*b")
+    begin = time.process_time()
+    assert not pattern.matches("a" * TOPIC_NAME_MAX)
+    assert time.process_time() - begin < 0.5
+
+
+def test_system_topics_are_hidden() -> None:
+    assert is_hidden(P + "__change_events")
+    assert not is_hidden(P + "_ours")

@@ -1,0 +1,258 @@
+"""Cursors against a simple set model, in memory and over restarts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from geminga.broker.delivery import cursor as cursor_module
+from geminga.broker.delivery.cursor import Cursor, CursorWriter, bits_from_words, words_from_bits
+from geminga.errors import StoreDamaged, StoreError, StoreStopped
+from geminga.ledger.api import Value
+from geminga.ledger.memory import MemoryStore
+
+OFFSETS = st.integers(0, 400)
+END = 401
+
+
+class CursorMachine(RuleBasedStateMachine):
+    """The cursor, its durable form, and a dictionary of what is open say the same at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore()
+        self.cursor = Cursor(0, durable=True)
+        self.writer = CursorWriter(self.cursor, self.store, "cursor/t")
+        self.writer.write_snapshot(None)
+        self.done: set[int] = set()
+        self.parts: dict[int, int] = {}
+
+    @rule(offset=OFFSETS)
+    def acknowledge(self, offset: int) -> None:
+        assert self.cursor.acknowledge(offset) == (offset not in self.done)
+        self.done.add(offset)
+        self.parts.pop(offset, None)
+
+    @rule(start=OFFSETS, count=st.integers(0, 60))
+    def acknowledge_many(self, start: int, count: int) -> None:
+        for offset in range(start, min(END, start + count)):
+            self.acknowledge(offset)
+
+    @rule(offset=OFFSETS, still_open=st.integers(0, (1 << 70) - 1))
+    def acknowledge_part(self, offset: int, still_open: int) -> None:
+        found = self.cursor.acknowledge_part(offset, still_open)
+        if offset in self.done:
+            assert found is None
+            return
+        left = self.parts.get(offset, still_open) & still_open
+        assert found == left
+        if left:
+            self.parts[offset] = left
+        else:
+            self.parts.pop(offset, None)
+            self.done.add(offset)
+
+    @rule(offset=OFFSETS)
+    def acknowledge_below(self, offset: int) -> None:
+        self.cursor.acknowledge_below(offset)
+        self.done |= set(range(offset))
+        self.parts = {at: bits for at, bits in self.parts.items() if at >= offset}
+
+    @rule(offset=OFFSETS)
+    def seek(self, offset: int) -> None:
+        self.cursor.reset(offset)
+        self.writer.write_snapshot(None)
+        self.done = set(range(offset))
+        self.parts = {}
+
+    @rule()
+    def flush(self) -> None:
+        self.writer.flush()
+        assert not self.cursor.changed
+
+    @rule()
+    def restart(self) -> None:
+        self.writer.flush()
+        value = self.store.get("cursor/t")
+        assert value is not None
+        self.cursor = Cursor.load(value, "cursor t")
+        self.writer = CursorWriter(self.cursor, self.store, "cursor/t")
+
+    @invariant()
+    def same(self) -> None:
+        cursor = self.cursor
+        assert cursor.mark == next(n for n in range(END + 1) if n not in self.done)
+        assert [n for n in range(END) if not cursor.is_acknowledged(n)] == [
+            n for n in range(END) if n not in self.done
+        ]
+        assert cursor.batches == self.parts
+        assert cursor.backlog(END) == END - len(self.done)
+
+
+CursorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCursor = CursorMachine.TestCase
+
+
+def loaded(store: MemoryStore) -> Cursor:
+    value = store.get("k")
+    assert value is not None
+    return Cursor.load(value, "cursor k")
+
+
+def test_contiguous_acknowledgements_become_one_short_delta() -> None:
+    cursor = Cursor(0, durable=True)
+    for offset in range(1000):
+        cursor.acknowledge(offset)
+    assert len(cursor.take_delta()) < 8
+    assert not cursor.changed
+
+
+def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
+    cursor = Cursor(3, durable=True, properties={"a": "b"})
+    base = cursor.take_snapshot()
+    cursor.acknowledge(5)
+    cursor.acknowledge_part(7, 0b101)
+    delta = cursor.take_delta()
+    cursor.acknowledge_below(6)
+    below = cursor.take_delta()
+    newer = cursor.take_snapshot()
+    for value in (Value(base, [below, delta, delta]), Value(newer, [delta, below]), Value(newer, [])):
+        found = Cursor.load(value, "c")
+        assert (found.mark, found.batches, found.properties) == (6, {7: 0b101}, {"a": "b"})
+        assert not found.changed
+
+
+def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_module, "SNAPSHOT_AFTER_DELTAS", 10)
+    store = MemoryStore()
+    cursor = Cursor(0, durable=True)
+    writer = CursorWriter(cursor, store, "k")
+    writer.write_snapshot(None)
+    for offset in range(0, 100, 2):
+        cursor.acknowledge(offset)
+        writer.flush()
+        value = store.get("k")
+        assert value is not None
+        assert len(value.deltas) <= 10
+    assert loaded(store).holes == cursor.holes
+
+
+def test_answers_wait_for_what_was_acknowledged_before() -> None:
+    store = MemoryStore()
+    cursor = Cursor(0, durable=True)
+    writer = CursorWriter(cursor, store, "k")
+    said: list[str] = []
+
+    def say(text: str) -> object:
+        return lambda error: said.append(text)
+
+    writer.when_durable(say("nothing to wait for"))  # type: ignore[arg-type]
+    assert said == ["nothing to wait for"]
+    writer.write_snapshot(say("created"))  # type: ignore[arg-type]
+    writer.when_durable(say("after creation"))  # type: ignore[arg-type]
+    cursor.acknowledge(0)
+    writer.when_durable(say("acknowledged"))  # type: ignore[arg-type]
+    writer.flush()
+    writer.when_durable(say("nothing new"))  # type: ignore[arg-type]
+    assert len(said) == 1
+    store.poll()
+    assert said[1:] == ["created", "after creation", "acknowledged", "nothing new"]
+
+
+def test_a_store_that_stopped_fails_the_answer() -> None:
+    store = MemoryStore()
+    cursor = Cursor(0, durable=True)
+    writer = CursorWriter(cursor, store, "k")
+    cursor.acknowledge(1)
+    errors: list[StoreError | None] = []
+    writer.when_durable(errors.append)
+    store.close()
+    writer.flush()
+    assert [type(error) for error in errors] == [StoreStopped]
+    writer.write_snapshot(errors.append)
+    assert [type(error) for error in errors] == [StoreStopped] * 2
+
+
+def test_a_deleted_cursor_writes_nothing_any_more() -> None:
+    store = MemoryStore()
+    cursor = Cursor(0, durable=True)
+    writer = CursorWriter(cursor, store, "k")
+    writer.write_snapshot(None)
+    cursor.acknowledge(1)
+    answered: list[object] = []
+    writer.when_durable(answered.append)
+    writer.delete(None)
+    assert answered == [None]
+    writer.flush()
+    writer.write_snapshot(None)
+    assert store.get("k") is None
+
+
+def test_a_reader_cursor_writes_nothing() -> None:
+    store = MemoryStore()
+    cursor = Cursor(0, durable=False)
+    writer = CursorWriter(cursor, store, "k")
+    cursor.acknowledge(0)
+    assert not cursor.changed
+    answered: list[object] = []
+    writer.when_durable(answered.append)
+    writer.write_snapshot(answered.append)
+    writer.flush()
+    writer.delete(answered.append)
+    assert answered == [None, None, None]
+    assert store.get("k") is None
+
+
+@pytest.mark.parametrize(
+    ("mark", "holes", "start", "end", "expected"),
+    [
+        (5, [8], 0, 10, (5, [8])),
+        (5, [8], 7, 10, (7, [8])),
+        (5, [8], 8, 10, (9, [])),
+        (5, [8, 12], 0, 10, (5, [8])),
+        (50, [60], 0, 10, (10, [])),
+    ],
+)
+def test_a_loaded_cursor_is_fitted_to_what_exists(
+    mark: int, holes: list[int], start: int, end: int, expected: tuple[int, list[int]]
+) -> None:
+    cursor = Cursor(mark, durable=True)
+    for hole in holes:
+        cursor.acknowledge(hole)
+    cursor.batches[end + 1] = 1
+    cursor.clamp(start, end)
+    assert (cursor.mark, [at for at, _ in cursor.holes.ranges()]) == expected
+    assert not cursor.batches
+
+
+def test_damage_is_named() -> None:
+    good = Cursor(7, durable=True).take_snapshot()
+    for value in (
+        Value(b"", []),
+        Value(b"\x09" + good[1:], []),
+        Value(good[:-1], []),
+        Value(good.replace(b"{}", b"{["), []),
+        Value(good, [b"\x63"]),
+        Value(good, [b"\x01\x05"]),
+    ):
+        with pytest.raises(StoreDamaged, match="cursor of s"):
+            Cursor.load(value, "cursor of s")
+
+
+def test_java_bit_sets() -> None:
+    # Recorded: 5 messages with #1 acknowledged, then #3; 70 messages acknowledged up to #65.
+    assert bits_from_words([29]) == 0b11101
+    assert words_from_bits(0b10101) == [21]
+    assert words_from_bits(((1 << 70) - 1) & ~((1 << 66) - 1)) == [0, 60]
+    assert bits_from_words([0, 60]).bit_count() == 4
+    assert words_from_bits(1 << 63) == [-(1 << 63)]
+    assert bits_from_words([-(1 << 63)]) == 1 << 63
+
+
+def test_properties_are_json() -> None:
+    cursor = Cursor(0, durable=True, properties={"ä": "ö"})
+    assert Cursor.load(Value(cursor.take_snapshot(), []), "c").properties == json.loads('{"ä": "ö"}')

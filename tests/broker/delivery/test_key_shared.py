@@ -1,0 +1,250 @@
+"""Key_Shared: one key, one consumer, one order."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.delivery import key_shared
+from geminga.broker.delivery.key_shared import sticky_key
+from geminga.broker.delivery.selectors import ConsistentHashSelector
+from geminga.wire.metadata import peek_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+STICKY = {"keySharedMode": pb.STICKY}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"ordering_key": b"o", "partition_key": "k"}, b"o"),
+        ({"partition_key": "kä"}, "kä".encode()),
+        (
+            {"partition_key": base64.b64encode(b"\x00\xff").decode(), "partition_key_b64_encoded": True},
+            b"\x00\xff",
+        ),
+        ({"partition_key": "no base64!", "partition_key_b64_encoded": True}, b"no base64!"),
+        ({"producer_name": "me", "sequence_id": 7}, b"me-7"),
+        ({"producer_name": "", "sequence_id": 7}, b"NONE_KEY"),
+        ({"ordering_key": b""}, b""),
+    ],
+)
+def test_sticky_keys(make_entry: Callable[..., bytes], fields: dict[str, Any], expected: bytes) -> None:
+    assert sticky_key(peek_entry(make_entry(**fields))) == expected
+
+
+def test_an_unreadable_entry_has_no_key() -> None:
+    assert sticky_key(None) == b"NONE_KEY"
+
+
+class Keyed:
+    """A topic to which (key, number) pairs are published."""
+
+    def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
+        self.harness = harness
+        self._make_entry = make_entry
+        self.producer = harness.peer()
+        self.producer.producer(TOPIC)
+        self.count = 0
+
+    def publish(self, *keys: str) -> None:
+        for key in keys:
+            entry = self._make_entry(b"%d" % self.count, partition_key=key, sequence_id=self.count)
+            self.producer.send(self.count, entry)
+            self.count += 1
+
+    def consumer(self, name: str, permits: int = 1000, **fields: Any) -> Any:
+        peer = self.harness.peer()
+        peer.subscribe(TOPIC, kind="Key_Shared", consumer_name=name, permits=permits, **fields)
+        return peer
+
+
+@pytest.fixture
+def keyed(harness: Any, make_entry: Callable[..., bytes]) -> Keyed:
+    return Keyed(harness, make_entry)
+
+
+def entries(peer: Any) -> list[int]:
+    return [message.entry_id for message in peer.messages()]
+
+
+def owner_of(keys: list[str], *names: str) -> dict[str, str]:
+    selector: ConsistentHashSelector[Any] = ConsistentHashSelector()
+    for name in names:
+        selector.add(type("Named", (), {"name": name})())
+    found = {}
+    for key in keys:
+        chosen = selector.select(selector.slot(key.encode()))
+        assert chosen is not None
+        found[key] = chosen.name
+    return found
+
+
+KEYS = [f"key-{n}" for n in range(40)]
+
+
+def test_keys_go_to_the_predicted_consumers(keyed: Keyed) -> None:
+    peers = {name: keyed.consumer(name) for name in ("alpha", "beta")}
+    keyed.publish(*KEYS)
+    owners = owner_of(KEYS, "alpha", "beta")
+    for name, peer in peers.items():
+        assert entries(peer) == [n for n, key in enumerate(KEYS) if owners[key] == name]
+
+
+def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed: Keyed) -> None:
+    stuck, going = keyed.consumer("alpha", permits=1), keyed.consumer("beta")
+    keyed.publish(*KEYS)
+    owners = owner_of(KEYS, "alpha", "beta")
+    mine = [n for n, key in enumerate(KEYS) if owners[key] == "alpha"]
+    assert entries(going) == [n for n, key in enumerate(KEYS) if owners[key] == "beta"]
+    assert entries(stuck) == mine[:1]
+    stuck.command("flow", consumer_id=1, messagePermits=100)
+    assert entries(stuck) == mine[1:]
+
+
+def test_slots_that_move_wait_for_the_old_owner(keyed: Keyed) -> None:
+    old = keyed.consumer("alpha")
+    keyed.publish(*KEYS)
+    assert len(entries(old)) == len(KEYS)
+    new = keyed.consumer("beta")
+    moved = [key for key, name in owner_of(KEYS, "alpha", "beta").items() if name == "beta"]
+    assert moved
+    keyed.publish(*KEYS)
+    assert entries(new) == []
+    first = moved[0]
+    old.ack((0, KEYS.index(first)))
+    assert entries(new) == [len(KEYS) + KEYS.index(first)]
+    old.disconnect()
+    found = entries(new)
+    again = [n for n in range(2 * len(KEYS)) if n not in (KEYS.index(first), len(KEYS) + KEYS.index(first))]
+    assert sorted(found) == again
+    for key in KEYS:
+        mine = [n for n in found if KEYS[n % len(KEYS)] == key]
+        assert mine == sorted(mine)
+
+
+def test_out_of_order_delivery_does_not_wait(keyed: Keyed) -> None:
+    meta = {"keySharedMode": pb.AUTO_SPLIT, "allowOutOfOrderDelivery": True}
+    keyed.consumer("alpha", keySharedMeta=meta)
+    keyed.publish(*KEYS)
+    new = keyed.consumer("beta", keySharedMeta=meta)
+    keyed.publish(*KEYS)
+    assert entries(new)
+
+
+def test_sticky_ranges_and_slots_that_nobody_has(keyed: Keyed) -> None:
+    half = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=32767)]}
+    low = keyed.consumer("low", keySharedMeta=half)
+    keyed.publish("hello", "key-1")  # slots 64071 and 5536
+    assert entries(low) == [1]
+    rest = {**STICKY, "hashRanges": [pb.IntRange(start=32768, end=65535)]}
+    high = keyed.consumer("high", keySharedMeta=rest)
+    assert entries(high) == [0]
+
+
+def test_modes_do_not_mix(keyed: Keyed, harness: Any) -> None:
+    keyed.consumer("a")
+    peer = harness.peer()
+    meta = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=5)]}
+    frame = peer.request(
+        "subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=3, keySharedMeta=meta
+    )
+    assert frame.command.error.error == pb.ConsumerBusy
+
+
+def test_auto_split_when_the_ring_is_off(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
+    keyed = Keyed(make_harness(key_shared_consistent_hashing=False), make_entry)
+    first, second = keyed.consumer("a"), keyed.consumer("b")
+    keyed.publish("hello", "key-1")
+    assert (entries(first), entries(second)) == ([0], [1])
+
+
+def test_look_ahead_is_bounded(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
+    stuck = keyed.consumer("alpha", permits=0)
+    going = keyed.consumer("beta")
+    owners = owner_of(KEYS, "alpha", "beta")
+    blocked = next(key for key in KEYS if owners[key] == "alpha")
+    free = next(key for key in KEYS if owners[key] == "beta")
+    keyed.publish(*[blocked] * 40, free)
+    dispatcher = stuck.session.consumers[1].subscription.dispatcher
+    assert 10 <= dispatcher.replay_size <= 10 + 20
+    assert entries(going) == []
+    stuck.command("flow", consumer_id=1, messagePermits=100)
+    assert entries(stuck) == list(range(40))
+    assert entries(going) == [40]
+
+
+def test_delayed_messages_keep_their_slot(keyed: Keyed, harness: Any, make_entry: Any) -> None:
+    consumer = keyed.consumer("a")
+    entry = make_entry(b"late", partition_key="k", deliver_at_time=harness.now_ms + 1000)
+    keyed.producer.send(0, entry)
+    keyed.count = 1
+    keyed.publish("k")
+    assert entries(consumer) == [1]
+    harness.advance(1)
+    assert entries(consumer) == [0]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_order_by_key_while_consumers_come_and_go(keyed: Keyed, seed: int) -> None:
+    """A key's entries are first delivered in order, and never to two consumers at the same time."""
+    source = random.Random(seed)
+    peers: dict[str, Any] = {}
+    pending: dict[str, dict[int, str]] = defaultdict(dict)
+    acked: set[int] = set()
+    names = iter(range(1000))
+    keys: list[str] = []
+
+    def collect() -> None:
+        for name, peer in peers.items():
+            for entry in entries(peer):
+                key = keys[entry]
+                assert entry not in acked
+                holders = {other for other, held in pending.items() if other != name and key in held.values()}
+                assert not holders, f"{key} is pending on {holders} and sent to {name}"
+                older = [n for n in range(entry) if keys[n] == key and n not in acked]
+                assert all(n in pending[name] for n in older), f"{entry} overtook {older}"
+                pending[name][entry] = key
+
+    for _ in range(80):
+        action = source.random()
+        if action < 0.35 or not peers:
+            new = [f"k{source.randrange(12)}" for _ in range(source.randrange(1, 12))]
+            keys += new
+            keyed.publish(*new)
+        if action < 0.1 or not peers:
+            name = f"c{next(names)}"
+            peers[name] = keyed.consumer(name, permits=source.choice([0, 5, 50]))
+        elif action < 0.2:
+            name = source.choice(list(peers))
+            pending.pop(name, None)
+            peers.pop(name).disconnect()
+        elif action < 0.5:
+            peers[source.choice(list(peers))].command(
+                "flow", consumer_id=1, messagePermits=source.randrange(1, 20)
+            )
+        else:
+            name = source.choice(list(peers))
+            collect()
+            chosen = [n for n in pending[name] if source.random() < 0.5]
+            for entry in chosen:
+                del pending[name][entry]
+            acked.update(chosen)
+            peers[name].ack(*((0, entry) for entry in chosen))
+        collect()
+    for peer in peers.values():
+        peer.disconnect()
+    pending.clear()
+    peers.clear()
+    peers["last"] = keyed.consumer("last", permits=10_000)
+    collect()
+    assert acked | set(pending["last"]) == set(range(len(keys)))

@@ -1,0 +1,139 @@
+"""The range set against a plain set of numbers."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.records import RecordReader
+from geminga.errors import StoreDamaged
+
+NUMBERS = st.integers(0, 5000)
+
+
+def reencoded(ranges: RangeSet) -> RangeSet:
+    out = bytearray()
+    ranges.encode(out)
+    reader = RecordReader(bytes(out), "test")
+    found = RangeSet.decode(reader)
+    assert not reader
+    return found
+
+
+class RangeSetMachine(RuleBasedStateMachine):
+    """Every operation does what a set of numbers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges = RangeSet()
+        self.model: set[int] = set()
+
+    @rule(value=NUMBERS)
+    def add(self, value: int) -> None:
+        assert self.ranges.add(value) == (value not in self.model)
+        self.model.add(value)
+
+    @rule(start=NUMBERS, length=st.integers(0, 3000))
+    def add_range(self, start: int, length: int) -> None:
+        new = set(range(start, start + length)) - self.model
+        assert self.ranges.add_range(start, start + length) == len(new)
+        self.model |= new
+
+    @rule(start=NUMBERS, length=st.integers(0, 3000))
+    def remove_range(self, start: int, length: int) -> None:
+        gone = self.model & set(range(start, start + length))
+        assert self.ranges.remove_range(start, start + length) == len(gone)
+        self.model -= gone
+
+    @rule()
+    def keep(self) -> None:
+        assert reencoded(self.ranges) == self.ranges
+        self.ranges = reencoded(self.ranges)
+
+    @rule(value=NUMBERS, stop=st.integers(0, 9000))
+    def ask(self, value: int, stop: int) -> None:
+        assert (value in self.ranges) == (value in self.model)
+        assert self.ranges.next_missing(value) == next(n for n in range(value, 20_000) if n not in self.model)
+        present = [n for n in self.model if value <= n < stop]
+        assert self.ranges.next_present(value, stop) == min(present, default=stop)
+        assert self.ranges.count_below(stop) == sum(1 for n in self.model if n < stop)
+
+    @invariant()
+    def same(self) -> None:
+        assert len(self.ranges) == len(self.model)
+        assert {n for start, stop in self.ranges.ranges() for n in range(start, stop)} == self.model
+
+
+RangeSetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestRangeSet = RangeSetMachine.TestCase
+
+
+@given(st.sets(NUMBERS, max_size=300))
+def test_ranges_are_maximal_and_rising(numbers: set[int]) -> None:
+    ranges = RangeSet()
+    for number in numbers:
+        ranges.add(number)
+    found = list(ranges.ranges())
+    assert all(start < stop for start, stop in found)
+    assert all(left[1] < right[0] for left, right in pairwise(found))
+    assert list(ranges.ranges(2)) == found[:2]
+
+
+def test_a_million_holes_stay_small_and_fast() -> None:
+    ranges = RangeSet()
+    begin = time.process_time()
+    for value in range(0, 2_000_000, 2):
+        ranges.add(value)
+    assert time.process_time() - begin < 10
+    assert len(ranges) == 1_000_000
+    out = bytearray()
+    ranges.encode(out)
+    assert len(out) < 300_000
+    assert ranges.next_missing(0) == 1
+    assert ranges.next_present(1, 10) == 2
+    assert ranges.next_present(1_999_999, 3_000_000) == 3_000_000
+
+
+def test_one_huge_range_is_written_in_a_few_bytes() -> None:
+    ranges = RangeSet()
+    ranges.add_range(0, 50_000_000)
+    out = bytearray()
+    ranges.encode(out)
+    assert len(out) < 32
+    assert reencoded(ranges) == ranges
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_damage_is_named(cut: int) -> None:
+    ranges = RangeSet()
+    ranges.add_range(5, 900)
+    ranges.add(5000)
+    out = bytearray()
+    ranges.encode(out)
+    with pytest.raises(StoreDamaged, match="test: "):
+        RangeSet.decode(RecordReader(bytes(out[:-cut]), "test"))
+
+
+def test_a_range_outside_its_chunk_is_refused() -> None:
+    with pytest.raises(StoreDamaged, match="leaves its chunk"):
+        RangeSet.decode(RecordReader(bytes([1, 0, 2, 1, 0, 0x81, 0x10]), "test"))
+    with pytest.raises(StoreDamaged, match="unknown kind"):
+        RangeSet.decode(RecordReader(bytes([1, 0, 9]), "test"))
+    with pytest.raises(StoreDamaged, match="a run of"):
+        RangeSet.decode(RecordReader(bytes([1, 0, 0, 5]), "test"))
+
+
+def test_repr_is_short() -> None:
+    ranges = RangeSet()
+    for value in range(0, 100, 2):
+        ranges.add(value)
+    assert repr(ranges).endswith(", ...)")
+    ranges.clear()
+    assert not ranges
+    assert repr(ranges) == "RangeSet()"

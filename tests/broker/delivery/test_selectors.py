@@ -1,0 +1,139 @@
+"""Which consumer a slot belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.delivery.selectors import AutoSplitSelector, ConsistentHashSelector, StickySelector
+from geminga.broker.refusal import Refused
+from geminga.wire.hashing import SLOTS, consistent_slot
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
+    """Section 3 of algorithms.md, read literally: the first owner of a point keeps it."""
+    ring: dict[int, Named] = {}
+    for consumer, index in names:
+        for point in range(100):
+            ring.setdefault(consistent_slot(f"{consumer.name}\0{index}\0{point}".encode()), consumer)
+    return ring
+
+
+def test_the_ring_is_the_documented_one() -> None:
+    alpha, beta, beta_again, gamma = (Named(name) for name in ("alpha", "beta", "beta", "gamma"))
+    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    for consumer in (alpha, beta, beta_again, gamma):
+        selector.add(consumer)
+    ring = brute_force_ring([(alpha, 0), (beta, 0), (beta_again, 1), (gamma, 0)])
+    points = sorted(ring)
+    for slot in range(1, SLOTS):
+        expected = ring[next((point for point in points if point >= slot), points[0])]
+        assert selector.select(slot) is expected
+    assert selector.slot(b"") == 1
+
+
+@pytest.mark.parametrize("make", [ConsistentHashSelector, AutoSplitSelector])
+def test_ranges_cover_every_slot_once_whoever_comes_and_goes(make: Callable[[], Any]) -> None:
+    random_source = random.Random(7)
+    selector = make()
+    consumers: list[Named] = []
+    for step in range(60):
+        if consumers and random_source.random() < 0.4:
+            selector.remove(consumers.pop(random_source.randrange(len(consumers))))
+        else:
+            consumers.append(Named(f"c{random_source.randrange(6)}"))
+            selector.add(consumers[-1], ())
+        covered: dict[int, Named] = {}
+        for consumer in consumers:
+            for start, end in selector.ranges(consumer):
+                assert start <= end
+                for slot in range(max(1, start), end + 1):
+                    assert slot not in covered
+                    covered[slot] = consumer
+        if not consumers:
+            assert selector.select(5) is None
+            continue
+        assert len(covered) == SLOTS - 1
+        for slot in random_source.sample(range(1, SLOTS), 200):
+            assert selector.select(slot) is covered[slot], (step, slot)
+
+
+def test_removal_gives_back_what_a_newcomer_took() -> None:
+    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    first, second = Named("a"), Named("b")
+    selector.add(first)
+    before = selector.ranges(first)
+    selector.add(second)
+    assert selector.ranges(second)
+    selector.remove(second)
+    assert selector.ranges(first) == before == [(1, SLOTS - 1)]
+
+
+def test_auto_split_halves_the_largest_range_and_gives_away_the_lower_half() -> None:
+    selector: AutoSplitSelector[Named] = AutoSplitSelector()
+    a, b, c = Named("a"), Named("b"), Named("c")
+    for consumer in (a, b, c):
+        selector.add(consumer)
+    assert selector.ranges(b) == [(16385, 32768)]
+    assert selector.ranges(c) == [(0, 16384)]
+    assert selector.ranges(a) == [(32769, 65535)]
+    selector.remove(a)
+    assert selector.ranges(b) == [(16385, 65535)]
+    selector.remove(c)
+    assert selector.ranges(b) == [(0, 65535)]
+
+
+def test_auto_split_ends_when_no_range_can_be_halved() -> None:
+    selector: AutoSplitSelector[Named] = AutoSplitSelector()
+    selector._bounds = list(range(1, SLOTS + 1))
+    selector._owners = dict.fromkeys(selector._bounds, Named("x"))
+    with pytest.raises(Refused, match="No more range"):
+        selector.add(Named("y"))
+
+
+def test_sticky_ranges_leave_gaps() -> None:
+    selector: StickySelector[Named] = StickySelector()
+    a, b = Named("a"), Named("b")
+    selector.add(a, [(0, 99), (200, 299)])
+    selector.add(b, [(100, 150)])
+    assert [selector.select(slot) for slot in (0, 99, 100, 150, 151, 200, 299, 300)] == [
+        a, a, b, b, None, a, a, None,
+    ]  # fmt: skip
+    assert selector.ranges(a) == [(0, 99), (200, 299)]
+    selector.remove(a)
+    assert selector.select(0) is None
+    assert selector.slot(b"key-1") == 5536
+
+
+@pytest.mark.parametrize(
+    ("ranges", "reason"),
+    [
+        ([], "must not be empty"),
+        ([(5, 4)], "Invalid hash range"),
+        ([(0, SLOTS)], "Invalid hash range"),
+        ([(-1, 5)], "Invalid hash range"),
+        ([(0, 10), (10, 20)], "must not overlap"),
+        ([(0, 0)] * (SLOTS + 1), "must overlap"),
+        ([(600, 700)], "Range conflict with consumer a"),
+        ([(0, 65535)], "Range conflict with consumer a"),
+    ],
+)
+def test_sticky_ranges_are_checked(ranges: list[tuple[int, int]], reason: str) -> None:
+    selector: StickySelector[Named] = StickySelector()
+    selector.add(Named("a"), [(500, 600)])
+    with pytest.raises(Refused, match=reason) as refused:
+        selector.add(Named("b"), ranges)
+    assert refused.value.code == pb.ConsumerAssignError
+    assert selector.select(0) is None

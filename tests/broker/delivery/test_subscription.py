@@ -1,0 +1,86 @@
+"""Subscriptions: moving the cursor under connected consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.delivery.subscription import cursor_key, cursor_prefix, type_name
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+Command = pb.BaseCommand
+
+
+def prepared(harness: Any, kind: str = "Exclusive", count: int = 5, permits: int = 1000) -> tuple[Any, Any]:
+    producer, consumer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    consumer.subscribe(TOPIC, kind=kind, permits=permits)
+    for sequence_id in range(count):
+        producer.send(sequence_id)
+    return consumer, consumer.session.consumers[1].subscription
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+def test_skipping_forward_under_a_consumer(harness: Any, kind: str) -> None:
+    consumer, subscription = prepared(harness, kind, permits=2)
+    assert len(consumer.messages()) == 2
+    assert subscription.skip_to(4) == 4
+    assert subscription.skip_to(4) == 0
+    consumer.command("flow", consumer_id=1, messagePermits=10)
+    assert [m.entry_id for m in consumer.messages()] == [4]
+    assert subscription.backlog == 1
+
+
+def test_skipping_does_not_go_beyond_what_exists(harness: Any) -> None:
+    _, subscription = prepared(harness)
+    assert subscription.skip_to(1000) == 5
+    assert subscription.cursor.mark == 5
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+def test_a_reset_forgets_what_was_pending(harness: Any, kind: str) -> None:
+    consumer, subscription = prepared(harness, kind)
+    consumer.ack((0, 0), (0, 3))
+    done: list[Any] = []
+    subscription.reset(0, done.append)
+    harness.poll()
+    assert done == [None]
+    consumer.frames.clear()
+    consumer.subscribe(TOPIC, kind=kind)
+    found = consumer.messages()
+    assert [(m.entry_id, m.redelivery_count) for m in found] == [(n, 0) for n in range(5)]
+
+
+def test_a_subscription_that_is_being_deleted_takes_nobody(harness: Any) -> None:
+    _, subscription = prepared(harness)
+    subscription.fenced = True
+    frame = harness.peer().request("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0)
+    assert frame.command.error.error == pb.ServiceNotReady
+
+
+def test_a_type_may_change_when_nobody_is_connected(harness: Any) -> None:
+    consumer, _ = prepared(harness)
+    consumer.disconnect()
+    for kind in ("Shared", "Key_Shared", "Failover", "Exclusive"):
+        peer = harness.peer()
+        peer.subscribe(TOPIC, kind=kind)
+        assert len(peer.messages()) == 5
+        peer.disconnect()
+
+
+def test_notices_come_when_a_consumer_knows_that_it_is_subscribed(harness: Any) -> None:
+    peer = harness.peer()
+    harness.auto_poll = False
+    peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=2, request_id=1)
+    harness.poll()
+    assert [frame.type for frame in peer.frames] == [Command.SUCCESS, Command.ACTIVE_CONSUMER_CHANGE]
+
+
+def test_keys_tell_topics_and_subscriptions_apart() -> None:
+    assert cursor_key("a", "b").startswith(cursor_prefix("a"))
+    assert not cursor_key("ab", "c").startswith(cursor_prefix("a"))
+    assert type_name(3) == "Key_Shared"

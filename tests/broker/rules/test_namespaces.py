@@ -1,0 +1,174 @@
+"""Clusters, tenants, namespaces and policies over a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from geminga.broker.rules.namespaces import AdminError, Namespaces
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreDamaged
+from geminga.ids import TopicName
+from geminga.ledger.memory import MemoryStore
+
+SETTINGS = BrokerSettings(memory=True)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def namespaces(store: MemoryStore) -> Namespaces:
+    return Namespaces(store, SETTINGS)
+
+
+def refused(status: int, call: Callable[[], object]) -> str:
+    with pytest.raises(AdminError) as caught:
+        call()
+    assert caught.value.status == status
+    return caught.value.reason
+
+
+def test_defaults_exist(namespaces: Namespaces) -> None:
+    assert namespaces.tenants() == ["public", "pulsar"]
+    assert namespaces.namespaces("public") == ["public/default"]
+    assert namespaces.namespaces("pulsar") == ["pulsar/system"]
+    assert namespaces.exists("public", "default")
+    assert namespaces.clusters() == ["standalone"]
+    assert namespaces.tenant("public") == {"adminRoles": [], "allowedClusters": ["standalone"]}
+
+
+def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: Namespaces) -> None:
+    namespaces.create_cluster("elsewhere", {"serviceUrl": "http://other:8080"})
+    namespaces.create_tenant("acme", {"allowedClusters": ["standalone"], "adminRoles": ["boss"]})
+    namespaces.create_namespace("acme", "shop", {"from_the_future": 1})
+    namespaces.set_policy("acme", "shop", "message_ttl_in_seconds", 7)
+    topic = TopicName.parse("acme/shop/orders")
+    namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 3)
+    again = Namespaces(store, SETTINGS)
+    assert again.clusters() == ["elsewhere", "standalone"]
+    assert again.tenant("acme") == namespaces.tenant("acme")
+    assert again.document("acme", "shop") == namespaces.document("acme", "shop")
+    assert again.document("acme", "shop")["from_the_future"] == 1
+    assert again.policies("acme", "shop").message_ttl_seconds == 7
+    assert again.topic_policies(topic).message_ttl_seconds == 3
+    assert again.topic_policies(TopicName.parse("acme/shop/orders-partition-4")).message_ttl_seconds == 3
+    assert again.topic_policies(TopicName.parse("acme/shop/other")).message_ttl_seconds == 7
+
+
+def test_done_is_called_when_kept(store: MemoryStore, namespaces: Namespaces) -> None:
+    store.poll()
+    seen: list[object] = []
+    namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]}, seen.append)
+    assert seen == []
+    store.poll()
+    assert seen == [None]
+
+
+def test_tenants(namespaces: Namespaces) -> None:
+    refused(404, lambda: namespaces.tenant("acme"))
+    refused(412, lambda: namespaces.create_tenant("a/b", {"allowedClusters": ["standalone"]}))
+    refused(412, lambda: namespaces.create_tenant("..", {"allowedClusters": ["standalone"]}))
+    refused(412, lambda: namespaces.create_tenant("acme", {}))
+    assert "nowhere" in refused(
+        412, lambda: namespaces.create_tenant("acme", {"allowedClusters": ["nowhere"]})
+    )
+    namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]})
+    refused(409, lambda: namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]}))
+    namespaces.update_tenant("acme", {"adminRoles": ["a", "a"], "allowedClusters": ["standalone"]})
+    assert namespaces.tenant("acme")["adminRoles"] == ["a"]
+    namespaces.create_namespace("acme", "shop")
+    refused(409, lambda: namespaces.delete_tenant("acme"))
+    namespaces.delete_namespace("acme", "shop")
+    namespaces.delete_tenant("acme")
+    assert "acme" not in namespaces.tenants()
+
+
+def test_a_tenant_keeps_the_clusters_its_namespaces_use(namespaces: Namespaces) -> None:
+    namespaces.create_cluster("elsewhere", {})
+    refused(409, lambda: namespaces.update_tenant("public", {"allowedClusters": ["elsewhere"]}))
+
+
+def test_namespaces(namespaces: Namespaces) -> None:
+    refused(404, lambda: namespaces.create_namespace("nobody", "shop"))
+    refused(412, lambda: namespaces.create_namespace("public", "a b"))
+    refused(409, lambda: namespaces.create_namespace("public", "default"))
+    assert "public/none" in refused(404, lambda: namespaces.policies("public", "none"))
+    assert "Tenant" in refused(404, lambda: namespaces.policies("nobody", "none"))
+    namespaces.create_namespace("public", "shop", {"bundles": {"numBundles": 2}, "replication_clusters": []})
+    document = namespaces.document("public", "shop")
+    assert document["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
+    assert document["replication_clusters"] == ["standalone"]
+    assert document["schema_compatibility_strategy"] == "UNDEFINED"
+    refused(403, lambda: namespaces.set_policy("public", "shop", "replication_clusters", ["mars"]))
+    refused(412, lambda: namespaces.create_namespace("public", "odd", {"bundles": {"numBundles": "x"}}))
+
+
+def test_documents_are_copies(namespaces: Namespaces) -> None:
+    namespaces.document("public", "default")["properties"]["a"] = "b"
+    namespaces.tenant("public")["adminRoles"].append("intruder")
+    assert namespaces.document("public", "default")["properties"] == {}
+    assert namespaces.tenant("public")["adminRoles"] == []
+
+
+def test_policies_are_set_and_removed(namespaces: Namespaces) -> None:
+    seen: list[tuple[str, TopicName | None]] = []
+    namespaces.watch(lambda namespace, topic: seen.append((namespace, topic)))
+    before = namespaces.policies("public", "default")
+    namespaces.set_policy("public", "default", "max_producers_per_topic", 3)
+    assert namespaces.policies("public", "default").max_producers_per_topic == 3
+    namespaces.set_policy("public", "default", "max_producers_per_topic", None)
+    assert namespaces.policies("public", "default") == before
+    assert seen == [("public/default", None)] * 2
+    refused(400, lambda: namespaces.set_policy("public", "default", "max_producer_per_topic", 3))
+
+
+def test_topic_policies(namespaces: Namespaces) -> None:
+    topic = TopicName.parse("orders-partition-2")
+    namespaces.set_topic_policy(topic, "deduplicationEnabled", True)
+    assert namespaces.get_topic_policy(TopicName.parse("orders"), "deduplicationEnabled") is True
+    assert namespaces.topic_policies(topic).deduplication
+    namespaces.set_policy("public", "default", "max_producers_per_topic", 9)
+    assert namespaces.topic_policies(topic).max_producers_per_topic == 9
+    namespaces.set_topic_policy(topic, "deduplicationEnabled", None)
+    assert not namespaces.topic_policies(topic).deduplication
+    namespaces.set_topic_policy(topic, "max_message_size", 1000)
+    namespaces.forget_topic(topic)
+    assert namespaces.get_topic_policy(topic, "max_message_size") is None
+    assert namespaces.topic_policies(topic).max_message_size == SETTINGS.max_message_size
+
+
+def test_retention_must_exceed_the_backlog_quota(namespaces: Namespaces) -> None:
+    quota = {"destination_storage": {"limitSize": 200 << 20}}
+    namespaces.set_policy("public", "default", "backlog_quota_map", quota)
+    small = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
+    assert "backlog quota" in refused(
+        412, lambda: namespaces.set_policy("public", "default", "retention_policies", small)
+    )
+    namespaces.set_policy(
+        "public", "default", "retention_policies", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 300}
+    )
+
+
+def test_clusters(namespaces: Namespaces) -> None:
+    assert namespaces.cluster("standalone")["brokerServiceUrl"] == SETTINGS.service_url
+    refused(404, lambda: namespaces.cluster("mars"))
+    namespaces.create_cluster("mars", {"serviceUrl": "http://mars:8080"})
+    refused(409, lambda: namespaces.create_cluster("mars", {}))
+    refused(412, lambda: namespaces.delete_cluster("standalone"))
+    namespaces.create_tenant("acme", {"allowedClusters": ["mars", "standalone"]})
+    namespaces.create_namespace("acme", "far", {"replication_clusters": ["mars"]})
+    refused(412, lambda: namespaces.delete_cluster("mars"))
+    namespaces.delete_namespace("acme", "far")
+    namespaces.delete_cluster("mars")
+    assert namespaces.clusters() == ["standalone"]
+
+
+def test_a_damaged_document_is_named() -> None:
+    store = MemoryStore()
+    store.put("tenant/public", b"\x00not json")
+    with pytest.raises(StoreDamaged, match="tenant/public"):
+        Namespaces(store, SETTINGS)

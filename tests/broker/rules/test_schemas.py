@@ -1,0 +1,168 @@
+"""Schemas: versions, registration by producers and consumers, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_bytes
+from geminga.errors import StoreDamaged
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+V0, V1 = version_bytes(0), version_bytes(1)
+BYTES = pb.Schema.Type.Value("None")
+
+
+def record(*fields: Any, kind: int = pb.Schema.Json, name: str = "") -> pb.Schema:
+    listed = [
+        {"name": f, "type": ["null", "string"], "default": None} if isinstance(f, str) else f for f in fields
+    ]
+    data = json.dumps({"type": "record", "name": "R", "fields": listed}).encode()
+    return pb.Schema(name=name, schema_data=data, type=kind)  # type: ignore[arg-type]
+
+
+STRING = pb.Schema(name="String", schema_data=b"", type=pb.Schema.String)
+REQUIRED = {"name": "must", "type": "string"}
+
+
+def produce(harness: Any, schema: pb.Schema | None, producer_id: int = 1) -> Any:
+    fields = {} if schema is None else {"schema": {f.name: v for f, v in schema.ListFields()}}
+    return harness.peer().request("producer", topic=TOPIC, producer_id=producer_id, **fields).command
+
+
+def test_a_producers_schema_is_registered_once(harness: Any) -> None:
+    assert produce(harness, None).producer_success.schema_version == b""
+    assert produce(harness, record("a")).producer_success.schema_version == V0
+    assert produce(harness, record("a")).producer_success.schema_version == V0
+    assert produce(harness, record("a", "b")).producer_success.schema_version == V1
+    harness.restart()
+    assert produce(harness, record("a")).producer_success.schema_version == V0
+    found = harness.broker.schemas.versions(NAME)
+    assert [schema.name for schema in found] == ["public/default/t"] * 2
+
+
+def test_partitions_share_their_schemas(harness: Any) -> None:
+    schemas = harness.broker.schemas
+    schemas.put(NAME.partition_name(0), record("a"), auto_update=True)
+    assert schemas.latest(NAME.partition_name(5)) == schemas.latest(NAME)
+
+
+@pytest.mark.parametrize("schema", [STRING, record("a", REQUIRED)])
+def test_what_does_not_fit_is_refused(harness: Any, schema: pb.Schema) -> None:
+    produce(harness, record("a"))
+    assert produce(harness, schema).error.error == pb.IncompatibleSchema
+    assert len(harness.broker.schemas.versions(NAME)) == 1
+
+
+def test_bytes_are_no_schema(harness: Any) -> None:
+    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
+    assert produce(harness, nothing).producer_success.schema_version == b""
+    assert harness.broker.schemas.latest(NAME) is None
+
+
+def test_policies_may_forbid_updates_and_schemaless_producers(harness: Any) -> None:
+    produce(harness, record("a"))
+    set_policy = harness.broker.namespaces.set_policy
+    set_policy("public", "default", "is_allow_auto_update_schema", False)
+    assert produce(harness, record("a", "b")).error.error == pb.IncompatibleSchema
+    assert produce(harness, record("a")).producer_success.schema_version == V0
+    set_policy("public", "default", "schema_validation_enforced", True)
+    assert produce(harness, None).error.error == pb.IncompatibleSchema
+
+
+def test_an_enormous_schema_is_refused(harness: Any) -> None:
+    big = pb.Schema(name="", schema_data=b"x" * (SCHEMA_BYTES_MAX + 1), type=pb.Schema.Protobuf)
+    assert produce(harness, big).error.error == pb.IncompatibleSchema
+
+
+def subscribe(harness: Any, schema: pb.Schema, subscription: str) -> int:
+    fields = {f.name: v for f, v in schema.ListFields()}
+    frame = harness.peer().request(
+        "subscribe", topic=TOPIC, subscription=subscription, consumer_id=1, subType=0, schema=fields
+    )
+    return int(frame.type)
+
+
+def test_consumers_schemas(harness: Any) -> None:
+    ok, error = pb.BaseCommand.SUCCESS, pb.BaseCommand.ERROR
+    automatic = pb.Schema(name="AutoConsume", schema_data=b"", type=pb.Schema.AutoConsume)
+    assert subscribe(harness, automatic, "auto") == ok
+    assert harness.broker.schemas.latest(NAME) is None
+    assert subscribe(harness, record("a"), "first") == ok
+    assert len(harness.broker.schemas.versions(NAME)) == 1
+    assert subscribe(harness, record("a", "more"), "reads more") == ok
+    assert subscribe(harness, record("a", REQUIRED), "needs more") == error
+    assert subscribe(harness, STRING, "other") == error
+    assert len(harness.broker.schemas.versions(NAME)) == 1
+
+
+def test_asking_for_schemas(harness: Any) -> None:
+    peer = harness.peer()
+
+    def ask(**fields: Any) -> Any:
+        return peer.request("getSchema", topic=TOPIC, **fields).command.getSchemaResponse
+
+    assert ask().error_code == pb.TopicNotFound
+    produce(harness, record("a"))
+    produce(harness, record("a", "b"))
+    assert ask().schema_version == V1
+    found = ask(schema_version=V0)
+    assert (found.schema_version, found.schema.schema_data) == (V0, record("a").schema_data)
+    assert found.schema.name == "public/default/t"
+    assert ask(schema_version=version_bytes(2)).error_code == pb.TopicNotFound
+    assert ask(schema_version=b"").error_code == pb.IncompatibleSchema
+    bad = peer.request("getSchema", topic="bad://x").command.getSchemaResponse
+    assert bad.error_code == pb.InvalidTopicName
+
+
+def test_get_or_create(harness: Any) -> None:
+    peer = harness.peer()
+
+    def ask(schema: pb.Schema, topic: str = TOPIC) -> Any:
+        fields = {f.name: v for f, v in schema.ListFields()}
+        fields.setdefault("schema_data", b"")
+        frame = peer.request("getOrCreateSchema", topic=topic, schema=fields)
+        return frame.command.getOrCreateSchemaResponse
+
+    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
+    assert ask(nothing).error_code == pb.TopicNotFound
+    peer.producer(TOPIC)
+    answer = ask(nothing)
+    assert (answer.HasField("error_code"), answer.schema_version) == (False, b"")
+    assert ask(record("a")).schema_version == V0
+    assert ask(record("a", "b")).schema_version == V1
+    assert ask(record("a")).schema_version == V0
+    assert ask(nothing).schema_version == V1
+    assert ask(STRING).error_code == pb.IncompatibleSchema
+
+
+def test_a_new_version_is_answered_when_it_is_durable(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.auto_poll = False
+    fields = {f.name: v for f, v in STRING.ListFields()}
+    peer.command("getOrCreateSchema", topic=TOPIC, schema={"schema_data": b"", **fields}, request_id=1)
+    assert not peer.frames
+    harness.poll()
+    assert peer.pop().command.getOrCreateSchemaResponse.schema_version == V0
+
+
+def test_deleting_the_topic_deletes_its_schemas(harness: Any) -> None:
+    produce(harness, record("a"))
+    done: list[Any] = []
+    harness.broker.topics.delete(NAME, True, done.append)
+    harness.poll()
+    assert done == [None]
+    assert harness.store.get(schema_key(NAME)) is None
+
+
+def test_damage_is_named(harness: Any, make_harness: Callable[..., Any]) -> None:
+    harness.store.put(schema_key(NAME), b"\x05abcde")
+    with pytest.raises(StoreDamaged, match="version 0 is no schema"):
+        harness.broker.schemas.versions(NAME)

@@ -1,0 +1,156 @@
+"""The broker inside a program."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.broker.serving.embedded import embedded
+from geminga.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    NotAStore,
+    StoreError,
+)
+from geminga.ids import MessageId
+
+
+def test_ready_fast_and_named() -> None:
+    began = time.perf_counter()
+    with embedded() as broker:
+        took = time.perf_counter() - began
+        assert broker.service_url.startswith("pulsar://127.0.0.1:")
+        assert broker.admin_url.startswith("http://127.0.0.1:")
+        assert broker.settings.memory
+        assert "running" in repr(broker)
+    assert "closed" in repr(broker)
+    assert took < 2.0, "300 ms on an idle machine; this bound only catches disasters on a busy one"
+
+
+def test_the_web_server_comes_with_its_first_request() -> None:
+    with embedded() as broker:
+        with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health", timeout=20) as answer:
+            assert answer.read() == b"ok"
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+            assert b"pulsar_topics_count" in answer.read()
+
+
+def test_no_web_server() -> None:
+    with embedded(web_port=None) as broker:
+        assert broker.admin_url == ""
+
+
+def test_errors_reach_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="keepalive_seconds"):
+        embedded(keepalive_seconds=-1)
+    with pytest.raises(TypeError, match="no_such_setting"):
+        embedded(no_such_setting=1)
+    foreign = tmp_path / "documents"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("not a store")
+    with pytest.raises(NotAStore):
+        embedded(foreign)
+    assert (foreign / "thesis.txt").read_text() == "not a store"
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected", "message"),
+    [
+        ("", InvalidConfiguration, "data_dir='' is not allowed"),
+        ("a\0b", InvalidConfiguration, "data_dir='a.*b' is not allowed"),
+        (5, InvalidConfiguration, "data_dir=5 is not allowed"),
+        ("/dev/null", NotAStore, "/dev/null is a file"),
+        ("/dev/null/store", StoreError, "/dev/null/store' cannot be made: Not a directory"),
+        ("x" * 300, StoreError, "cannot be made: File name too long"),
+    ],
+)
+def test_a_folder_that_cannot_be_one(folder: Any, expected: type[Exception], message: str) -> None:
+    with pytest.raises(expected, match=message):
+        embedded(folder)
+
+
+def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(20)]
+    with embedded(tmp_path / "whole", web_port=None) as broker:
+        producer = broker.client().create_producer("t")
+        for value in values:
+            producer.send(value)
+    image = (tmp_path / "whole/catalog.db").read_bytes()
+    for page in range(0, len(image), 4096):
+        folder = tmp_path / f"page-{page}"
+        shutil.copytree(tmp_path / "whole", folder)
+        damaged = bytearray(image)
+        damaged[page] ^= 0xFF
+        (folder / "catalog.db").write_bytes(damaged)
+        with embedded(folder, web_port=None) as broker, broker.client() as client:
+            reader = client.create_reader("t", MessageId.earliest)
+            assert [reader.read_next(5000).data() for _ in values] == values
+
+
+def test_a_catalog_that_proves_damaged_while_the_broker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.ledger.catalog.CHECKED_BYTES_MAX", 0)
+    with embedded(tmp_path, web_port=None) as broker:
+        broker.client().create_producer("t").send(b"kept")
+    path = tmp_path / "catalog.db"
+    image = path.read_bytes()
+    assert image.count(b"tenant/public") > 0
+    path.write_bytes(image.replace(b'"public"', b'"pUblic"').replace(b"tenant/public", b"tenant/pUblic"))
+    with embedded(tmp_path, web_port=None) as broker, broker.client() as client:
+        assert client.create_reader("t", MessageId.earliest).read_next(5000).data() == b"kept"
+
+
+def test_several_at_once() -> None:
+    with embedded() as first, embedded() as second:
+        assert first.service_url != second.service_url
+
+
+def test_closed_brokers_give_no_client() -> None:
+    broker = embedded()
+    broker.close()
+    with pytest.raises(AlreadyClosed):
+        broker.client()
+
+
+def test_it_can_be_dropped_and_collected() -> None:
+    broker = embedded(web_port=None)
+    broker.close()
+    del broker
+    gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_leaves_it_alone(tmp_path: Path) -> None:
+    program = f"""
+import os, socket
+from geminga.broker.serving.embedded import embedded
+broker = embedded({str(tmp_path / "s")!r}, web_port=None)
+child = os.fork()
+if child == 0:
+    broker.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+socket.create_connection(("127.0.0.1", broker.settings.port), 5).close()
+broker.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
+    folder = str(tmp_path / "s")
+    program = f"from geminga import embedded; b = embedded({folder!r}); print(b.service_url)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
+    assert ended.returncode == 0, ended.stderr
+    with embedded(tmp_path / "s"):
+        pass

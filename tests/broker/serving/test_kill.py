@@ -1,0 +1,276 @@
+"""``kill -9`` under load, again and again: what was receipted is there afterwards.
+
+The broker is a process of its own on a real folder. The official client publishes, one raw connection
+acknowledges and counts only what the broker confirmed. After each kill the next process must serve
+every receipted message byte for byte and in order, and redeliver no acknowledged one. Between rounds
+the broker is sometimes killed while it recovers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.wire.frames import FrameDecoder, encode_command, encode_flow
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
+
+ROUNDS = int(os.environ.get("GEMINGA_KILL_ROUNDS", "24"))
+START_SECONDS_MAX = 20.0
+PROGRAM = """
+import sys
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.serving.standalone import run
+sys.exit(run(BrokerSettings(data_dir=sys.argv[1], port=0, web_port=None)))
+"""
+
+
+class BrokerProcess:
+    """``geminga standalone`` without its web server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def wait_ready(self) -> str:
+        """The service URL from the start line."""
+        assert self.process.stdout is not None
+        deadline, text = time.monotonic() + START_SECONDS_MAX, b""
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.5)
+            if ready:
+                chunk = os.read(self.process.stdout.fileno(), 4096)
+                text += chunk
+                for word in text.decode(errors="replace").split():
+                    if word.startswith("pulsar://") and b"\n" in text:
+                        return word
+                if not chunk:
+                    break
+        raise AssertionError(f"the broker did not start: {text.decode(errors='replace')}")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Acknowledger:
+    """A raw consumer that acknowledges every other message and believes only ACK_RESPONSE."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        host, port = url.removeprefix("pulsar://").rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=5)
+        self.decoder = FrameDecoder()
+        self.asked: dict[int, tuple[int, int]] = {}
+        self.confirmed: set[tuple[int, int]] = set()
+        self._send_connect()
+        self._subscribe(topic)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _send_connect(self) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+        command.connect.client_version = "kill-test"
+        command.connect.protocol_version = 20
+        self.socket.sendall(encode_command(command))
+
+    def _subscribe(self, topic: str) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        subscribe = command.subscribe
+        subscribe.topic, subscribe.subscription = topic, "acks"
+        subscribe.subType = pb.CommandSubscribe.Shared
+        subscribe.consumer_id, subscribe.request_id = 1, 1
+        subscribe.initialPosition = pb.CommandSubscribe.Earliest
+        self.socket.sendall(encode_command(command))
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                data = self.socket.recv(1 << 16)
+                if not data:
+                    return
+                answers = [self._answer(frame) for frame in self.decoder.feed(data)]
+                self.socket.sendall(b"".join(answers))
+
+    def _answer(self, frame: Any) -> bytes:
+        if frame.type == pb.BaseCommand.PING:
+            return encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+        if frame.type == pb.BaseCommand.SUCCESS:
+            return encode_flow(1, 1_000_000)
+        if frame.type == pb.BaseCommand.ACK_RESPONSE:
+            response = frame.command.ackResponse
+            if not response.HasField("error"):
+                self.confirmed.add(self.asked[response.request_id])
+            return b""
+        if frame.type != pb.BaseCommand.MESSAGE or frame.message.entry_id % 2:
+            return b""
+        place = (frame.message.ledger_id, frame.message.entry_id)
+        number = len(self.asked) + 10
+        self.asked[number] = place
+        command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+        command.ack.consumer_id, command.ack.request_id = 1, number
+        command.ack.ack_type = pb.CommandAck.Individual
+        command.ack.message_id.add(ledgerId=place[0], entryId=place[1])
+        return encode_command(command)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join(5)
+        self.socket.close()
+
+
+def connect(url: str) -> Any:
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    return pulsar.Client(url, operation_timeout_seconds=10, logger=logger)
+
+
+class Load:
+    """Two producers, one batching and one not; ``receipts`` holds what the broker receipted."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        self.receipts: dict[str, list[int]] = {"batched": [], "single": []}
+        self.client = connect(url)
+        self.stop = threading.Event()
+        self.producers = {
+            name: self.client.create_producer(
+                topic, producer_name=name, batching_enabled=name == "batched", max_pending_messages=200,
+                block_if_queue_full=True, batching_max_publish_delay_ms=1, send_timeout_millis=3000,
+            )
+            for name in self.receipts
+        }  # fmt: skip
+        self.threads = [
+            threading.Thread(target=self._run, args=(name,), daemon=True) for name in self.producers
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, name: str) -> None:
+        number = 0
+        kept = self.receipts[name]
+
+        def note(result: Any, _id: Any, sent: int) -> None:
+            if result == pulsar.Result.Ok:
+                kept.append(sent)
+
+        with contextlib.suppress(pulsar.PulsarException):
+            while not self.stop.is_set():
+                self.producers[name].send_async(
+                    payload(name, number), lambda result, place, n=number: note(result, place, n)
+                )
+                number += 1
+
+    def close(self) -> None:
+        self.stop.set()
+        # The broker was killed: the official client may or may not find its connections gone.
+        with contextlib.suppress(pulsar.PulsarException):
+            self.client.close()
+        for thread in self.threads:
+            thread.join(10)
+
+
+def payload(name: str, number: int) -> bytes:
+    return f"{name}:{number}:".encode() + random.Random(f"{name}{number}").randbytes(number % 300)
+
+
+def check_messages(url: str, topic: str, receipts: dict[str, list[int]]) -> None:
+    """Every receipted message once and in order (I1); unreceipted ones may be there, once, in order too."""
+    client = connect(url)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
+    found: dict[str, list[int]] = {name: [] for name in receipts}
+    while reader.has_message_available():
+        data = reader.read_next(timeout_millis=5000).data()
+        name, number = data.split(b":", 2)[:2]
+        assert data == payload(name.decode(), int(number))
+        found[name.decode()].append(int(number))
+    client.close()
+    for name, numbers in receipts.items():
+        assert found[name] == sorted(set(found[name])), "order or single copies are lost"
+        missing = set(numbers) - set(found[name])
+        assert not missing, f"{len(missing)} receipted messages of {name} are lost: {sorted(missing)[:5]}"
+
+
+def check_acknowledgements(url: str, topic: str, confirmed: set[tuple[int, int]]) -> None:
+    """No acknowledged message is delivered again (I3), no other one is left out (I4)."""
+    client = connect(url)
+    everything = set()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
+    while reader.has_message_available():
+        place = reader.read_next(timeout_millis=5000).message_id()
+        everything.add((place.ledger_id(), place.entry_id()))
+    consumer = client.subscribe(
+        topic, "acks", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=5000
+    )
+    odd = {place for place in everything if place[1] % 2}
+    delivered: set[tuple[int, int]] = set()
+    while not odd <= delivered:
+        place = consumer.receive(timeout_millis=5000).message_id()
+        delivered.add((place.ledger_id(), place.entry_id()))
+    with contextlib.suppress(pulsar.Timeout):
+        while True:
+            place = consumer.receive(timeout_millis=20).message_id()
+            delivered.add((place.ledger_id(), place.entry_id()))
+    client.close()
+    again = delivered & confirmed
+    assert not again, f"{len(again)} acknowledged entries come again: {sorted(again)[:5]}"
+
+
+@pytest.fixture
+def processes() -> Iterator[list[BrokerProcess]]:
+    started: list[BrokerProcess] = []
+    yield started
+    for broker in started:
+        if broker.process.poll() is None:
+            broker.kill()
+
+
+@pytest.mark.witness
+@pytest.mark.timeout(180)
+def test_everything_receipted_survives_kills(tmp_path: Path, processes: list[BrokerProcess]) -> None:
+    chance = random.Random(20240607)
+    topic, receipts, confirmed = "", {"batched": [], "single": []}, set()
+    total_messages = total_acks = 0
+
+    def start() -> BrokerProcess:
+        processes.append(BrokerProcess(tmp_path / "store"))
+        return processes[-1]
+
+    for number in range(ROUNDS):
+        if number % 4 == 3:
+            # Killed while it recovers: the next recovery must not mind.
+            early = start()
+            time.sleep(chance.uniform(0.05, 0.4))
+            early.kill()
+        broker = start()
+        url = broker.wait_ready()
+        if topic:
+            check_messages(url, topic, receipts)
+            check_acknowledgements(url, topic, confirmed)
+        topic = f"persistent://public/default/round-{number}"
+        load = Load(url, topic)
+        acknowledger = Acknowledger(url, topic)
+        time.sleep(chance.uniform(0.05, 0.35))
+        broker.kill()
+        acknowledger.close()
+        load.close()
+        receipts, confirmed = load.receipts, acknowledger.confirmed
+        total_messages += sum(map(len, receipts.values()))
+        total_acks += len(confirmed)
+    assert total_messages > ROUNDS * 20
+    assert total_acks > ROUNDS

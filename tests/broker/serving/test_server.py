@@ -1,0 +1,301 @@
+"""The broker's sockets: start, stop, back-pressure, caps, bad peers, idleness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.broker.serving.embedded import embedded
+from geminga.broker.serving.server import BrokerServer, PortInUse, bind
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreLocked, StoreStopped, UsageError
+from geminga.ledger.api import Buffer, Done
+from geminga.ledger.memory import MemoryStore
+from geminga.wire.frames import FrameDecoder, encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def settings(**changes: Any) -> BrokerSettings:
+    return BrokerSettings(**{"memory": True, "port": 0, "web_port": None, **changes})
+
+
+def connect_command(version: int = 19) -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+    command.connect.client_version = "test"
+    command.connect.protocol_version = version
+    return encode_command(command)
+
+
+def ping() -> bytes:
+    return encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+
+
+class Peer:
+    """A blocking connection that speaks frames."""
+
+    def __init__(self, port: int, *, handshake: bool = True) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.decoder = FrameDecoder()
+        self.frames: list[Any] = []
+        if handshake:
+            self.socket.sendall(connect_command())
+            assert self.next().type == pb.BaseCommand.CONNECTED
+
+    def next(self) -> Any:
+        """The next frame; EOFError when the broker closed."""
+        while not self.frames:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise EOFError
+            self.frames += self.decoder.feed(data)
+        return self.frames.pop(0)
+
+    def answers(self) -> bool:
+        self.socket.sendall(ping())
+        return bool(self.next().type == pb.BaseCommand.PONG)
+
+    def is_closed(self) -> bool:
+        try:
+            while True:
+                self.next()
+        except (EOFError, ConnectionError):
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def peers() -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def new(port: int, **options: Any) -> Peer:
+        made.append(Peer(port, **options))
+        return made[-1]
+
+    yield new
+    for peer in made:
+        peer.close()
+
+
+@contextlib.asynccontextmanager
+async def running(**changes: Any) -> AsyncIterator[BrokerServer]:
+    server = BrokerServer(settings(**changes))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def test_it_answers_at_once(peers: Callable[..., Peer]) -> None:
+    with embedded(web_port=None) as broker:
+        assert peers(broker.settings.port).answers()
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"port {port} is in use.*--port 0"):
+            embedded(port=port)
+        with pytest.raises(PortInUse, match="--web-port"):
+            embedded(web_port=port)
+
+
+def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
+        embedded(tmp_path / "s", web_port=taken.getsockname()[1])
+    with embedded(tmp_path / "s"):
+        pass
+
+
+def test_a_host_that_is_not_ours() -> None:
+    with pytest.raises(UsageError, match="no address of this machine"):
+        bind("192.0.2.1", 0, "port")
+    with pytest.raises(UsageError, match="no address of this machine"):
+        bind("no-such-host.invalid", 0, "port")
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+    with embedded(tmp_path / "s"), pytest.raises(StoreLocked):
+        embedded(tmp_path / "s")
+
+
+def test_wildcard_host_serves_both_families(peers: Callable[..., Peer]) -> None:
+    with embedded(host="0.0.0.0", web_port=None) as broker:
+        assert peers(broker.settings.port).answers()
+        if socket.has_dualstack_ipv6():
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("::1", broker.settings.port), 5) as six,
+            ):
+                six.sendall(connect_command())
+                assert six.recv(100)
+
+
+def test_a_bad_peer_harms_only_itself(peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture) -> None:
+    with embedded(web_port=None, handshake_seconds=0.2) as broker:
+        good = peers(broker.settings.port)
+        for junk in (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200,
+            b"\xff\xff\xff\xff" + b"x" * 100,
+            b"\x00\x00\x00\x00\x00\x00\x00\x00",
+            b"\x00\x00\x00\x05\x00\x00\x00\x09hello",
+            b"\x00\x00\x00\x08\x00\x00\x00\x04\xff\xff\xff\xff",
+            connect_command() + connect_command(),
+            ping()[:5],
+        ):
+            bad = peers(broker.settings.port, handshake=False)
+            bad.socket.sendall(junk)
+            assert bad.is_closed(), junk
+            assert good.answers()
+        silent = peers(broker.settings.port, handshake=False)
+        assert silent.is_closed()
+        assert good.answers()
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR], "a peer's fault is not our error"
+
+
+def test_the_connection_cap(peers: Callable[..., Peer]) -> None:
+    with embedded(web_port=None, connections_max=2) as broker:
+        first, second = peers(broker.settings.port), peers(broker.settings.port)
+        assert peers(broker.settings.port, handshake=False).is_closed()
+        assert first.answers()
+        second.close()
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                assert peers(broker.settings.port).answers()
+                break
+            except (EOFError, ConnectionError):
+                assert time.monotonic() < deadline
+
+
+def test_a_peer_that_never_reads_is_bounded() -> None:
+    async def scenario() -> None:
+        limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
+        async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
+            loop = asyncio.get_running_loop()
+            assert server._listener is not None
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                # Small kernel buffers, which accepted connections inherit: they are full sooner.
+                server._listener.sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
+            peer = socket.socket()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
+            await loop.sock_sendall(peer, connect_command())
+            # Each PING wants a PONG; nobody reads them. At some point the broker stops reading too,
+            # and then the kernel takes no more from the sender.
+            sent, flood = 0, ping() * 2000
+            with contextlib.suppress(TimeoutError):
+                while sent < 200_000_000:
+                    await asyncio.wait_for(loop.sock_sendall(peer, flood), 0.7)
+                    sent += len(flood)
+            (connection,) = server.connections
+            transport = connection._transport
+            assert transport is not None
+            assert transport.get_write_buffer_size() < 1_000_000
+            assert not connection.writable
+            # When it reads at last, everything goes on.
+            got = 0
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 0.3))
+            assert connection.writable
+            assert got >= sent
+            peer.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_broker_sleeps() -> None:
+    async def scenario() -> None:
+        async with running() as server:
+            await asyncio.sleep(0.05)
+            ticks = 0
+            tick = server._tick
+
+            def counting() -> None:
+                nonlocal ticks
+                ticks += 1
+                tick()
+
+            server._tick = counting  # type: ignore[method-assign]
+            server._arm(server.broker.deadline)
+            await asyncio.sleep(1.0)
+            assert ticks <= 2
+
+    asyncio.run(scenario())
+
+
+class StoppingStore(MemoryStore):
+    """Stops like a store whose disk failed."""
+
+    broken: StoreStopped | None = None
+
+    @property
+    def failure(self) -> StoreStopped | None:
+        return self.broken
+
+    def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
+        if self.broken is not None:
+            raise self.broken
+        return super().append(ledger_id, entry, done)
+
+
+def test_a_stopped_store_is_told_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        stores: list[StoppingStore] = []
+
+        def open_store(wakeup: Callable[[], None]) -> StoppingStore:
+            stores.append(StoppingStore(wakeup))
+            return stores[0]
+
+        server = BrokerServer(settings(web_port=0), store=open_store)
+        await server.start()
+        await server.web_ready.wait()
+        stores[0].broken = StoreStopped("fdatasync failed: EIO")
+        server._wakeup()
+        await asyncio.sleep(0.05)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
+        writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"EIO" in answer
+        assert isinstance(server.store_failure, StoreStopped)
+        await server.stop()
+
+    asyncio.run(scenario())
+    assert [r for r in caplog.records if r.levelno == logging.CRITICAL and "EIO" in r.getMessage()]
+
+
+def test_stop_closes_peers_and_can_be_repeated(peers: Callable[..., Peer]) -> None:
+    with embedded(web_port=None) as broker:
+        peer = peers(broker.settings.port)
+        broker.close()
+        assert peer.is_closed()
+        broker.close()
+        with pytest.raises(OSError, match=r"refused|reset"):
+            peers(broker.settings.port)
+
+
+def test_many_starts_and_stops_leak_nothing() -> None:
+    with embedded():
+        pass
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(10):
+        with embedded():
+            pass
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before

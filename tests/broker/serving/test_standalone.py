@@ -1,0 +1,214 @@
+"""The broker as a process: start line, promises, exit codes, signals, speed of the first answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import geminga
+from geminga.broker.serving.embedded import embedded
+from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES
+
+PROGRAM = """
+import sys
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.serving.standalone import run
+sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
+"""
+
+
+class Process:
+    def __init__(self, **settings: object) -> None:
+        values = {"port": 0, "web_port": 0, **settings}
+        self.err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, repr(values)], stdout=subprocess.PIPE, stderr=self.err, text=True
+        )
+
+    def first_line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline()
+
+    def wait(self) -> tuple[int, str, str]:
+        """Exit code, the rest of stdout, all of stderr."""
+        assert self.popen.stdout is not None
+        code, out = self.popen.wait(timeout=30), self.popen.stdout.read()
+        self.err.seek(0)
+        return code, out, self.err.read()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.popen.send_signal(number)
+        return self.wait()
+
+    def close(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+        self.err.close()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Process]]:
+    processes: list[Process] = []
+    yield processes
+    for process in processes:
+        process.close()
+
+
+def addresses(line: str) -> tuple[str, str]:
+    words = line.split()
+    return next(w for w in words if w.startswith("pulsar://")), next(
+        w for w in words if w.startswith("http://")
+    )
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_start_serve_stop(started: list[Process], tmp_path: Path, number: int) -> None:
+    process = Process(data_dir=str(tmp_path / "s"))
+    started.append(process)
+    service, web = addresses(process.first_line())
+    with socket.create_connection(("127.0.0.1", port_of(service)), 5):
+        pass
+    with urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=20) as answer:
+        assert answer.read() == b"ok"
+    code, out, err = process.end(number)
+    assert code == 0, err
+    assert SYNC_PROMISES["always"] in out
+    assert "everything receipted is kept" in out
+    assert "WARNING" not in err
+
+
+@pytest.mark.parametrize("sync", ["interval", "never"])
+def test_a_weaker_sync_is_said_loudly(started: list[Process], tmp_path: Path, sync: str) -> None:
+    process = Process(data_dir=str(tmp_path / "s"), sync=sync, web_port=None)
+    started.append(process)
+    process.first_line()
+    code, _, err = process.end()
+    assert code == 0
+    assert f"WARNING: sync {sync}" in err
+    assert "power cut" in err
+
+
+def test_memory_is_said_loudly(started: list[Process]) -> None:
+    process = Process(memory=True, web_port=None)
+    started.append(process)
+    assert "in memory" in process.first_line()
+    assert "WARNING: kept in memory only" in process.end()[2]
+
+
+def test_a_port_in_use(started: list[Process]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = Process(memory=True, port=port)
+        started.append(process)
+        code, _, err = process.wait()
+        assert code == EXIT_USAGE
+        assert f"port {port} is in use" in err
+        assert "Traceback" not in err
+
+
+def test_a_store_that_another_process_holds(started: list[Process], tmp_path: Path) -> None:
+    first = Process(data_dir=str(tmp_path / "s"), web_port=None)
+    started.append(first)
+    first.first_line()
+    second = Process(data_dir=str(tmp_path / "s"), web_port=None)
+    started.append(second)
+    code, _, err = second.wait()
+    assert code == EXIT_STORE
+    assert str(tmp_path / "s") in err
+    assert "Traceback" not in err
+    assert first.end()[0] == 0
+
+
+def test_a_folder_that_is_no_store(started: list[Process], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    process = Process(data_dir=str(tmp_path), web_port=None)
+    started.append(process)
+    code, _, err = process.wait()
+    assert code == EXIT_STORE
+    assert "Traceback" not in err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_damage_is_said_and_the_rest_is_served(started: list[Process], tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with embedded(folder, web_port=None) as broker, broker.client() as client:
+        producer = client.create_producer("t", batching_enabled=False)
+        for index in range(200):
+            producer.send(f"{index}-".encode() * 500)
+    (log,) = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 200_000]
+    with log.open("r+b") as file:
+        file.seek(100_000)
+        file.write(b"\xff" * 64)
+    (folder / "catalog.db").unlink(missing_ok=True)
+    process = Process(data_dir=str(folder), web_port=None)
+    started.append(process)
+    assert process.first_line().startswith("geminga broker ready")
+    code, _, err = process.end()
+    assert code == 0
+    assert f"WARNING: {log.name}" in err or "damage" in err, err
+
+
+def test_a_stopped_process_goes_on(started: list[Process], tmp_path: Path) -> None:
+    process = Process(data_dir=str(tmp_path / "s"), web_port=None)
+    started.append(process)
+    url = process.first_line().split()[3]
+    with geminga.Client(url) as client:
+        producer = client.create_producer("t")
+        producer.send(b"before")
+        process.popen.send_signal(signal.SIGSTOP)
+        waker = threading.Timer(1.0, process.popen.send_signal, [signal.SIGCONT])
+        waker.start()
+        producer.send(b"after")
+        waker.join()
+        reader = client.create_reader("t", geminga.MessageId.earliest)
+        assert [reader.read_next(timeout_millis=5000).data() for _ in range(2)] == [b"before", b"after"]
+    assert process.end()[0] == 0
+
+
+def test_first_answer_and_memory(started: list[Process], tmp_path: Path) -> None:
+    """The goals are 0.5 s and 80 MB; the bounds here leave room for a busy machine."""
+    began = time.perf_counter()
+    process = Process(data_dir=str(tmp_path / "s"))
+    started.append(process)
+    service, web = addresses(process.first_line())
+    with socket.create_connection(("127.0.0.1", port_of(service)), 5):
+        answered = time.perf_counter() - began
+    urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=20).close()
+    with open(f"/proc/{process.popen.pid}/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert answered < 5.0
+    assert resident < 100_000_000
+    assert process.end()[0] == 0
+
+
+def test_a_web_request_that_was_broken_off_leaves_the_stop_quiet(started: list[Process]) -> None:
+    process = Process(memory=True)
+    started.append(process)
+    port = int(process.first_line().partition("admin http://127.0.0.1:")[2].split()[0])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+        peer.sendall(
+            b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 40000000\r\n\r\n" + bytes(17_000_000)
+        )
+        assert b"413" in peer.recv(100)
+    code, _, err = process.end()
+    assert code == 0
+    assert err.splitlines()[1:] == ["geminga: SIGTERM, stopping"]

@@ -1,0 +1,215 @@
+"""Deduplication: one copy of each (producer, sequence id), whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.topics import dedup
+from geminga.broker.topics.dedup import Deduplication, Verdict, dedup_key
+from geminga.errors import StoreDamaged, StoreStopped
+from geminga.ids import TopicName
+from geminga.ledger.api import Value
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+
+
+@pytest.fixture
+def harness(make_harness: Callable[..., Any]) -> Any:
+    return make_harness(deduplication=True)
+
+
+@pytest.fixture
+def make(make_entry: Callable[..., bytes]) -> Callable[..., bytes]:
+    def entry(sequence_id: int, producer: str = "me", **fields: Any) -> bytes:
+        return make_entry(b"%d" % sequence_id, sequence_id=sequence_id, producer_name=producer, **fields)
+
+    return entry
+
+
+def connect(harness: Any, name: str = "me") -> tuple[Any, int]:
+    peer = harness.peer()
+    answer = peer.producer(TOPIC, producer_name=name, user_provided_producer_name=True)
+    return peer, answer.last_sequence_id
+
+
+def ids(peer: Any) -> list[tuple[int, int, int]]:
+    return [(r.sequence_id, r.ledger_id, r.entry_id) for r in peer.receipts()]
+
+
+def stored(harness: Any) -> list[bytes]:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0})
+    found = peer.payloads()
+    peer.disconnect()
+    return found  # type: ignore[no-any-return]
+
+
+def test_duplicates_are_receipted_as_such(harness: Any, make: Any) -> None:
+    peer, last = connect(harness)
+    assert last == -1
+    for sequence_id in (10, 10, 9, 11):
+        peer.send(sequence_id, make(sequence_id))
+    assert ids(peer) == [(10, 0, 0), (10, -1, -1), (9, -1, -1), (11, 0, 1)]
+    assert stored(harness) == [b"10", b"11"]
+
+
+def test_names_are_told_apart(harness: Any, make: Any) -> None:
+    one, _ = connect(harness, "one")
+    two, _ = connect(harness, "two")
+    one.send(5, make(5, "one"))
+    two.send(5, make(5, "two"))
+    assert len(stored(harness)) == 2
+
+
+def test_a_batch_counts_with_its_highest_sequence_id(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    batch = make(0, num_messages_in_batch=3, highest_sequence_id=2)
+    peer.send(0, batch, messages=3, highest=2)
+    peer.send(0, batch, messages=3, highest=2)
+    peer.send(2, make(2))
+    peer.send(3, make(3))
+    assert ids(peer) == [(0, 0, 0), (0, -1, -1), (2, -1, -1), (3, 0, 1)]
+
+
+def test_a_repeat_while_the_first_is_not_stored_cannot_be_judged(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    harness.auto_poll = False
+    peer.send(0, make(0))
+    peer.send(0, make(0))
+    assert peer.pop().command.send_error.error == pb.PersistenceError
+    harness.poll()
+    assert ids(peer) == [(0, 0, 0)]
+
+
+def test_a_duplicate_keeps_its_place_among_the_receipts(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    peer.send(0, make(0))
+    peer.receipts()
+    harness.auto_poll = False
+    peer.send(1, make(1))
+    peer.send(0, make(0))
+    peer.send(2, make(2))
+    harness.poll()
+    assert ids(peer) == [(1, 0, 1), (0, -1, -1), (2, 0, 2)]
+
+
+@pytest.mark.parametrize("end", ["restart", "crash"])
+@pytest.mark.parametrize("count", [3, 25])
+def test_what_is_known_survives(
+    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch, end: str, count: int
+) -> None:
+    monkeypatch.setattr(dedup, "SNAPSHOT_ENTRIES", 10)
+    peer, _ = connect(harness)
+    for sequence_id in range(count):
+        peer.send(sequence_id, make(sequence_id))
+    getattr(harness, end)()
+    peer, last = connect(harness)
+    assert last == count - 1
+    peer.send(count - 1, make(count - 1))
+    peer.send(count, make(count))
+    assert [found[1:] == (-1, -1) for found in ids(peer)] == [True, False]
+    assert len(stored(harness)) == count + 1
+
+
+def test_only_the_last_chunk_counts(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    chunks = [
+        make(5, uuid="me-5", chunk_id=n, num_chunks_from_msg=3, total_chunk_msg_size=3) for n in range(3)
+    ]
+    for chunk in chunks[:2]:
+        peer.send(5, chunk, is_chunk=True)
+    assert [found[1:] for found in ids(peer)] == [(0, 0), (0, 1)]
+    peer.disconnect()
+    harness.crash()
+    peer, last = connect(harness)
+    assert last == -1
+    for chunk in chunks:
+        peer.send(5, chunk, is_chunk=True)
+    assert (-1, -1) not in [found[1:] for found in ids(peer)]
+    peer.send(5, chunks[2], is_chunk=True)
+    assert ids(peer) == [(5, -1, -1)]
+
+
+def test_a_retry_after_a_failed_store_is_no_duplicate(
+    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, _ = connect(harness)
+    append = harness.store.append
+
+    def failing(ledger_id: int, entry: bytes, done: Any) -> int:
+        raise StoreStopped("no space left")
+
+    monkeypatch.setattr(harness.store, "append", failing)
+    peer.send(0, make(0))
+    assert peer.pop().command.send_error.error == pb.PersistenceError
+    monkeypatch.setattr(harness.store, "append", append)
+    peer.send(0, make(0))
+    assert ids(peer) == [(0, 0, 0)]
+
+
+def test_a_retry_after_a_failed_sync_is_no_duplicate(
+    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, _ = connect(harness)
+    append = harness.store.append
+    monkeypatch.setattr(
+        harness.store,
+        "append",
+        lambda ledger_id, entry, done: append(
+            ledger_id, entry, lambda error: done(StoreStopped("sync failed"))
+        ),
+    )
+    peer.send(0, make(0))
+    assert peer.pop().command.send_error.error == pb.PersistenceError
+    topic = harness.broker.topics.find(NAME)
+    assert topic.dedup.check("me", 0, 0) is Verdict.NEW
+
+
+def test_switching_it_on_and_off(make_harness: Callable[..., Any], make: Any) -> None:
+    harness = make_harness()
+    peer, _ = connect(harness)
+    for _ in range(2):
+        peer.send(0, make(0))
+    assert len(stored(harness)) == 2
+    harness.broker.namespaces.set_policy("public", "default", "deduplicationEnabled", True)
+    for _ in range(2):
+        peer.send(1, make(1))
+    assert len(stored(harness)) == 3
+    harness.broker.namespaces.set_policy("public", "default", "deduplicationEnabled", False)
+    peer.send(1, make(1))
+    assert len(stored(harness)) == 4
+    assert harness.store.get(dedup_key(TOPIC)) is None
+
+
+def test_deleting_the_topic_forgets_everything(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    peer.send(0, make(0))
+    harness.broker.topics.delete(NAME, True, lambda error: None)
+    harness.poll()
+    peer, last = connect(harness)
+    assert last == -1
+    peer.send(0, make(0))
+    assert ids(peer)[0][1] >= 0
+
+
+def test_the_names_used_longest_ago_are_forgotten(make_harness: Callable[..., Any], make: Any) -> None:
+    harness = make_harness(deduplication=True, deduplication_producers_max=3)
+    for name in ("a", "b", "c", "d"):
+        peer, _ = connect(harness, name)
+        peer.send(7, make(7, name))
+    harness.broker.topics.find(NAME).dedup.save()
+    known = harness.broker.topics.find(NAME).dedup
+    assert [known.last_sequence_id(name) for name in ("a", "b", "c", "d")] == [-1, 7, 7, 7]
+
+
+def test_a_damaged_snapshot_is_named(harness: Any) -> None:
+    topic = harness.broker.topics.make(NAME)
+    harness.store.put(dedup_key(TOPIC), b"\x07")
+    with pytest.raises(StoreDamaged, match="deduplication snapshot of"):
+        Deduplication.load(harness.store, TOPIC, topic.ledger, 10)
+    assert harness.store.get(dedup_key(TOPIC)) == Value(b"\x07", ())

@@ -1,0 +1,201 @@
+"""Many ledgers that look like one list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.topics.managed_ledger import EntryCache, LedgerLimits, ManagedLedger, ledgers_key
+from geminga.errors import StoreDamaged
+from geminga.ledger.memory import MemoryStore
+
+LIMITS = LedgerLimits(entries_max=3, bytes_max=1 << 20, seconds_max=100)
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.open()
+
+    def open(self) -> ManagedLedger:
+        self.ledger = ManagedLedger(self.store, "t", EntryCache(1 << 20))
+        return self.ledger
+
+    def append(self, *entries: bytes, keep: bool = False, now_ms: int = 1000) -> None:
+        for entry in entries:
+            self.ledger.append(
+                entry, 1, now_ms=now_ms, limits=LIMITS, keep=keep, done=lambda error: self.ledger.confirm()
+            )
+        self.store.poll()
+
+    def all(self) -> list[bytes]:
+        offset, found = self.ledger.start, []
+        while offset < self.ledger.confirmed:
+            part = self.ledger.read(offset, self.ledger.confirmed, entries_max=100, bytes_max=1 << 20)
+            assert part
+            found += [entry for entry, _ in part]
+            offset += len(part)
+        return found
+
+
+@pytest.fixture
+def fixture() -> Fixture:
+    return Fixture()
+
+
+ENTRIES = [b"%d" % n for n in range(8)]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_ledgers_roll_over_and_are_read_as_one(fixture: Fixture, keep: bool) -> None:
+    fixture.append(*ENTRIES, keep=keep)
+    assert fixture.all() == ENTRIES
+    assert [segment.entries for segment in fixture.ledger.segments] == [3, 3, 2]
+    assert fixture.ledger.position(0) == (0, 0)
+    assert fixture.ledger.position(7) == (2, 1)
+    assert fixture.ledger.position_before(3) == (0, 2)
+    assert fixture.ledger.position_before(0) == (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "entry_id", "offset", "offset_from"),
+    [
+        (0, 0, 0, 0),
+        (1, 2, 5, 5),
+        (1, 3, None, 6),
+        (2, 9, None, 8),
+        (1, -1, None, 3),
+        (77, 0, None, 8),
+        (-1, -1, None, 0),
+        ((1 << 63) - 1, (1 << 63) - 1, None, 8),
+    ],
+)
+def test_places(
+    fixture: Fixture, ledger_id: int, entry_id: int, offset: int | None, offset_from: int
+) -> None:
+    fixture.append(*ENTRIES)
+    assert fixture.ledger.offset(ledger_id, entry_id) == offset
+    assert fixture.ledger.offset_from(ledger_id, entry_id) == offset_from
+
+
+def test_nothing_is_read_before_it_is_durable(fixture: Fixture) -> None:
+    ledger = fixture.ledger
+    ledger.append(b"a", 1, now_ms=0, limits=LIMITS, keep=True, done=lambda error: ledger.confirm())
+    assert ledger.read(0, 10, entries_max=10, bytes_max=100) == []
+    fixture.store.poll()
+    assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [(b"a", 1)]
+
+
+def test_offsets_and_ids_go_on_after_a_restart(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES[:4])
+    before = fixture.ledger.position(3)
+    ledger = fixture.open()
+    assert (ledger.start, ledger.end, ledger.position(3)) == (0, 4, before)
+    fixture.append(*ENTRIES[4:])
+    assert fixture.all() == ENTRIES
+    assert fixture.ledger.position(4)[0] > before[0]
+
+
+def test_an_empty_ledger_is_forgotten_on_load(fixture: Fixture) -> None:
+    fixture.append(b"a")
+    fixture.store.create_ledger("t")
+    fixture.open()
+    assert [info.entries for info in fixture.store.ledgers("t")] == [1]
+
+
+def test_trimming_keeps_offsets(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES)
+    assert fixture.ledger.trim(5, lambda segment, closed_ms: True) == 1
+    assert fixture.ledger.start == 3
+    assert fixture.ledger.offset(0, 0) is None
+    assert fixture.ledger.offset_from(0, 1) == 3
+    fixture.open()
+    assert (fixture.ledger.start, fixture.ledger.end) == (3, 8)
+    assert fixture.all() == ENTRIES[3:]
+
+
+def test_the_last_ledger_is_never_trimmed(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES[:3])
+    assert fixture.ledger.trim(3, lambda segment, closed_ms: True) == 0
+
+
+def test_trimming_stops_at_the_first_ledger_that_stays(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES)
+    assert fixture.ledger.trim(8, lambda segment, closed_ms: segment.base != 0) == 0
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_truncating_leaves_the_offsets_behind(fixture: Fixture, reopened: bool) -> None:
+    fixture.append(*ENTRIES)
+    if reopened:
+        fixture.open()
+    fixture.ledger.truncate(2000)
+    assert fixture.all() == []
+    assert (fixture.ledger.start, fixture.ledger.end) == (8, 8)
+    fixture.open()
+    assert (fixture.ledger.start, fixture.ledger.end) == (8, 8)
+    fixture.append(b"new")
+    assert fixture.ledger.position(8)[1] == 0
+    assert fixture.open().end == 9
+    assert fixture.all() == [b"new"]
+
+
+def test_time_ends_a_ledger(fixture: Fixture) -> None:
+    fixture.append(b"a", now_ms=0)
+    fixture.append(b"b", now_ms=100_000)
+    assert len(fixture.ledger.segments) == 2
+
+
+def test_sizes(fixture: Fixture) -> None:
+    fixture.append(*[b"x" * 10] * 8)
+    ledger = fixture.ledger
+    assert ledger.size_bytes == 80
+    assert [ledger.size_from(offset) for offset in (0, 1, 3, 7, 8)] == [80, 70, 50, 10, 0]
+
+
+def test_a_read_ends_at_its_limits(fixture: Fixture) -> None:
+    fixture.append(*[b"x" * 10] * 3)
+    read = fixture.ledger.read
+    assert len(read(0, 3, entries_max=2, bytes_max=1000)) == 2
+    assert len(read(0, 3, entries_max=9, bytes_max=15)) == 1
+    assert len(read(0, 1, entries_max=9, bytes_max=1000)) == 1
+    assert read(3, 9, entries_max=9, bytes_max=1000) == []
+
+
+def test_the_cache_is_bounded_for_all_topics_together() -> None:
+    store = MemoryStore()
+    cache = EntryCache(5000)
+    ledgers = [ManagedLedger(store, f"t{n}", cache) for n in range(3)]
+    for index in range(60):
+        ledger = ledgers[index % 3]
+        ledger.append(b"x" * 100, 1, now_ms=0, limits=LIMITS, keep=True, done=lambda error: None)
+        ledger.confirm()
+    assert 0 < sum(len(ledger.cached) for ledger in ledgers) < 13
+    for ledger in ledgers:
+        assert len(ledger.read(0, 20, entries_max=20, bytes_max=1 << 20)) == 3
+
+
+def test_a_ledger_without_its_record_is_damage(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES)
+    fixture.store.delete(ledgers_key("t"))
+    with pytest.raises(StoreDamaged, match="ledger 0 is not in its ledger list"):
+        fixture.open()
+
+
+def test_entries_lost_at_the_end_of_a_ledger_are_stepped_over(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES)
+    store: Any = fixture.store
+    store._ledgers[1].entries.pop()
+    ledger = fixture.open()
+    assert ledger.read(5, 6, entries_max=1, bytes_max=100) == []
+    assert ledger.skip_gap(5) == 6
+    assert ledger.skip_gap(4) == 4
+    assert ledger.skip_gap(8) == 8
+
+
+def test_deleting_leaves_nothing(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES)
+    fixture.ledger.delete_all()
+    assert fixture.store.ledgers("t") == []
+    assert fixture.store.get(ledgers_key("t")) is None

@@ -1,0 +1,138 @@
+"""Non-persistent topics: who is there and can take it gets it, the rest is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.rules.policies import AdminError
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "non-persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+Command = pb.BaseCommand
+
+
+@pytest.fixture
+def producer(harness: Any) -> Any:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    return peer
+
+
+def count(peer: Any) -> int:
+    return len(peer.messages())
+
+
+def test_messages_pass_through_and_are_receipted(harness: Any, producer: Any) -> None:
+    early = harness.peer()
+    early.subscribe(TOPIC)
+    producer.send(7)
+    [receipt] = producer.receipts()
+    assert (receipt.sequence_id, receipt.ledger_id, receipt.entry_id) == (7, 0, 0)
+    [message] = early.messages()
+    assert (message.ledger_id, message.entry_id, message.partition) == (0, 0, -1)
+    late = harness.peer()
+    late.subscribe(TOPIC, "late")
+    assert count(late) == 0
+    early.ack((0, 0), request_id=3)
+    assert early.pop().command.ackResponse.request_id == 3
+
+
+def test_without_permits_or_room_a_message_is_dropped(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=1)
+    for sequence_id in range(3):
+        producer.send(sequence_id)
+    assert count(peer) == 1
+    peer.command("flow", consumer_id=1, messagePermits=10)
+    assert count(peer) == 0
+    peer.writable = False
+    producer.send(3)
+    assert count(peer) == 0
+    assert harness.broker.topics.find(NAME).subscriptions["s"].dropped == 3
+
+
+def test_types(harness: Any, producer: Any, make_entry: Callable[..., bytes]) -> None:
+    for kind in ("Shared", "Failover", "Key_Shared"):
+        peers = [harness.peer() for _ in range(2)]
+        for number, peer in enumerate(peers):
+            peer.subscribe(TOPIC, kind, kind=kind, consumer_name=f"c{number}")
+        for sequence_id in range(20):
+            producer.send(sequence_id, make_entry(partition_key=f"k{sequence_id}"))
+        counts = [count(peer) for peer in peers]
+        assert sum(counts) == 20
+        assert (0 in counts) == (kind == "Failover")
+        active = peers[1].take(Command.ACTIVE_CONSUMER_CHANGE)
+        assert bool(active) == (kind == "Failover")
+        for peer in peers:
+            peer.disconnect()
+    assert harness.broker.topics.find(NAME).subscriptions == {}
+
+
+def test_the_next_failover_consumer_takes_over(harness: Any, producer: Any) -> None:
+    first, second = harness.peer(), harness.peer()
+    first.subscribe(TOPIC, kind="Failover", consumer_name="a")
+    second.subscribe(TOPIC, kind="Failover", consumer_name="b")
+    first.disconnect()
+    producer.send(0)
+    assert count(second) == 1
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_busy(harness: Any, kind: str) -> None:
+    harness.peer().subscribe(TOPIC)
+    frame = harness.peer().request(
+        "subscribe", topic=TOPIC, subscription="s", consumer_id=1,
+        subType=pb.CommandSubscribe.SubType.Value(kind),
+    )  # fmt: skip
+    assert frame.command.error.error == pb.ConsumerBusy
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})],
+)
+def test_what_needs_storage_is_refused(harness: Any, body: str, fields: dict[str, int]) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
+    with pytest.raises(AdminError) as refused:
+        harness.broker.topics.truncate(NAME, lambda error: None)
+    assert refused.value.status == 405
+
+
+def test_unsubscribing(harness: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
+
+
+def test_it_is_gone_when_nobody_is_left(harness: Any, producer: Any) -> None:
+    producer.disconnect()
+    assert harness.broker.topics.list("public/default", "non-persistent") == [TOPIC]
+    harness.advance(200)
+    assert harness.broker.topics.list("public/default", "non-persistent") == []
+
+
+def test_deleting_and_unloading_disconnect(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    harness.broker.topics.unload(NAME)
+    assert producer.pop().type == Command.CLOSE_PRODUCER
+    assert peer.pop().type == Command.CLOSE_CONSUMER
+    harness.peer().producer(TOPIC)
+    harness.broker.topics.delete(NAME, True, lambda error: None)
+    assert not harness.broker.topics.exists(NAME)
+
+
+def test_stats(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    producer.send(0)
+    stats = harness.broker.topics.stats(NAME)
+    assert (stats["msgInCounter"], stats["storageSize"]) == (1, 0)
+    assert stats["subscriptions"]["s"]["msgOutCounter"] == 1
