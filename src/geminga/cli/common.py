@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from geminga.config import suggestion
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
 PORT = click.IntRange(0, 65535)
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' help lines without importing them.
+
+    ``commands_by_name``: name of each sub-command: its module (which holds a ``command``) and its line in
+    the help.
+    """
+
+    def __init__(
+        self, *arguments: Any, commands_by_name: Mapping[str, tuple[str, str]], **settings: Any
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self._commands_by_name = commands_by_name
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._commands_by_name)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._commands_by_name:
+            return None
+        command = importlib.import_module(self._commands_by_name[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self._commands_by_name
+        if args and args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(f"no command {args[0]!r}{suggestion(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._commands_by_name.items()])
 
 
 class Number(click.FloatRange):

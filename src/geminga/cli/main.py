@@ -7,7 +7,6 @@ A sub-command's module is imported when it is run (or when its own help is asked
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
     raise SystemExit(2) from None
 
 from geminga._version import __version__
-from geminga.config import suggestion
+from geminga.cli.common import LazyGroup
 from geminga.errors import PulsarException, Timeout, UsageError
 
 COMMANDS = {
@@ -28,6 +27,7 @@ COMMANDS = {
     "produce": ("geminga.cli.produce", "Publish messages to a topic."),
     "consume": ("geminga.cli.consume", "Print the messages of a topic."),
     "topics": ("geminga.cli.topics", "List, create, describe and delete topics."),
+    "tune": ("geminga.cli.tune", "Producer settings: advised, measured and proven."),
     "demo": (
         "geminga.cli.demo",
         "Flights through the broker and Spark into a lake, every row accounted for.",
@@ -54,8 +54,8 @@ def _watch_reader() -> Iterator[None]:
         raise _ReaderGoneError from None
 
 
-class _LazyGroup(click.Group):
-    """A group that knows its commands' help lines without importing them."""
+class _MainGroup(LazyGroup):
+    """The commands, for whose reader (head, less) may go away at any time."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         with _watch_reader():
@@ -65,30 +65,11 @@ class _LazyGroup(click.Group):
         with _watch_reader():
             return super().invoke(ctx)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no command {args[0]!r}{suggestion(args[0], COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
 
 @click.group(
-    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_MainGroup,
+    commands_by_name=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="geminga")
 def command() -> None:

@@ -1,0 +1,107 @@
+"""What the advisor chooses: a producer's settings and the memory limit of its client.
+
+`geminga.producer.settings.ProducerSettings` is the one place that knows the options and their ranges; here
+they are joined with the client's memory limit, named in a few words, and turned into the arguments of
+`geminga.Client` and ``create_producer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from geminga.config import check_int, check_type
+from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
+
+MEMORY_LIMIT_MAX_BYTES = 1 << 40
+
+CHOSEN = (
+    "batching_enabled",
+    "batching_max_messages",
+    "batching_max_allowed_size_in_bytes",
+    "batching_max_publish_delay_seconds",
+    "batching_partition_switch_frequency",
+    "batching_type",
+    "compression_type",
+    "max_pending_messages",
+    "max_pending_messages_across_partitions",
+    "block_if_queue_full",
+    "send_timeout_seconds",
+    "blocked_after_seconds",
+    "step_over_blocked_partitions",
+)
+"""The fields of `ProducerSettings` that the advisor speaks about."""
+
+_ARGUMENT_OF = {
+    "batching_max_publish_delay_seconds": "batching_max_publish_delay_ms",
+    "send_timeout_seconds": "send_timeout_millis",
+    "blocked_after_seconds": "blocked_after_ms",
+}
+"""Fields whose argument of ``create_producer`` is named in another unit: milliseconds instead of seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishSettings:
+    """A producer's settings and its client's memory limit; one client has one producer."""
+
+    producer: ProducerSettings
+    memory_limit_bytes: int = 0
+    """Bound on payload bytes without a receipt, over all producers of the client; 0: none."""
+
+    def __post_init__(self) -> None:
+        check_type("producer", self.producer, ProducerSettings)
+        check_int("memory_limit_bytes", self.memory_limit_bytes, 0, MEMORY_LIMIT_MAX_BYTES)
+
+    def changed(self, *, memory_limit_bytes: int | None = None, **producer_fields: Any) -> PublishSettings:
+        """A copy with other values, under the names of `ProducerSettings`."""
+        return PublishSettings(
+            producer=replace(self.producer, **producer_fields),
+            memory_limit_bytes=self.memory_limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
+        )
+
+    def permits_per_partition(self, partitions: int) -> int:
+        """Messages that one partition may have without a receipt: 0 without limit.
+
+        ``max_pending_messages`` is cut to the partition's share of the limit across partitions.
+        """
+        own = self.producer.max_pending_messages
+        across = self.producer.max_pending_messages_across_partitions
+        share = max(1, across // partitions) if across else 0
+        return min(limit for limit in (own, share) if limit) if own or share else 0
+
+    def client_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `geminga.Client`."""
+        return {"memory_limit_bytes": self.memory_limit_bytes}
+
+    def producer_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``create_producer``."""
+        found: dict[str, Any] = {}
+        for name in CHOSEN:
+            value = getattr(self.producer, name)
+            if name in _ARGUMENT_OF:
+                milliseconds = value * 1000
+                whole = name != "batching_max_publish_delay_seconds"
+                found[_ARGUMENT_OF[name]] = round(milliseconds) if whole else milliseconds
+            else:
+                found[name] = value
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, enumerations by name; `from_dict` reads them."""
+        values = {name: getattr(self.producer, name) for name in CHOSEN}
+        values["compression_type"] = self.producer.compression_type.name
+        values["batching_type"] = self.producer.batching_type.name
+        return {"memory_limit_bytes": self.memory_limit_bytes, **values}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> PublishSettings:
+        """What `to_dict` wrote."""
+        given = {name: values[name] for name in CHOSEN if name in values}
+        if "compression_type" in given:
+            given["compression_type"] = CompressionType[given["compression_type"]]
+        if "batching_type" in given:
+            given["batching_type"] = BatchingType[given["batching_type"]]
+        return PublishSettings(
+            producer=ProducerSettings(**given), memory_limit_bytes=values.get("memory_limit_bytes", 0)
+        )
