@@ -251,6 +251,19 @@ def test_close_runs_what_is_pending_and_can_be_repeated(store: EntryStore, recei
             call()
 
 
+def test_deleting_what_is_not_there_deletes_nothing(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"entry", receipts.of("entry"))
+    store.delete_ledgers([], receipts.of("none"))
+    store.delete_ledgers([ledger + 1], receipts.of("not yet there"))
+    later = store.create_ledger("b")
+    store.append(later, b"later", receipts.of("later"))
+    assert receipts.wait(store, 4) == ["entry", "none", "not yet there", "later"]
+    assert not receipts.errors
+    assert store.read(ledger, 0, entries_max=1, bytes_max=99) == [b"entry"]
+    assert store.lost_entries_max(ledger) == 0
+
+
 def test_stats_count(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     for _ in range(5):

@@ -134,6 +134,7 @@ def check_takes_writes(store: FileStore) -> None:
             store.poll()
             assert store.read(info.ledger_id, entry_id, entries_max=1, bytes_max=99) == [b"after"]
     ledger = store.create_ledger("new")
+    assert ledger > 1, "a ledger id is given twice"
     assert store.append(ledger, b"x", nothing) == 0
     for key in KEYS:
         store.put(key, b"anew", nothing)
@@ -349,6 +350,39 @@ def test_reading_stops_before_the_damaged_entry(settings: StoreSettings) -> None
         store.read(info.ledger_id, 5, entries_max=9, bytes_max=10**6)
     assert store.read(info.ledger_id, 6, entries_max=9, bytes_max=10**6) == ENTRIES["a"][6:]
     assert [d.first_entry_id for d in store.damage] == [5]
+    store.close()
+
+
+def test_ids_behind_damage_at_the_tail_are_not_given_again(settings: StoreSettings) -> None:
+    """Creations and entries in the lost end may have been receipted, acknowledged and remembered."""
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    store.put("first", b"", nothing)
+    store.poll()
+    start = len(disk.names[LOGS[0]].visible.rstrip(b"\0"))
+    store.put("second", b"")
+    old = store.create_ledger("old")
+    for _ in range(5):
+        store.append(old, b"entry", nothing)
+    store.poll()
+    new = store.create_ledger("new")
+    store.append(new, b"entry", nothing)
+    store.poll()
+    disk.kill()
+    content = disk.content(LOGS[0])
+    content[start + 50 :] = bytes(len(content) - start - 50)
+    store = open_store(disk, settings)
+    assert store.damage
+    assert store.ledgers("old") == store.ledgers("new") == []
+    assert store.lost_entries_max(old) >= 5, "the owner is not told how far it must step"
+    assert store.lost_entries_max(new) >= 1
+    later = store.create_ledger("later")
+    assert later > new
+    assert store.lost_entries_max(later) == 0
+    store.close()
+    store = open_store(disk, settings)
+    assert store.lost_entries_max(old) >= 5, "forgotten after a restart"
+    assert store.lost_entries_max(later) == 0
     store.close()
 
 

@@ -53,7 +53,9 @@ def test_a_write_that_takes_nothing_is_an_error() -> None:
 
 def test_real_files(tmp_path: Path) -> None:
     filesystem = RealFileSystem()
-    folder = str(tmp_path / "a" / "b")
+    folder = str(tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        filesystem.make_folder(f"{folder}/deep/er")
     filesystem.make_folder(folder)
     filesystem.make_folder(folder)
     with pytest.raises(FileNotFoundError):

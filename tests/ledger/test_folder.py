@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
+from geminga.ledger.api import Value
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import open_folder
 from geminga.ledger.format import encode_superblock
 from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
 
 HOLDER = """
@@ -125,3 +127,19 @@ def test_the_same_folder_keeps_its_id(tmp_path: Path) -> None:
         ids.add(store_id)
         lock.release()
     assert len(ids) == 1
+
+
+@pytest.mark.parametrize("names", ["none", "some", "all"])
+def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
+    """What was receipted is found again only if every name on the way to it is on the disk."""
+    folder = "/srv/new/deep/store"
+    disk = SimulatedDisk()
+    store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
+    receipts: list[StoreError | None] = []
+    store.put("key", b"value", receipts.append)
+    store.poll()
+    assert receipts == [None]
+    disk = disk.crash(Fate("none", names))
+    store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
+    assert store.get("key") == Value(b"value", ())
+    store.close()

@@ -82,6 +82,7 @@ def test_the_history_reaches_every_step(small_settings: StoreSettings) -> None:
     history = count_operations(small_settings)
     kinds = {kind for kind, _ in history}
     assert kinds == {
+        "make folder",
         "create",
         "write",
         "sync",
@@ -94,6 +95,25 @@ def test_the_history_reaches_every_step(small_settings: StoreSettings) -> None:
     }
     assert sum(kind == "unlink" for kind, _ in history) >= 2
     assert sum(kind == "commit" for kind, _ in history) >= 5
+
+
+def test_deleting_no_ledgers_deletes_none_after_a_restart(small_settings: StoreSettings) -> None:
+    disk, auditor = SimulatedDisk(), StoreAuditor()
+    store = open_store(disk, small_settings)
+    auditor.append(store, auditor.create_ledger(store, "first"), b"entry")
+    store.delete_ledgers([])
+    store.delete_ledgers([1], lambda error: None)
+    auditor.append(store, auditor.create_ledger(store, "second"), b"entry")
+    store.delete_ledgers([], lambda error: None)
+    store.poll()
+    disk.kill()
+    store = open_store(disk, small_settings)
+    auditor.check_restarted(store)
+    store.close()
+    disk.databases.clear()
+    store = open_store(disk, small_settings)
+    auditor.check_restarted(store)
+    store.close()
 
 
 FATES = [

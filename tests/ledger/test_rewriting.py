@@ -131,6 +131,32 @@ def test_a_damaged_file_is_left_alone(small_settings: StoreSettings) -> None:
     store.close()
 
 
+def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, dataclasses.replace(small_settings, checkpoint_records=10_000))
+    store.put("harmed", b"base")
+    store.put("well", b"value")
+    first, _, _ = fill(store, 40)
+    store.delete_ledgers([first])
+    store.merge("harmed", b"the second write")
+    store.poll()
+    disk.kill()
+    path = f"{FOLDER}/{log_files(disk)[-1]}"
+    assert not path.endswith("1")
+    disk.content(path)[disk.content(path).index(b"the second write")] ^= 1
+    store = open_store(disk, small_settings)
+    assert store.damage
+    before = log_files(disk)
+    fill(store, 200)
+    for _ in range(3):
+        store.checkpoint()
+    assert len(log_files(disk)) < 12, f"nothing is given back: {before} became {log_files(disk)}"
+    assert store.get("well") == Value(b"value", ())
+    with pytest.raises(StoreError, match="harmed"):
+        store.get("harmed")
+    store.close()
+
+
 def test_rewriting_cannot_keep_itself_busy(small_settings: StoreSettings) -> None:
     """Files full of what no estimate counts as living: thousands of empty ledgers."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.9, garbage_bytes_min=0)

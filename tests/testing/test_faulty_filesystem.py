@@ -12,9 +12,27 @@ from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, Powe
 
 def start(plan: Plan | None = None) -> tuple[SimulatedDisk, FaultyFileSystem]:
     disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk, plan)
+    before = FaultyFileSystem(disk)
+    before.make_folder("/f")
+    before.sync_folder("/")
+    return disk, FaultyFileSystem(disk, plan)
+
+
+def test_a_folder_is_lost_with_all_in_it_until_its_parent_is_synced() -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    with pytest.raises(FileNotFoundError):
+        filesystem.make_folder("/f/g")
     filesystem.make_folder("/f")
-    return disk, filesystem
+    filesystem.make_folder("/f/g")
+    filesystem.open("/f/g/a", create=True)
+    filesystem.sync_folder("/f/g")
+    filesystem.sync_folder("/f")
+    assert disk.crash(Fate("all", "none")).folders == {"/"}
+    assert content(disk.crash(Fate("all", "none")), "/f/g/a") is None
+    assert content(disk.crash(Fate("all", "all")), "/f/g/a") == b""
+    filesystem.sync_folder("/")
+    assert content(disk.crash(Fate("none", "none")), "/f/g/a") == b""
 
 
 def content(disk: SimulatedDisk, path: str = "/f/a") -> bytes | None:

@@ -79,6 +79,13 @@ class EntryStore(Protocol):
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         """The ledgers of an owner in the order of their ids; empty if it has none."""
 
+    def lost_entries_max(self, ledger_id: int) -> int:
+        """How many entries behind the last one of a ledger may have been lost to damage; mostly 0.
+
+        `append` steps over that many ids. What an owner counts by entries must step over them too, also
+        when the ledger itself is not listed any more because its creation was lost.
+        """
+
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         """Forget ledgers (trimming, topic deletion); their space is given back in the background."""
 

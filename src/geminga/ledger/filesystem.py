@@ -54,7 +54,7 @@ class FileSystem(Protocol):
     """What the store needs of a file system."""
 
     def make_folder(self, path: str) -> None:
-        """Create the folder and its parents, private to the user; fine when it exists."""
+        """Create the folder in a parent that exists, private to the user; fine when it exists."""
 
     def list_folder(self, path: str) -> list[str]:
         """Names in the folder; raises FileNotFoundError when there is none."""
@@ -186,7 +186,8 @@ class RealFileSystem:
     """The operating system's files."""
 
     def make_folder(self, path: str) -> None:
-        os.makedirs(path, mode=FOLDER_MODE, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, FOLDER_MODE)
 
     def list_folder(self, path: str) -> list[str]:
         return os.listdir(path)

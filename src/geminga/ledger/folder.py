@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
@@ -37,6 +38,7 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[Lock, bytes]:
         raise StoreLocked(f"the store in {folder} is open in {process}: stop it first, or use another folder")
     try:
         if SUPERBLOCK_FILE not in filesystem.list_folder(folder):
+            _sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder)
         return lock, _read_superblock(filesystem, folder)
     except BaseException:
@@ -48,8 +50,7 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
     try:
         names = set(filesystem.list_folder(folder))
     except FileNotFoundError:
-        filesystem.make_folder(folder)
-        filesystem.sync_folder(os.path.dirname(folder) or "/")
+        _make_folder(filesystem, folder)
         return
     except NotADirectoryError:
         raise NotAStore(f"{folder} is a file, not the folder of a store") from None
@@ -61,6 +62,33 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
             f"{folder} is no store and not empty (it holds {', '.join(others[:3])}"
             f"{' and more' if len(others) > 3 else ''}): nothing was touched, name an empty or a new folder"
         )
+
+
+def _make_folder(filesystem: FileSystem, folder: str) -> None:
+    """Make the folder with the parents it lacks."""
+    parent = os.path.dirname(folder)
+    try:
+        filesystem.make_folder(folder)
+    except FileNotFoundError:
+        if parent == folder:
+            raise
+        _make_folder(filesystem, parent)
+        filesystem.make_folder(folder)
+
+
+def _sync_parents(filesystem: FileSystem, folder: str) -> None:
+    """Return once every name on the way to the folder is on the disk.
+
+    All of them, for an earlier attempt to make them may have died before it synced them. One that we may
+    not read, or that knows no syncing, was not made by us.
+    """
+    while (parent := os.path.dirname(folder)) != folder:
+        try:
+            filesystem.sync_folder(parent)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        folder = parent
 
 
 def _write_superblock(filesystem: FileSystem, folder: str) -> None:

@@ -63,6 +63,7 @@ RESTATE = 8  # (key bytes, key fingerprint): key, base and deltas, written again
 MANIFEST = 9  # (next ledger id, 0): the numbers of the log files that exist
 DROP_FILE = 10  # (file number, 0): the file is dead and may be missing from now on
 CHECKPOINT = 11  # (checkpoint number, 0): the last record before a checkpoint
+NOTHING = 12  # (0, 0): changes nothing; keeps a callback's place in the order of writes
 
 KIND_NAMES = {
     ENTRY: "entry",
@@ -76,6 +77,7 @@ KIND_NAMES = {
     MANIFEST: "list of log files",
     DROP_FILE: "file deletion",
     CHECKPOINT: "checkpoint",
+    NOTHING: "empty record",
 }
 
 _SWAP = sys.byteorder == "big"

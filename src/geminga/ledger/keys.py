@@ -103,6 +103,10 @@ class KeyMap:
                 f"a write of key {key!r} was lost to damage in the log (see the store's list of damage): "
                 "set or delete the key to go on"
             )
+        return self.remains(key)
+
+    def remains(self, key: str) -> Value | None:
+        """What is under a key, whether or not a write of it was lost."""
         deltas: list[bytes] = []
         for layer in (self._changes, self._frozen):
             change = layer.get(key)

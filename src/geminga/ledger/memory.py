@@ -88,6 +88,9 @@ class MemoryStore:
             for ledger in (self._ledgers[ledger_id],)
         ]
 
+    def lost_entries_max(self, ledger_id: int) -> int:
+        return 0
+
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self._check_open()
         for ledger_id in ledger_ids:

@@ -265,7 +265,14 @@ class Rewriter:
                     self._read_on, lambda error: self._slice_read(number, sealed_before, error)
                 )
 
-        records = self._living(number)
+        try:
+            records = self._living(number)
+        except Exception as unexpected:
+            # Whatever it is about this file, the others are still given back.
+            self._left_alone.add(number)
+            logger.exception("%s is not rewritten: %s", file_name(number), unexpected)
+            self._end()
+            return
         self._written_bytes += sum(len(record[3]) + RECORD_BYTES for record in records)
         for record in records[:-1]:
             self._submit(*record, None)
@@ -292,7 +299,7 @@ class Rewriter:
         if has_older:
             records += ((DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
         for key in sorted(part.keys):
-            value = state.keys.get(key)
+            value = state.keys.remains(key)
             if value is not None:
                 change = state.keys.restate(key, value.base, list(value.deltas))
                 data = encode_value(change.key_bytes, value.base, value.deltas)

@@ -107,6 +107,12 @@ class StoreState:
         if not ledger.recent:
             ledger.recent_first = ledger.next_entry
 
+    def lost_entries_max(self, ledger_id: int) -> int:
+        """How many entries at the end of a ledger, which need not exist any more, damage may have taken."""
+        ledger = self.ledgers.get(ledger_id)
+        is_doubted = ledger.doubted if ledger is not None else ledger_id < self.doubt.ledgers_below
+        return self.doubt.entries_max if is_doubted else 0
+
     def exists(self, ledger_id: int) -> bool:
         try:
             self.ledger(ledger_id)
@@ -409,10 +415,11 @@ class StoreState:
             self.index.forget(ledger)
             del self.ledgers[ledger.ledger_id]
 
-    def cast_doubt(self, entries_max: int) -> None:
-        """Damage may have taken up to so many last entries of any ledger there is."""
-        if entries_max:
-            self.doubt = Doubt(self.next_ledger_id, max(entries_max, self.doubt.entries_max))
+    def cast_doubt(self, records_max: int) -> None:
+        """Damage may have taken up to so many records: last entries of any ledger there is, or creations."""
+        if records_max:
+            self.next_ledger_id += records_max
+            self.doubt = Doubt(self.next_ledger_id, max(records_max, self.doubt.entries_max))
             for ledger in self.ledgers.values():
                 ledger.doubted = True
 

@@ -32,6 +32,7 @@ from geminga.ledger.format import (
     DROP_FILE,
     ENTRY,
     MERGE,
+    NOTHING,
     OFFSET_BITS,
     PUT,
 )
@@ -285,6 +286,9 @@ class FileStore:
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return self._state.owned(owner)
 
+    def lost_entries_max(self, ledger_id: int) -> int:
+        return self._state.lost_entries_max(ledger_id)
+
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self._check_running()
         existing = [ledger_id for ledger_id in ledger_ids if self._state.delete_ledger(ledger_id)]
@@ -295,7 +299,7 @@ class FileStore:
             self._submit(DELETE_LEDGER, existing[-1], 0, b"", done)
         elif done is not None:
             # Nothing to write, but the callback keeps its place in the order.
-            self._submit(DELETE_LEDGER, ledger_ids[0] if ledger_ids else 0, 0, b"", done)
+            self._submit(NOTHING, 0, 0, b"", done)
 
     # --- key-value map ---
     def put(self, key: str, value: bytes, done: Done | None = None) -> None:

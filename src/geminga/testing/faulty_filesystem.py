@@ -79,14 +79,17 @@ class SimulatedDisk:
         self.names: dict[str, _Inode] = {}
         self.durable_names: dict[str, _Inode] = {}
         self.name_changes: list[tuple[str, _Inode | None]] = []
-        self.folders: set[str] = set()
+        self.folders: set[str] = {"/"}
+        self.durable_folders: set[str] = {"/"}
         self.databases: dict[str, list[bytes]] = {}
         self.locks: dict[str, str] = {}
 
     def crash(self, fate: Fate) -> SimulatedDisk:
         """The disk after a power loss."""
         after = SimulatedDisk()
-        after.folders = set(self.folders)
+        kept = self.folders if fate.names == "all" else self.durable_folders
+        folders = {each for each in kept if _ancestors(each) <= kept}
+        after.folders, after.durable_folders = set(folders), set(folders)
         names = dict(self.durable_names)
         for path, inode in self.name_changes:
             if fate.names == "none" or (fate.names == "some" and fate.random.random() < 0.5):
@@ -95,12 +98,15 @@ class SimulatedDisk:
                 names.pop(path, None)
             else:
                 names[path] = inode
+        names = {path: inode for path, inode in names.items() if os.path.dirname(path) in folders}
         survivors = {id(inode): self._survive(inode, fate) for inode in names.values()}
         for path, inode in names.items():
             content = survivors[id(inode)]
             after.names[path] = _Inode(bytearray(content), bytearray(content))
         after.durable_names = dict(after.names)
         for path, images in self.databases.items():
+            if os.path.dirname(path) not in folders:
+                continue
             index = {"last": len(images) - 1, "first": 0}.get(fate.databases, -1)
             after.databases[path] = [images[fate.random.randrange(len(images)) if index < 0 else index]]
         return after
@@ -139,6 +145,14 @@ class SimulatedDisk:
     def copy(self) -> SimulatedDisk:
         """The same disk again, as after a clean stop."""
         return self.crash(Fate("all", "all", "last"))
+
+
+def _ancestors(path: str) -> set[str]:
+    found = set()
+    while path != "/":
+        path = os.path.dirname(path)
+        found.add(path)
+    return found
 
 
 def _survive_by_sector(content: bytearray, offset: int, data: bytes, random: random_module.Random) -> None:
@@ -215,7 +229,11 @@ class FaultyFileSystem:
 
     # --- folders and names ---
     def make_folder(self, path: str) -> None:
-        self.disk.folders.add(path)
+        if os.path.dirname(path) not in self.disk.folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+        if path not in self.disk.folders:
+            self.step("make folder", path)
+            self.disk.folders.add(path)
 
     def list_folder(self, path: str) -> list[str]:
         if path not in self.disk.folders:
@@ -251,6 +269,7 @@ class FaultyFileSystem:
 
     def sync_folder(self, path: str) -> None:
         self.step("sync folder", path)
+        self.disk.durable_folders |= {each for each in self.disk.folders if os.path.dirname(each) == path}
         self.disk.durable_names = dict(self.disk.names)
         self.disk.name_changes = []
 
