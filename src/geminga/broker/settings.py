@@ -44,6 +44,10 @@ class BrokerSettings:
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
     advertised_address: str | None = None
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
+    web_hosts: tuple[str, ...] = ()
+    """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
+    dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
+    own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
     cluster: str = "standalone"
     """Name of the cluster that this broker is all of."""
 
@@ -155,6 +159,11 @@ class BrokerSettings:
             check_int("web_port", self.web_port, 0, 65_535)
             if self.web_port and self.web_port == self.port:
                 refuse("web_port", self.web_port, "a port other than `port`")
+        check_type("web_hosts", self.web_hosts, tuple, list)
+        for name in self.web_hosts:
+            if not isinstance(name, str) or (name != "*" and not _HOST.match(name)):
+                refuse("web_hosts", name, "host names without scheme and port, or '*'")
+        object.__setattr__(self, "web_hosts", tuple(self.web_hosts))
         check_type("cluster", self.cluster, str)
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")

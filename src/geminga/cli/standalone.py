@@ -33,6 +33,10 @@ from geminga.cli.common import PORT
     show_default=True,
     help="Port of admin REST and metrics; 0: a free one.",
 )
+@click.option(
+    "--web-host", "web_hosts", multiple=True,
+    help="A further host name under which the web port answers; may be given again, '*' for any.",
+)  # fmt: skip
 @click.option("--advertised-address", help="Host that clients are told to connect to.")
 @click.option(
     "--sync", type=click.Choice(SYNC_MODES), default="always", show_default=True,
@@ -55,6 +59,7 @@ def command(
     host: str,
     port: int,
     web_port: int,
+    web_hosts: tuple[str, ...],
     advertised_address: str | None,
     sync: str,
     auto_create_topics: bool,
@@ -74,6 +79,7 @@ def command(
         host=host,
         port=port,
         web_port=web_port,
+        web_hosts=web_hosts,
         advertised_address=advertised_address,
         data_dir=data_dir,
         memory=memory,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from geminga.broker.admin.origins import WebHosts
 from geminga.broker.rules.namespaces import AdminError, Namespaces
 from geminga.broker.topics.loaded import TOPIC_NAME_MAX
 from geminga.errors import (
@@ -31,6 +32,7 @@ DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
 _TOPICS_AT_ONCE = 50
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
+WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
 
@@ -208,7 +210,8 @@ def _refusal(status: int, reason: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal has a status and ``{"reason": ...}``."""
     try:
-        _refuse_foreign_pages(request)
+        headers = request.headers
+        request.app[WEB_HOSTS].check(request.host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
         return await handler(request)
     except AdminError as error:
         return _refusal(error.status, error.reason)
@@ -227,17 +230,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")
-
-
-def _refuse_foreign_pages(request: web.Request) -> None:
-    """A web page from elsewhere, open in the administrator's browser, must not give commands (403).
-
-    Browsers name the page a request comes from; tools and clients do not send these headers.
-    """
-    origin = request.headers.get("Origin")
-    foreign = origin is not None and origin.partition("://")[2] != request.host
-    if foreign or request.headers.get("Sec-Fetch-Site") == "cross-site":
-        raise AdminError(403, f"requests from pages of {origin or 'another site'} are refused")
 
 
 def _http_reason(request: web.Request, error: web.HTTPException) -> str:

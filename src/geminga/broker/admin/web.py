@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, cast
 from aiohttp import web
 
 from geminga.broker.admin.brokers import Brokers, BrokerStats
-from geminga.broker.admin.http import SERVER, errors_as_json
+from geminga.broker.admin.http import SERVER, WEB_HOSTS, errors_as_json
 from geminga.broker.admin.lookup import Lookup
 from geminga.broker.admin.namespaces import Namespaces
+from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.partitioned import PartitionedTopics
 from geminga.broker.admin.policy_routes import NamespacePolicies, TopicPolicies
 from geminga.broker.admin.schemas import Schemas
@@ -36,6 +37,7 @@ def make_application(server: BrokerServer) -> web.Application:
     """All routes over one broker; for `WebServer`, and for tests."""
     application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
     application[SERVER] = server
+    application[WEB_HOSTS] = WebHosts(server.settings)
     for resource in _RESOURCES:
         resource(server).register(application.router)
     return application

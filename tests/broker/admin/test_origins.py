@@ -1,0 +1,81 @@
+"""Web pages from elsewhere are refused, under whatever name they come."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from geminga.broker.admin.origins import WebHosts
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
+
+TOPIC = "/admin/v2/persistent/public/default/kept"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded() as running:
+        yield running
+
+
+def ask(broker: EmbeddedBroker, method: str, path: str, **headers: str) -> tuple[int, bytes]:
+    address = urlsplit(broker.admin_url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=20)
+    try:
+        connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_rebound_name_neither_reads_nor_deletes(broker: EmbeddedBroker) -> None:
+    port = urlsplit(broker.admin_url).port
+    assert ask(broker, "PUT", TOPIC)[0] == 204
+    rebound = f"attacker.example.com:{port}"
+    status, reason = ask(broker, "DELETE", TOPIC, Host=rebound, Origin=f"http://{rebound}")
+    assert status == 421
+    assert b"--web-host" in reason
+    # A page's own GET carries no Origin.
+    assert ask(broker, "GET", "/admin/v2/persistent/public/default", Host=rebound)[0] == 421
+    assert ask(broker, "GET", "/metrics", Host=rebound)[0] == 421
+    assert b"kept" in ask(broker, "GET", "/admin/v2/persistent/public/default")[1]
+
+
+def test_a_foreign_page_is_refused_under_our_own_name(broker: EmbeddedBroker) -> None:
+    assert ask(broker, "GET", "/admin/v2/clusters", Origin="http://attacker.example.com")[0] == 403
+    assert ask(broker, "GET", "/admin/v2/clusters", Sec_Fetch_Site="cross-site")[0] == 403
+    own = broker.admin_url
+    assert ask(broker, "GET", "/admin/v2/clusters", Origin=own)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:8080", "[::1]:8080", "192.168.7.9", "localhost:8080", "LOCALHOST", "pulsar:8080",
+        "broker.local", "broker.svc.cluster.local:8080", "pulsar.internal.", "broker.test", "",
+    ],
+)  # fmt: skip
+def test_names_that_no_page_can_have_are_ours(host: str) -> None:
+    assert WebHosts(BrokerSettings(memory=True)).is_ours(host)
+
+
+@pytest.mark.parametrize("host", ["example.com", "127.0.0.1.example.com:8080", "local.dev", "a.b:1:2"])
+def test_other_names_are_not(host: str) -> None:
+    assert not WebHosts(BrokerSettings(memory=True)).is_ours(host)
+
+
+def test_names_are_allowed_by_settings() -> None:
+    hosts = WebHosts(BrokerSettings(memory=True, advertised_address="pulsar.example.com"))
+    assert hosts.is_ours("pulsar.example.com:8080")
+    assert WebHosts(BrokerSettings(memory=True, web_hosts=("a.example.com",))).is_ours("A.example.com.")
+    WebHosts(BrokerSettings(memory=True, web_hosts=("*",))).check("any.example.com", None, None)
+
+
+def test_a_web_host_that_is_no_name_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="web_hosts='http://a'"):
+        BrokerSettings(memory=True, web_hosts=("http://a",))
