@@ -1,6 +1,10 @@
-"""The broker's own durable records: varints and length-prefixed bytes."""
+"""The broker's own durable records: varints, length-prefixed bytes, and columns of numbers."""
 
 from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
 
 from geminga.errors import StoreDamaged
 from geminga.wire.varint import read_varint, varint
@@ -17,8 +21,24 @@ def put_bytes(buffer: bytearray, data: bytes) -> None:
     buffer += data
 
 
+_TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+"""The array type for numbers of so many bytes."""
+
+
+def put_numbers(buffer: bytearray, numbers: Sequence[int]) -> None:
+    """Append non-negative numbers as a column of the least width that holds them all: quick to read back."""
+    highest = max(numbers, default=0)
+    width = next(width for width in _TYPECODES if highest < 1 << 8 * width)
+    column = array(_TYPECODES[width], numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    buffer.append(width)
+    buffer += varint(len(numbers))
+    buffer += column.tobytes()
+
+
 class RecordReader:
-    """Reads what `put_varint` and `put_bytes` wrote; raises `StoreDamaged` naming ``what`` and where."""
+    """Reads what the functions here wrote; raises `StoreDamaged` naming ``what`` and where."""
 
     __slots__ = ("_data", "_what", "position")
 
@@ -43,13 +63,25 @@ class RecordReader:
 
     def bitmap(self, size: int) -> int:
         """``size`` bytes as one number, lowest byte first."""
-        return int.from_bytes(self._take(size), "little")
+        return int.from_bytes(self.take(size), "little")
+
+    def numbers(self) -> array[int]:
+        """What `put_numbers` wrote."""
+        width = self.varint()
+        if width not in _TYPECODES:
+            raise self.damaged(f"a column of {width} bytes a number")
+        column = array(_TYPECODES[width])
+        column.frombytes(self.take(self.varint() * width))
+        if sys.byteorder == "big":
+            column.byteswap()
+        return column
 
     def blob(self) -> bytes:
         """What `put_bytes` wrote."""
-        return self._take(self.varint())
+        return self.take(self.varint())
 
-    def _take(self, size: int) -> bytes:
+    def take(self, size: int) -> bytes:
+        """So many bytes as they are."""
         end = self.position + size
         if end > len(self._data):
             raise self.damaged(f"{size} bytes are announced but missing")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -124,6 +126,96 @@ def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
         found = Cursor.load(value, "c")
         assert (found.mark, found.batches, found.properties) == (6, {7: 0b101}, {"a": "b"})
         assert not found.changed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_what_is_loaded_is_what_was_there_whatever_the_order_of_deltas(random: Random, deltas: int) -> None:
+    cursor = Cursor(random.randrange(50), durable=True)
+    base = cursor.take_snapshot()
+    kept = []
+    for _ in range(deltas):
+        for _ in range(random.choice((1, 5, 30))):
+            if random.random() < 0.2:
+                cursor.acknowledge_part(random.randrange(4000), random.getrandbits(70))
+            else:
+                cursor.acknowledge(random.randrange(4000))
+        if random.random() < 0.1:
+            cursor.acknowledge_below(cursor.mark + random.randrange(300))
+        kept.append(cursor.take_delta())
+    kept += random.sample(kept, min(3, len(kept)))
+    random.shuffle(kept)
+    found = Cursor.load(Value(base, kept), "c")
+    assert (found.mark, found.holes, found.batches) == (cursor.mark, cursor.holes, cursor.batches)
+    again = Cursor.load(Value(found.take_snapshot(), kept), "c")
+    assert (again.mark, again.holes, again.batches) == (cursor.mark, cursor.holes, cursor.batches)
+
+
+def test_a_cursor_of_the_first_version_is_read() -> None:
+    # Written by it: mark 3, no properties, 5 and 7 acknowledged; then a delta with 20..22 and batch 9.
+    base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
+    delta = bytes.fromhex("01 01 14 03 03 09 01 05")
+    found = Cursor.load(Value(base, [delta]), "c")
+    assert (found.mark, list(found.holes.ranges())) == (3, [(5, 6), (7, 8), (20, 23)])
+    assert found.batches == {9: 0b101}
+
+
+def test_loading_does_not_multiply_ranges_by_batches() -> None:
+    # 20,000 of each took 10.9 s when every range was compared with every batch.
+    cursor = Cursor(0, durable=True)
+    base = cursor.take_snapshot()
+    deltas = []
+    for number in range(20_000):
+        cursor.acknowledge_part(2 * number + 10, (1 << 100) - 6)
+        cursor.acknowledge(2 * number + 11)
+        if number % 5 == 4:
+            deltas.append(cursor.take_delta())
+    begin = time.process_time()
+    found = Cursor.load(Value(base, deltas), "c")
+    assert time.process_time() - begin < 1.5
+    assert (found.holes, found.batches) == (cursor.holes, cursor.batches)
+
+
+def test_with_ten_million_holes_and_all_deltas_that_may_be_a_cursor_loads_at_once() -> None:
+    end = 20_000_000
+    cursor = Cursor(0, durable=True)
+    everything = ((1 << 2048) - 1) // 3  # every other entry
+    cursor.holes._chunks.update(dict.fromkeys(range(1, end >> 10), everything & ((1 << 1024) - 1)))
+    cursor.holes._count = 512 * ((end >> 10) - 1)
+    snapshot = cursor.take_snapshot()
+    assert len(snapshot) <= 2 * len(cursor.holes)
+    random = Random(7)
+    deltas = []
+    while not cursor.wants_snapshot:
+        for _ in range(16):
+            cursor.acknowledge(random.randrange(end))
+        deltas.append(cursor.take_delta())
+    begin = time.process_time()
+    found = Cursor.load(Value(snapshot, deltas), "c")
+    found.clamp(0, end)
+    assert time.process_time() - begin < 0.5  # 0.04 s on an idle core; 3.2 s before
+    assert (found.mark, found.holes) == (cursor.mark, cursor.holes)
+
+
+def test_cumulative_acknowledgements_do_not_look_at_every_batch() -> None:
+    cursor = Cursor(0, durable=True)
+    for offset in range(100_000, 140_000):
+        cursor.acknowledge_part(offset, 1)
+    begin = time.process_time()
+    for offset in range(1, 20_000):
+        cursor.acknowledge_below(offset)
+    assert time.process_time() - begin < 1.5  # 40 s when each looked at all 40,000 batches
+    cursor.acknowledge_below(120_000)
+    assert (len(cursor.batches), min(cursor.batches)) == (20_000, 120_000)
+
+
+def test_long_acknowledgement_sets_cost_their_length() -> None:
+    words = [-1] * (1 << 14)
+    begin = time.process_time()
+    for _ in range(20):
+        bits = bits_from_words(words)
+    assert time.process_time() - begin < 1
+    assert words_from_bits(bits) == words
 
 
 def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,9 +45,14 @@ class RangeSetMachine(RuleBasedStateMachine):
         assert self.ranges.add_range(start, start + length) == len(new)
         self.model |= new
 
-    @rule(start=NUMBERS, length=st.integers(0, 3000))
+    @rule(values=st.lists(NUMBERS, max_size=50))
+    def add_all(self, values: list[int]) -> None:
+        self.ranges.add_all(values)
+        self.model.update(values)
+
+    @rule(start=NUMBERS, length=st.one_of(st.integers(0, 3000), st.just(1 << 40)))
     def remove_range(self, start: int, length: int) -> None:
-        gone = self.model & set(range(start, start + length))
+        gone = {value for value in self.model if start <= value < start + length}
         assert self.ranges.remove_range(start, start + length) == len(gone)
         self.model -= gone
 
@@ -67,6 +72,8 @@ class RangeSetMachine(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         assert len(self.ranges) == len(self.model)
+        assert self.ranges.end == max(self.model, default=-1) + 1
+        assert self.ranges.range_count() == sum(1 for n in self.model if n - 1 not in self.model)
         assert {n for start, stop in self.ranges.ranges() for n in range(start, stop)} == self.model
 
 
@@ -107,6 +114,29 @@ def test_one_huge_range_is_written_in_a_few_bytes() -> None:
     ranges.encode(out)
     assert len(out) < 32
     assert reencoded(ranges) == ranges
+
+
+def test_neighbouring_bitmaps_are_written_and_read_in_one_go() -> None:
+    ranges = RangeSet()
+    for value in range(0, 10 * 1024, 2):
+        ranges.add(value)
+    ranges.add_range(10 * 1024, 20 * 1024)
+    ranges.add_range(20 * 1024 + 2, 30 * 1024)
+    for value in range(40 * 1024, 43 * 1024, 3):
+        ranges.add(value)
+    out = bytearray()
+    ranges.encode(out)
+    assert len(out) < 13 * 128 + 60
+    assert reencoded(ranges) == ranges
+    with pytest.raises(StoreDamaged, match="announced but missing"):
+        RangeSet.decode(RecordReader(bytes(out[:500]), "test"))
+
+
+def test_removing_far_beyond_the_end_costs_what_is_there() -> None:
+    ranges = RangeSet()
+    ranges.add_all((5, 3000, 70_000))
+    assert ranges.remove_range(6, 1 << 60) == 2
+    assert list(ranges.ranges()) == [(5, 6)]
 
 
 @pytest.mark.parametrize("cut", range(1, 8))

@@ -2,13 +2,13 @@
 
 Cursors keep in it which entries behind their mark-delete position are acknowledged. The numbers are
 kept as bitmaps of 1,024 numbers a chunk, so that adding one number costs the same whether the set
-holds ten ranges or ten million, and a million alternating holes take about half a megabyte. Ranges
-are half-open: ``start <= value < stop``.
+holds ten ranges or ten million, and ten million alternating holes take about six megabytes. Ranges
+are half-open: ``start <= value < stop``. docs/decisions/ack-holes.md has what was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from geminga.broker.records import RecordReader, put_varint
 
@@ -18,8 +18,9 @@ _MASK = _BITS - 1
 _FULL = (1 << _BITS) - 1
 _BITMAP_BYTES = _BITS // 8
 
-# How a chunk is written: a run of full chunks, a bitmap, or its ranges, whichever is shortest.
-_RUN, _BITMAP, _RANGES = 0, 1, 2
+# How chunks are written: a run of full ones, one as a bitmap, one by its ranges (whichever is shortest),
+# and a run of bitmaps, which is what millions of holes become and what is read back fastest.
+_RUN, _BITMAP, _RANGES, _BITMAPS = 0, 1, 2, 3
 
 
 def _lowest_zero(bits: int) -> int:
@@ -79,8 +80,23 @@ class RangeSet:
                 self._count += merged.bit_count() - bits.bit_count()
         return self._count - before
 
+    def add_all(self, values: Iterable[int]) -> None:
+        """Add many numbers, in any order: the fastest way to take in what a cursor kept."""
+        chunks = self._chunks
+        known = chunks.get
+        count = 0
+        for value in values:
+            key, bit = value >> _SHIFT, 1 << (value & _MASK)
+            bits = known(key, 0)
+            if not bits & bit:
+                chunks[key] = bits | bit
+                count += 1
+        self._count += count
+
     def remove_range(self, start: int, stop: int) -> int:
         """Remove ``start <= value < stop``; returns how many were there."""
+        if (stop - start) >> _SHIFT > len(self._chunks):
+            return self._remove_wide(start, stop)
         before = self._count
         for key, mask in _masks(start, stop):
             bits = self._chunks.get(key, 0)
@@ -93,6 +109,36 @@ class RangeSet:
             else:
                 del self._chunks[key]
         return before - self._count
+
+    def _remove_wide(self, start: int, stop: int) -> int:
+        """The same where the range spans more chunks than there are."""
+        before = self._count
+        first, last = -(-start >> _SHIFT), stop >> _SHIFT
+        for key in [key for key in self._chunks if first <= key < last]:
+            self._count -= self._chunks.pop(key).bit_count()
+        if start & _MASK:
+            self.remove_range(start, first << _SHIFT)
+        if stop & _MASK:
+            self.remove_range(last << _SHIFT, stop)
+        return before - self._count
+
+    @property
+    def end(self) -> int:
+        """The number behind the highest one; 0 for an empty set."""
+        if not self._chunks:
+            return 0
+        key = max(self._chunks)
+        return (key << _SHIFT) + self._chunks[key].bit_length()
+
+    def range_count(self) -> int:
+        """How many ranges `ranges` would give, without making them."""
+        chunks = self._chunks
+        found = 0
+        for key, bits in chunks.items():
+            found += (bits & ~(bits << 1)).bit_count()
+            if bits & 1 and chunks.get(key - 1, 0) >> (_BITS - 1):
+                found -= 1
+        return found
 
     def clear(self) -> None:
         self._chunks.clear()
@@ -152,27 +198,38 @@ class RangeSet:
 
     def encode(self, out: bytearray) -> None:
         """Append the set's compact form."""
-        keys = sorted(self._chunks)
+        chunks = self._chunks
+        keys = sorted(chunks)
         put_varint(out, len(keys))
         previous, index = 0, 0
         while index < len(keys):
             key = keys[index]
             put_varint(out, key - previous)
-            bits = self._chunks[key]
-            run = 0
-            while index + run < len(keys) and keys[index + run] == key + run:
-                if self._chunks[keys[index + run]] != _FULL:
-                    break
-                run += 1
-            if run:
+            kind = _kind(chunks[key])
+            run = 1
+            if kind != _RANGES:
+                while (
+                    index + run < len(keys)
+                    and keys[index + run] == key + run
+                    and _kind(chunks[key + run]) == kind
+                ):
+                    run += 1
+            if kind == _RANGES:
+                _encode_ranges(out, chunks[key])
+            elif kind == _RUN:
                 out.append(_RUN)
                 put_varint(out, run)
-                index += run
-                previous = key + run
-                continue
-            _encode_chunk(out, bits)
-            index += 1
-            previous = key + 1
+            elif run == 1:
+                out.append(_BITMAP)
+                out += chunks[key].to_bytes(_BITMAP_BYTES, "little")
+            else:
+                out.append(_BITMAPS)
+                put_varint(out, run)
+                out += b"".join(
+                    [chunks[each].to_bytes(_BITMAP_BYTES, "little") for each in range(key, key + run)]
+                )
+            index += run
+            previous = key + run
 
     @staticmethod
     def decode(reader: RecordReader) -> RangeSet:
@@ -183,16 +240,35 @@ class RangeSet:
         while left > 0:
             key += reader.varint()
             kind = reader.varint()
-            run = reader.varint() if kind == _RUN else 1
+            run = reader.varint() if kind in (_RUN, _BITMAPS) else 1
             if run < 1 or run > left:
                 raise reader.damaged(f"a run of {run} chunks where {left} are left")
-            bits = _FULL if kind == _RUN else _decode_chunk(reader, kind)
-            for each in range(key, key + run):
-                found._chunks[each] = bits
-            found._count += bits.bit_count() * run
+            if kind == _BITMAPS:
+                found._take_bitmaps(key, reader.take(run * _BITMAP_BYTES))
+            else:
+                bits = _FULL if kind == _RUN else _decode_chunk(reader, kind)
+                found._chunks.update(dict.fromkeys(range(key, key + run), bits))
+                found._count += bits.bit_count() * run
             key += run
             left -= run
         return found
+
+    def _take_bitmaps(self, key: int, data: bytes) -> None:
+        from_bytes = int.from_bytes
+        fresh = [
+            from_bytes(data[place : place + _BITMAP_BYTES], "little")
+            for place in range(0, len(data), _BITMAP_BYTES)
+        ]
+        self._chunks.update(zip(range(key, key + len(fresh)), fresh, strict=True))
+        self._count += int.from_bytes(data, "little").bit_count()
+
+
+def _kind(bits: int) -> int:
+    """How a chunk is written."""
+    if bits == _FULL:
+        return _RUN
+    # Two numbers a range, a byte or two each: from here on the bitmap is no longer, and much faster.
+    return _BITMAP if (bits & ~(bits << 1)).bit_count() * 2 >= _BITMAP_BYTES else _RANGES
 
 
 def _masks(start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -218,15 +294,9 @@ def _bit_ranges(bits: int) -> Iterator[tuple[int, int]]:
         at += gap + length
 
 
-def _encode_chunk(out: bytearray, bits: int) -> None:
-    count = (bits & ~(bits << 1)).bit_count()
-    if count * 2 >= _BITMAP_BYTES:
-        # Two numbers a range, a byte or two each: the bitmap is no longer, and much faster.
-        out.append(_BITMAP)
-        out += bits.to_bytes(_BITMAP_BYTES, "little")
-        return
+def _encode_ranges(out: bytearray, bits: int) -> None:
     out.append(_RANGES)
-    put_varint(out, count)
+    put_varint(out, (bits & ~(bits << 1)).bit_count())
     end = 0
     for start, stop in _bit_ranges(bits):
         put_varint(out, start - end)
