@@ -15,6 +15,9 @@ import re
 from typing import Any
 
 DEPTH_MAX = 100
+COMPARISONS_MAX = 50_000
+"""Pairs of types, fields and branches that one check looks at: a schema of a thousand fields needs a
+thousand, and the broker does nothing else meanwhile."""
 
 _PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _WIDENS_TO = {
@@ -173,18 +176,55 @@ def _texts(value: Any) -> list[str]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def unreadable(*, reader: Type, writer: Type) -> str:
-    """Why data of ``writer`` cannot be read as ``reader``; empty when it can."""
-    return _Resolution(reader).problem(reader, writer, "", 0)
+def unreadable(*, reader: Type, writer: Type, budget: Budget | None = None) -> str:
+    """Why data of ``writer`` cannot be read as ``reader``; empty when it can.
+
+    A pair whose comparison takes more than ``budget`` counts as unreadable, and says so.
+    """
+    try:
+        return _Resolution(reader, budget or Budget()).problem(reader, writer, "", 0)
+    except _TooMuch as limit:
+        return str(limit)
+
+
+class _TooMuch(Exception):
+    """The comparison reached a limit: its outcome is not known."""
+
+
+class Budget:
+    """How much comparing is left. One budget may serve several checks that belong together."""
+
+    __slots__ = ("_comparisons_max", "_left")
+
+    def __init__(self, comparisons_max: int = COMPARISONS_MAX) -> None:
+        self._comparisons_max = comparisons_max
+        self._left = comparisons_max
+
+    def spend(self, comparisons: int = 1) -> None:
+        self._left -= comparisons
+        if self._left < 0:
+            raise _TooMuch(
+                f"comparing the schemas takes more than {self._comparisons_max} steps: "
+                "give them fewer unions of records"
+            )
 
 
 class _Resolution:
-    """Compares two schemas. What the reader's aliases rename is looked up under its new name."""
+    """Compares two schemas. What the reader's aliases rename is looked up under its new name.
 
-    def __init__(self, reader: Type) -> None:
+    Each pair of records is compared once. A pair that is being compared counts as readable where it is met
+    again inside itself. That it is *not* readable is final, whatever was assumed; what was found readable on
+    the way to such a verdict may rest on the assumption that fell, and is forgotten.
+    """
+
+    def __init__(self, reader: Type, budget: Budget) -> None:
+        self._spend = budget.spend
         self._type_aliases: dict[str, str] = {}
         self._field_aliases: dict[str, dict[str, str]] = {}
-        self._seen: set[tuple[Type, Type]] = set()
+        self._readable: dict[tuple[Type, Type], None] = {}
+        self._unreadable: dict[tuple[Type, Type], str] = {}
+        self._equivalent: set[tuple[Type, Type]] = set()
+        self._different: set[tuple[Type, Type]] = set()
         self._collect(reader, set())
 
     def _collect(self, reader: Type, seen: set[Type]) -> None:
@@ -208,9 +248,10 @@ class _Resolution:
 
     def problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
         if depth > DEPTH_MAX:
-            return f"{where} is nested more than {DEPTH_MAX} deep"
+            raise _TooMuch(f"{where} is nested more than {DEPTH_MAX} deep")
+        self._spend()
         if writer.kind == "union":
-            if _equivalent(reader, writer, set()):
+            if self._are_equivalent(reader, writer):
                 return ""
             for branch in writer.branches:
                 found = self.problem(reader, branch, where, depth + 1)
@@ -239,12 +280,27 @@ class _Resolution:
         return ""
 
     def _record_problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
-        if (reader, writer) in self._seen:
+        pair = (reader, writer)
+        if pair in self._readable:
             return ""
-        self._seen.add((reader, writer))
+        known = self._unreadable.get(pair)
+        if known is not None:
+            return known
+        assumed = len(self._readable)
+        self._readable[pair] = None
+        found = self._field_problem(reader, writer, where, depth)
+        if found:
+            self._unreadable[pair] = found
+            while len(self._readable) > assumed:
+                self._readable.popitem()
+        return found
+
+    def _field_problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
+        self._spend(len(writer.fields))
         renamed = self._field_aliases.get(self._name(writer), {})
         written = {renamed.get(field.name, field.name): field for field in writer.fields}
         for field in reader.fields:
+            self._spend()
             path = f"{where}.{field.name}" if where else field.name
             match = written.get(field.name)
             if match is None:
@@ -253,7 +309,6 @@ class _Resolution:
                 continue
             found = self.problem(field.type, match.type, path, depth + 1)
             if found:
-                self._seen.discard((reader, writer))
                 return found
         return ""
 
@@ -262,6 +317,7 @@ class _Resolution:
         fitting: Type | None = None
         name = self._name(writer)
         for branch in reader.branches:
+            self._spend()
             if branch.kind != writer.kind:
                 continue
             if branch.kind not in _NAMED or branch.name == name:
@@ -276,23 +332,35 @@ class _Resolution:
         wider = _WIDENS_TO.get(writer.kind, ())
         return next((branch for branch in reader.branches if branch.kind in wider), None)
 
+    def _are_equivalent(self, left: Type, right: Type) -> bool:
+        """Whether two types have the same structure, namespaces aside; the branches of such unions are read
+        one by one."""
+        if (left, right) in self._different:
+            return False
+        seen: set[tuple[Type, Type]] = set()
+        if self._same(left, right, seen, 0):
+            self._equivalent |= seen
+            return True
+        self._different.add((left, right))
+        return False
 
-def _equivalent(left: Type, right: Type, seen: set[tuple[Type, Type]]) -> bool:
-    """Whether two types have the same structure, namespaces aside; the branches of such unions are read
-    one by one."""
-    if left.kind != right.kind or (left.name and left.short_name != right.short_name):
-        return False
-    if (left, right) in seen:
-        return True
-    seen.add((left, right))
-    if (left.size, left.symbols) != (right.size, right.symbols):
-        return False
-    if [field.name for field in left.fields] != [field.name for field in right.fields]:
-        return False
-    if len(left.branches) != len(right.branches):
-        return False
-    pairs = [(a.type, b.type) for a, b in zip(left.fields, right.fields, strict=True)]
-    pairs += zip(left.branches, right.branches, strict=True)
-    if left.inner is not None and right.inner is not None:
-        pairs.append((left.inner, right.inner))
-    return all(_equivalent(a, b, seen) for a, b in pairs)
+    def _same(self, left: Type, right: Type, seen: set[tuple[Type, Type]], depth: int) -> bool:
+        if left.kind != right.kind or (left.name and left.short_name != right.short_name):
+            return False
+        if (left, right) in seen or (left, right) in self._equivalent:
+            return True
+        if depth > DEPTH_MAX:
+            raise _TooMuch(f"the schemas are nested more than {DEPTH_MAX} deep")
+        self._spend(1 + len(left.fields) + len(left.symbols) // 10)
+        seen.add((left, right))
+        if (left.size, left.symbols) != (right.size, right.symbols):
+            return False
+        if len(left.fields) != len(right.fields) or len(left.branches) != len(right.branches):
+            return False
+        if any(a.name != b.name for a, b in zip(left.fields, right.fields, strict=True)):
+            return False
+        pairs = [(a.type, b.type) for a, b in zip(left.fields, right.fields, strict=True)]
+        pairs += zip(left.branches, right.branches, strict=True)
+        if left.inner is not None and right.inner is not None:
+            pairs.append((left.inner, right.inner))
+        return all(self._same(a, b, seen, depth + 1) for a, b in pairs)

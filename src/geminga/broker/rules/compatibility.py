@@ -10,7 +10,7 @@ from struct import error as StructError
 from typing import Any
 
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.avro_rules import NotAvro, Type, parse, unreadable
+from geminga.broker.rules.avro_rules import Budget, NotAvro, Type, parse, unreadable
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
@@ -89,24 +89,25 @@ def check_compatible(
     kind = strategy.removesuffix(_TRANSITIVE)
     reads = kind in ("BACKWARD", "FULL") or for_consumer
     is_read = kind in ("FORWARD", "FULL") and not for_consumer
+    budget = Budget()
     for old in versions if strategy.endswith(_TRANSITIVE) else versions[-1:]:
-        problem = _problem(schema, old, reads=reads, is_read=is_read)
+        problem = _problem(schema, old, budget, reads=reads, is_read=is_read)
         if problem:
             raise _incompatible(problem)
 
 
-def _problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> str:
+def _problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bool, is_read: bool) -> str:
     """Why ``new`` does not read what ``old`` wrote, or is not read by it; empty when all is well."""
     if new.type != old.type:
         return f"exists schema type {_type_text(old)}, new schema type {_type_text(new)}"
     if new.type in _RECORDS:
-        return _record_problem(new, old, reads=reads, is_read=is_read)
+        return _record_problem(new, old, budget, reads=reads, is_read=is_read)
     if new.type == pb.Schema.KeyValue:
         new_parts, old_parts = _parts(new), _parts(old)
         if new_parts is None or old_parts is None:
             return "the schema is no pair of schemas"
         for what, one, other in zip(("key", "value"), new_parts, old_parts, strict=True):
-            found = _problem(one, other, reads=reads, is_read=is_read)
+            found = _problem(one, other, budget, reads=reads, is_read=is_read)
             if found:
                 return f"of the {what}: {found}"
         return ""
@@ -116,7 +117,7 @@ def _problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> s
     return ""
 
 
-def _record_problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: bool) -> str:
+def _record_problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bool, is_read: bool) -> str:
     try:
         ours = _avro(new)
     except NotAvro as error:
@@ -128,8 +129,8 @@ def _record_problem(new: pb.Schema, old: pb.Schema, *, reads: bool, is_read: boo
     if ours is None or theirs is None:
         # Old-style JSON schemas: one may be followed by an Avro definition, but not the other way round.
         return "" if theirs is None else "an Avro definition is not followed by an old-style JSON schema"
-    found = unreadable(reader=ours, writer=theirs) if reads else ""
-    return found or (unreadable(reader=theirs, writer=ours) if is_read else "")
+    found = unreadable(reader=ours, writer=theirs, budget=budget) if reads else ""
+    return found or (unreadable(reader=theirs, writer=ours, budget=budget) if is_read else "")
 
 
 def _avro(schema: pb.Schema) -> Type | None:
