@@ -97,7 +97,7 @@ def test_recursive_types_end() -> None:
 
 
 def nested_unions(levels: int, leaf: str) -> Any:
-    """Records that hold a union of two records at each level; an eager comparison multiplies with every level."""
+    """Records that hold a union of two records at each level: pairs to compare multiply with the levels."""
 
     def level(number: int, side: str) -> Any:
         name = f"{side}{number}"

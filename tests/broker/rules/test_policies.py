@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
@@ -84,8 +85,11 @@ def test_official_bodies_are_kept_as_they_are(field: str) -> None:
     [
         ("message_ttl_in_seconds", -1, 412),
         ("message_ttl_in_seconds", True, 412),
-        ("message_ttl_in_seconds", "10", 412),
-        ("deduplicationEnabled", 1, 412),
+        ("message_ttl_in_seconds", "10 s", 412),
+        ("message_ttl_in_seconds", "-1", 412),
+        ("message_ttl_in_seconds", float("inf"), 412),
+        ("deduplicationEnabled", "yes", 412),
+        ("backlog_quota_map", {"destination_storage": {"limit": "10k"}}, 412),
         ("retention_policies", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}, 412),
         ("retention_policies", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5}, 412),
         ("retention_policies", [1], 412),
@@ -106,6 +110,27 @@ def test_refusals(field: str, value: Any, status: int) -> None:
         check_policy(field, value)
     assert caught.value.status == status
     assert caught.value.reason
+
+
+@pytest.mark.parametrize("field", sorted(OFFICIAL))
+def test_numbers_may_be_given_as_text_everywhere(field: str) -> None:
+    def as_text(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: as_text(item) for name, item in value.items()}
+        if isinstance(value, (int, float)):
+            return json.dumps(value)
+        return value
+
+    found = check_policy(field, as_text(OFFICIAL[field]))
+    assert found == OFFICIAL[field]
+    assert resolve(SETTINGS, {field: found}) == resolve(SETTINGS, {field: OFFICIAL[field]})
+
+
+def test_blank_text_in_an_object_is_as_good_as_nothing() -> None:
+    quota = {"limit": "10240", "limitTime": " ", "policy": "producer_exception"}
+    assert check_policy("backlog_quota_map", {"destination_storage": quota})["destination_storage"] == {
+        "limit": 10240, "limitSize": 10240, "limitTime": -1, "policy": "producer_exception",
+    }  # fmt: skip
 
 
 def test_every_check_survives_any_json() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from geminga.broker.rules.json_values import flag_of, is_blank, number_of, whole_of
 from geminga.broker.settings import QUOTA_ACTIONS, TOPIC_KINDS, BrokerSettings
 from geminga.config import suggestion
 from geminga.errors import PulsarException
@@ -52,17 +53,19 @@ def whole(minimum: int, maximum: int = (1 << 63) - 1) -> Check:
     """A check for a whole number in the closed range."""
 
     def check(field: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        found = whole_of(value)
+        if found is None or not minimum <= found <= maximum:
             raise _refuse(field, value, f"a whole number from {minimum} to {maximum}")
-        return value
+        return found
 
     return check
 
 
 def flag(field: str, value: Any) -> bool:
-    if not isinstance(value, bool):
+    found = flag_of(value)
+    if found is None:
         raise _refuse(field, value, "true or false")
-    return value
+    return found
 
 
 def one_of(choices: Iterable[str]) -> Check:
@@ -70,9 +73,10 @@ def one_of(choices: Iterable[str]) -> Check:
     known = tuple(choices)
 
     def check(field: str, value: Any) -> str:
-        if value not in known:
+        word = value.strip() if isinstance(value, str) else value
+        if word not in known:
             raise _refuse(field, value, ", ".join(known) + suggestion(value, known))
-        return str(value)
+        return str(word)
 
     return check
 
@@ -109,7 +113,11 @@ def record(**fields: tuple[Check, Any]) -> Check:
 
     def check(field: str, value: Any) -> dict[str, Any]:
         any_object(field, value)
-        kept = {name: item for name, item in value.items() if item is not None}
+        kept = {
+            name: item
+            for name, item in value.items()
+            if not (item is None or (name in fields and is_blank(item)))
+        }
         for name, (inner, default) in fields.items():
             kept[name] = inner(f"{field}.{name}", kept[name]) if name in kept else default
         return kept
@@ -129,9 +137,10 @@ def by_cluster(inner: Check) -> Check:
 
 
 def _number(field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+    found = number_of(value)
+    if found is None or found < 0:
         raise _refuse(field, value, "a number >= 0", 400)
-    return float(value)
+    return found
 
 
 _retention_fields = record(
@@ -192,13 +201,18 @@ def backlog_quotas(field: str, value: Any) -> dict[str, Any]:
     }
 
 
+_topic_creation_fields = record(
+    allowAutoTopicCreation=(flag, True), topicType=(one_of(TOPIC_KINDS), "non-partitioned")
+)
+
+
 def auto_topic_creation(field: str, value: Any) -> dict[str, Any]:
-    kept = any_object(field, {k: v for k, v in any_object(field, value).items() if v is not None})
-    flag(f"{field}.allowAutoTopicCreation", kept.setdefault("allowAutoTopicCreation", True))
-    kind = one_of(TOPIC_KINDS)(f"{field}.topicType", kept.setdefault("topicType", "non-partitioned"))
-    if kind == "partitioned":
-        whole(1)(f"{field}.defaultNumPartitions", kept.setdefault("defaultNumPartitions", 1))
-    elif "defaultNumPartitions" in kept:
+    kept: dict[str, Any] = _topic_creation_fields(field, value)
+    partitions = kept.pop("defaultNumPartitions", None)
+    if kept["topicType"] == "partitioned":
+        given = 1 if is_blank(partitions) else partitions
+        kept["defaultNumPartitions"] = whole(1)(f"{field}.defaultNumPartitions", given)
+    elif not is_blank(partitions):
         raise AdminError(406, f"{field}: topicType non-partitioned takes no defaultNumPartitions")
     return kept
 
