@@ -29,10 +29,11 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, from_json, to_json
-from geminga.spark.options import ReadOptions, read_options, write_options
+from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
 from geminga.spark.planning import Limits, Planner, Range
 from geminga.spark.reading import DataLossError, read_range
-from geminga.spark.schema import ArrowShaper, message_columns, source_schema
+from geminga.spark.schema import ArrowShaper, message_columns
+from geminga.spark.tables import options_for, read_schema
 
 logger = logging.getLogger("geminga.spark")
 
@@ -68,13 +69,13 @@ class PulsarDataSource(DataSource):
         return "pulsar"
 
     def schema(self) -> StructType:
-        return source_schema(read_options(self.options).columns)
+        return read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PulsarReader(read_options(self.options), schema)
+        return PulsarReader(read_options(options_for(READ, self.options, schema)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        options = read_options(self.options)
+        options = read_options(options_for(READ, self.options, schema))
         if options.ending_offsets != "latest":
             raise InvalidConfiguration("option endingOffsets is for batch queries: a stream does not end")
         return PulsarStreamReader(options, schema)
@@ -84,12 +85,12 @@ class PulsarDataSource(DataSource):
 
         if overwrite:
             raise InvalidConfiguration("Pulsar topics can only be appended to: use .mode('append')")
-        return PulsarWriter(write_options(self.options), schema)
+        return PulsarWriter(write_options(options_for(WRITE, self.options, schema)), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from geminga.spark.writing import stream_writer
 
-        return stream_writer(write_options(self.options), schema)
+        return stream_writer(write_options(options_for(WRITE, self.options, schema)), schema)
 
 
 def _read(options: ReadOptions, schema: StructType, part: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,22 @@
+"""Where Spark finds ``format("pulsar")`` by itself.
+
+Spark looks for Python data sources in packages whose names begin with ``pyspark_``, and takes the class
+``DefaultSource`` of each, once a session: in plain PySpark, ``spark-sql``, Spark Connect servers and
+``spark-pipelines`` alike. An error here would fail every such search, whatever format is asked for, so
+what is missing is told and the format left out.
+"""
+
+from __future__ import annotations
+
+try:
+    from geminga.spark.datasource import PulsarDataSource as DefaultSource
+except ImportError as error:
+    import warnings
+
+    warnings.warn(
+        f"format('pulsar') is not available: {error}. It needs pip install 'geminga[spark]' for the Python "
+        "that Spark runs (PYSPARK_PYTHON, or the first python3 of the PATH)",
+        stacklevel=1,
+    )
+
+__all__ = ("DefaultSource",)

@@ -1,0 +1,115 @@
+"""``format("pulsar")`` where nothing of ours is imported or called before: Spark finds it by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+
+url, topic = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+options = f"OPTIONS ('service.url' '{url}', topic '{topic}', columns 'value,__key')"
+spark.sql(f"CREATE TEMPORARY VIEW a_view USING pulsar {options}")
+spark.sql(f"CREATE TABLE a_table USING pulsar {options[:-1]}, compression 'LZ4')")
+spark.sql("INSERT INTO a_table (value) SELECT cast('inserted' AS BINARY)")
+try:
+    spark.sql(f"CREATE TABLE b USING pulsar OPTIONS ('service.url' '{url}', topic 't', 'auth.token' 'abc')")
+    refusal = ""
+except Exception as error:
+    refusal = str(error)
+assert "'auth.token' is a secret" in refusal, refusal
+frames = {
+    "format": spark.read.format("pulsar").option("service.url", url).load(topic),
+    "view": spark.sql("SELECT value FROM a_view"),
+    "table": spark.table("a_table"),
+}
+for name, frame in frames.items():
+    print(name, sorted(bytes(row.value).decode() for row in frame.select("value").collect()))
+spark.stop()
+"""
+
+PIPELINE = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+@dp.table
+def rows():
+    source = SparkSession.active().readStream.format("pulsar").option("service.url", {url!r})
+    return source.option("startingOffsets", "earliest").schema("value string").load({topic!r})
+"""
+
+
+def environment() -> dict[str, str]:
+    """That of an activated environment, as a user of plain Spark has it."""
+    folder = str(Path(sys.executable).parent)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def publish(client: Client, topic: str) -> list[str]:
+    values = [f"v{number}" for number in range(20)]
+    with client.create_producer(topic) as producer:
+        for value in values:
+            producer.send(value.encode())
+    return sorted(values)
+
+
+def test_plain_pyspark_views_and_tables(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    values = publish(pulsar_client, pulsar_topic)
+    output = run([sys.executable, "-c", PLAIN, pulsar_broker.service_url, pulsar_topic], tmp_path)
+    wanted = sorted(["inserted", *values])
+    assert output.splitlines() == [f"{name} {wanted}" for name in ("format", "view", "table")]
+
+
+@pytest.mark.slow
+def test_declarative_pipelines_and_connect(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    """``spark-pipelines run`` works through a Spark Connect session of its own."""
+    pytest.importorskip("grpc_status")
+    values = publish(pulsar_client, pulsar_topic)
+    (tmp_path / "spark-pipeline.yml").write_text(
+        f"name: p\nstorage: {(tmp_path / 'storage').as_uri()}\n"
+        "libraries:\n  - glob:\n      include: transformations/**\n"
+    )
+    (tmp_path / "transformations").mkdir()
+    program = PIPELINE.format(url=pulsar_broker.service_url, topic=pulsar_topic)
+    (tmp_path / "transformations/rows.py").write_text(program)
+    run([str(Path(sys.executable).parent / "spark-pipelines"), "run"], tmp_path)
+    assert sorted(pq.read_table(tmp_path / "spark-warehouse/rows").column("value").to_pylist()) == values
+
+
+def test_a_part_that_is_missing_harms_no_other_format() -> None:
+    script = (
+        "import sys, warnings\n"
+        "sys.modules['pyarrow'] = None\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import pyspark_pulsar\n"
+        "assert not hasattr(pyspark_pulsar, 'DefaultSource')\n"
+        'assert "geminga[spark]" in str(told[-1].message), told\n'
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
