@@ -102,3 +102,13 @@ def test_every_error_has_a_result() -> None:
     assert errors.ServiceUnitNotReady("x").error().name == "ServiceUnitNotReady"
     assert errors.StoreDamaged("x").error() is errors.Result.UnknownError
     assert errors.result_of(None) is errors.Result.Ok
+
+
+def test_an_error_may_be_made_from_a_result() -> None:
+    error = errors.PulsarException(errors.Result.Timeout, "no answer")
+    assert error.error() is errors.Result.Timeout
+    assert str(error) == "3 Timeout: no answer"
+    assert str(errors.PulsarException(errors.Result.Timeout)) == "3 Timeout"
+    assert str(errors.PulsarException(errors.Result.Timeout, msg="why")) == "3 Timeout: why"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.error(), str(copy)) == (error.error(), str(error))

@@ -198,6 +198,20 @@ def test_local_names_are_encoded_for_paths() -> None:
     assert TopicName.parse("plain").encoded_local == "plain"
 
 
+def test_an_id_may_be_told_its_topic() -> None:
+    message_id = MessageId.deserialize(MessageId(1, 2, 3, 4).serialize())
+    assert message_id.topic_name() == ""
+    assert message_id.topic_name("persistent://public/default/t") == "persistent://public/default/t"
+    assert message_id.topic == "persistent://public/default/t"
+
+
+def test_wrapping_gives_the_same_id() -> None:
+    message_id = MessageId(1, 2, 3, 4)
+    assert MessageId.wrap(message_id) is message_id
+    with pytest.raises(TypeError, match="msg_id must be a MessageId, not str"):
+        MessageId.wrap("(2,3,1,4)")  # type: ignore[arg-type]
+
+
 def test_numbers_may_be_called_as_in_pulsar_client() -> None:
     place = MessageId(1, 2, 3, 4)
     assert (place.partition(), place.ledger_id(), place.entry_id(), place.batch_index()) == (1, 2, 3, 4)

@@ -2,7 +2,8 @@
 
 ``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
 settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
-from the modules' docstrings. ``pages()`` is what the docs tests compare with what is checked in.
+from the modules' docstrings; the tables of ``docs/coming-from-pulsar-client.md`` from
+``client_differences.py``. ``pages()`` is what the docs tests compare with what is checked in.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/geminga"
 DOCS = ROOT / "docs/reference"
 ARCHITECTURE = ROOT / "docs/ARCHITECTURE.md"
+COMING = ROOT / "docs/coming-from-pulsar-client.md"
+TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
 SETTINGS = (
@@ -134,12 +137,31 @@ def architecture_page() -> str:
     return f"{before}{MAP_START}\n\n{module_map()}\n\n{MAP_END}{after}"
 
 
+def coming_page() -> str:
+    """The hand-written page with its two tables drawn anew."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import client_differences
+
+    lines = ["| what | pulsar-client 3.13 | Geminga | why |", "|---|---|---|---|"]
+    for row in client_differences.BEHAVIOUR:
+        lines.append("| " + " | ".join(_cell(c) for c in (row.what, row.theirs, row.ours, row.why)) + " |")
+    lines += ["", "## Names", "", "| name | pulsar-client 3.13 | Geminga | why |", "|---|---|---|---|"]
+    for name in client_differences.NAMES:
+        lines.append(
+            f"| `{_cell(name.where)}` | `{_cell(name.theirs)}` | `{_cell(name.ours)}` | {_cell(name.why)} |"
+        )
+    before, _, rest = COMING.read_text().partition(TABLES_START)
+    after = rest.partition(TABLES_END)[2]
+    return "\n".join([before + TABLES_START, "", *lines, "", TABLES_END + after])
+
+
 def pages() -> dict[Path, str]:
     """Path and text of each generated page."""
     return {
         DOCS / "cli.md": cli_page(),
         DOCS / "settings.md": settings_page(),
         ARCHITECTURE: architecture_page(),
+        COMING: coming_page(),
     }
 
 

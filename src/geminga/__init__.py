@@ -49,6 +49,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "RegexSubscriptionMode",
         "Result",
     ),
+    "geminga.consumer.policies": (
+        "BatchReceivePolicy",
+        "DeadLetterPolicy",
+        "DeadLetterPolicyBuilder",
+        "KeySharedPolicy",
+    ),
+    "geminga.functions.context": ("Context",),
+    "geminga.functions.function": ("Function",),
+    "geminga.functions.serde": ("IdentitySerDe", "PickleSerDe", "SerDe"),
     "geminga.client.service": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "geminga.client.crypto": (
         "CryptoKeyReader",
@@ -113,7 +122,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 """Where each public name is defined."""
 
-_SUBMODULES = frozenset({"asyncio", "errors", "exceptions", "schema", "spark", "testing"})
+_SUBMODULES = frozenset(
+    {"asyncio", "errors", "exceptions", "functions", "schema", "spark", "tableview", "testing"}
+)
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -177,7 +188,16 @@ if TYPE_CHECKING:
     from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
     from geminga.client.sync import Client as Client
     from geminga.client.table_view import TableView as TableView
+    from geminga.consumer.policies import BatchReceivePolicy as BatchReceivePolicy
+    from geminga.consumer.policies import DeadLetterPolicy as DeadLetterPolicy
+    from geminga.consumer.policies import DeadLetterPolicyBuilder as DeadLetterPolicyBuilder
+    from geminga.consumer.policies import KeySharedPolicy as KeySharedPolicy
     from geminga.errors import *  # noqa: F403
+    from geminga.functions.context import Context as Context
+    from geminga.functions.function import Function as Function
+    from geminga.functions.serde import IdentitySerDe as IdentitySerDe
+    from geminga.functions.serde import PickleSerDe as PickleSerDe
+    from geminga.functions.serde import SerDe as SerDe
     from geminga.ids import MessageId as MessageId
     from geminga.ids import TopicName as TopicName
     from geminga.schema import BytesSchema as BytesSchema

@@ -16,11 +16,12 @@ caller. Every class pickles and carries a message that names what to do.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import ClassVar
 
+from geminga.choices import Choice
 
-class Result(IntEnum):
+
+class Result(Choice):
     """What became of an operation, with ``pulsar-client``'s names and numbers. ``Result.Ok`` is 0."""
 
     Ok = 0
@@ -89,9 +90,20 @@ class PulsarException(Exception):
 
     retriable: ClassVar[bool] = False
 
+    def __init__(self, *arguments: object, msg: str | None = None) -> None:
+        """``PulsarException(text)``, or ``PulsarException(result, text)`` as in ``pulsar.asyncio``."""
+        super().__init__(*arguments, *(() if msg is None else (msg,)))
+
     def error(self) -> Result:
-        """The error's `Result`, as ``pulsar.asyncio``'s exceptions give it."""
-        return result_of(self)
+        """The error's `Result`: the one it was made with, else that of its class."""
+        first = self.args[0] if self.args else None
+        return first if isinstance(first, Result) else result_of(self)
+
+    def __str__(self) -> str:
+        if not self.args or not isinstance(self.args[0], Result):
+            return super().__str__()
+        result, *details = self.args
+        return ": ".join([f"{int(result)} {result.name}", *(str(detail) for detail in details if detail)])
 
 
 # --- the caller's mistakes -----------------------------------------------------------------------

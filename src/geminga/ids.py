@@ -165,6 +165,23 @@ class MessageId:
             out += b"\x3a" + _varint(len(inner)) + inner
         return out
 
+    def topic_name(self, topic: str | None = None) -> str:
+        """The topic that the id belongs to, empty when it is not known.
+
+        With ``topic``, which becomes it: an id that was kept as bytes does not say where it came from, and a
+        consumer of several topics has to know.
+        """
+        if topic is not None:
+            self.topic = topic
+        return self.topic
+
+    @classmethod
+    def wrap(cls, msg_id: MessageId) -> MessageId:
+        """The same id: ``pulsar-client`` has two classes of ids and this leads from one to the other."""
+        if not isinstance(msg_id, cls):
+            raise TypeError(f"msg_id must be a {cls.__name__}, not {type(msg_id).__name__}")
+        return msg_id
+
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """Read the bytes of any Pulsar client's message id.

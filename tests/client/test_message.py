@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from geminga import Message, MessageBatch, MessageId
-from geminga.errors import CorruptPayload, InvalidConfiguration
+from geminga.errors import CorruptPayload
 from geminga.wire.batch import append_full_message, encode_plain_batch, encode_single_metadata
 
 
@@ -27,5 +27,5 @@ def test_removed_messages_are_left_out() -> None:
 def test_refusals() -> None:
     with pytest.raises(CorruptPayload):
         MessageBatch().parse_from(b"garbage", 1)
-    with pytest.raises(InvalidConfiguration, match="msg_id"):
+    with pytest.raises(TypeError, match="msg_id"):
         MessageBatch().with_message_id("5:6")  # type: ignore[arg-type]

@@ -149,15 +149,18 @@ def test_a_reader_of_the_end_gets_what_an_outage_brings(
         assert reader.read_next(10_000).data() == b"during the outage"
 
 
-def test_partitioned_topics(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_partitioned_topics(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for number in range(30):
             producer.send(b"%d" % number, partition_key=str(number))
     reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest)
     assert sorted(read_all(reader), key=int) == [b"%d" % number for number in range(30)]
-    with pytest.raises(InvalidConfiguration, match="earliest or latest"):
-        pulsar_client.create_reader(pulsar_topic, MessageId(-1, 3, 4))
+    with caplog.at_level("WARNING", "geminga"):
+        pulsar_client.create_reader(pulsar_topic, MessageId(0, 3, 4))
+    assert "in every partition, by ledger and entry" in caplog.text
 
 
 def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:

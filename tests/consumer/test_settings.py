@@ -69,7 +69,7 @@ def test_combinations_that_make_no_sense() -> None:
 
 def test_key_shared_policy() -> None:
     policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, True, [(40000, 65535), (0, 20000)])
-    assert policy.sticky_ranges == [(0, 20000), (40000, 65535)]
+    assert policy.sticky_ranges == [(40000, 65535), (0, 20000)]
     assert policy.allow_out_of_order_delivery
     for ranges in ([], [(5, 1)], [(0, 10), (10, 20)], [(0, 65536)]):
         with pytest.raises(InvalidConfiguration, match="sticky_ranges"):

@@ -75,3 +75,14 @@ def test_locks_hold_hashes_and_no_addresses() -> None:
         assert len(pinned) == len(re.findall(r"^[A-Za-z0-9]", text, re.M)), (
             f"{lock.name} has an unpinned line"
         )
+
+
+def test_every_row_on_behaviour_has_its_test() -> None:
+    table = importlib.import_module("client_differences").BEHAVIOUR
+    assert table
+    for row in table:
+        path, _, function = row.test.partition("::")
+        names = {
+            n.name for n in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(n, ast.FunctionDef)
+        }
+        assert function in names, f"{row.what!r} names {row.test}, which is not there"

@@ -63,7 +63,7 @@ def test_over_a_definition():
     definition = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
     codec = schema.AvroSchema(None, definition)
     assert codec.decode(codec.encode({"x": 5})) == {"x": 5}
-    with pytest.raises(TypeError, match="takes a dict"):
+    with pytest.raises(ValueError, match="takes a dict"):
         codec.encode([1])
     with pytest.raises(TypeError, match="record class or a schema definition"):
         schema.AvroSchema(None)

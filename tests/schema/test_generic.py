@@ -83,7 +83,7 @@ def test_whatever_is_there_is_read(codec, value, plain):
     reader.attach_client(Topic(codec.schema_info()))
     assert reader.decode_message(Received(payload)) == plain
     assert reader.decode_message(Received(payload, version="")) == payload
-    assert reader.schema_info() is None
+    assert reader.told_to_topic() is None
     assert reader.wire_schema() is None
 
 

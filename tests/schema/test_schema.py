@@ -7,7 +7,8 @@ def test_bytes():
     codec = schema.BytesSchema()
     assert codec.encode(b"x") == b"x"
     assert codec.decode(b"x") == b"x"
-    assert codec.schema_info() is None
+    assert codec.told_to_topic() is None
+    assert codec.schema_info().schema_type() is schema.SchemaType.BYTES
     assert codec.wire_schema() is None
     with pytest.raises(TypeError, match="BytesSchema takes a bytes, not a str"):
         codec.encode("x")

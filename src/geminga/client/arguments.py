@@ -219,7 +219,7 @@ def producer_settings(
         initial_sequence_id=initial_sequence_id,
         access_mode=access_mode,
         initial_subscription_name=initial_subscription_name,
-        schema=schema.schema_info(),
+        schema=schema.told_to_topic(),
         encode=None if plain else schema.encode_message,
         send_timeout_seconds=send_timeout_millis / 1000,
         max_pending_messages=max_pending_messages,

@@ -408,9 +408,15 @@ class AsyncConsumer:
             return
         handle.flush()
 
-    async def redeliver_unacknowledged_messages(self) -> None:
-        """Have all unacknowledged messages delivered again, those that wait in the queue included."""
+    def redeliver_unacknowledged_messages(self) -> asyncio.Future[None]:
+        """Have all unacknowledged messages delivered again, those that wait in the queue included.
+
+        A plain call, as in ``pulsar.asyncio``: it is done when it returns. What it returns may be awaited.
+        """
         self.redeliver_all()
+        done = self.core.loop.create_future()
+        done.set_result(None)
+        return done
 
     def redeliver_all(self) -> None:
         """On the loop's thread."""

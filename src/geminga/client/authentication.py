@@ -37,6 +37,11 @@ class Authentication:
             )
         self.provider: CredentialsProvider = dynamicLibPath
 
+    @property
+    def auth(self) -> CredentialsProvider:
+        """What gives the credentials."""
+        return self.provider
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(***)"
 

@@ -268,7 +268,11 @@ class Consumer:
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages delivered again, those that wait in the queue included."""
-        self._call(self._consumer.redeliver_unacknowledged_messages())
+
+        async def redeliver() -> None:
+            self._consumer.redeliver_all()
+
+        self._call(redeliver())
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None

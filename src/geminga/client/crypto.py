@@ -66,6 +66,11 @@ class CryptoKeyReader:
         self.public_key_path = check_type("public_key_path", public_key_path, str)
         self.private_key_path = check_type("private_key_path", private_key_path, str)
 
+    @property
+    def cryptoKeyReader(self) -> CryptoKeyReader:
+        """This reader, under the name of what ``pulsar-client`` hands on to its own core."""
+        return self
+
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes:
         """The content of ``public_key_path``. Raises `OSError`."""
         return Path(self.public_key_path).read_bytes()

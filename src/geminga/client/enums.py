@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
+from geminga.choices import Choice
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -25,7 +24,7 @@ from geminga.producer.settings import (
 )
 
 
-class LoggerLevel(Enum):
+class LoggerLevel(Choice):
     """Levels for `ConsoleLogger` and `FileLogger`."""
 
     Debug = 0

@@ -139,7 +139,9 @@ class Forwarder:
         local = plan.topic.rsplit("/", 1)[-1]
         settings = ProducerSettings(
             producer_name=f"{local}-{self._consumer_name}-{self._core.random.getrandbits(24):06x}-{kind}",
-            initial_subscription_name=policy.initial_subscription_name if plan.dead and policy else None,
+            initial_subscription_name=(
+                (policy.initial_subscription_name or None) if plan.dead and policy else None
+            ),
             # Retries carry a delivery time and dead letters are few: batches would only wait.
             batching_enabled=False,
             chunking_enabled=True,  # what came in chunks must be able to go in chunks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from geminga.config import check_type
 from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
 from geminga.consumer.unbatching import split_batch
 from geminga.ids import MessageId
@@ -22,7 +21,9 @@ class MessageBatch:
 
     def with_message_id(self, msg_id: MessageId) -> MessageBatch:
         """The entry's id; the messages get it with their index. Returns this object."""
-        self._message_id = check_type("msg_id", msg_id, MessageId)
+        if not isinstance(msg_id, MessageId):
+            raise TypeError(f"msg_id must be a MessageId, not {type(msg_id).__name__}")
+        self._message_id = msg_id
         return self
 
     def parse_from(self, data: bytes, size: int) -> list[Message]:

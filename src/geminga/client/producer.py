@@ -268,7 +268,7 @@ class AsyncProducer:
         # With lazily started partitions some have no topic on the broker yet.
         topic = next((p.topic for p in partitions if p.connected), partitions[0].topic)
         schema = await self._core.schemas.for_topic(topic, schema)
-        info = schema.schema_info()
+        info = schema.told_to_topic()
         return schema, b"" if info is None else await self._core.schemas.register(topic, info)
 
     # --- columns ----------------------------------------------------------------------------------

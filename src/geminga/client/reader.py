@@ -7,6 +7,7 @@ behind on the broker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -17,12 +18,13 @@ from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerRunner
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
-from geminga.config import refuse
 from geminga.consumer.message import Message
 from geminga.consumer.seek import is_after, is_end
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration
 from geminga.ids import MessageId
+
+logger = logging.getLogger("geminga")
 
 
 class AsyncReader:
@@ -233,7 +235,12 @@ async def create_reader(
     reader.listener = settings.reader_listener
     try:
         if len(consumer.group.handles) > 1 and not is_end(start_message_id):
-            refuse("start_message_id", start_message_id, "earliest or latest for a partitioned topic")
+            logger.warning(
+                "the reader of %s starts at %s in every partition, by ledger and entry, as in pulsar-client; "
+                "a reader of the one partition that the id comes from starts exactly there",
+                topic,
+                start_message_id,
+            )
         if is_end(start_message_id) and start_message_id.ledger_id > 0:
             await _settle_latest(reader, settings.start_message_id_inclusive)
     except BaseException:

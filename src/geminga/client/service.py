@@ -24,6 +24,12 @@ class ServiceInfo:
         self._authentication = authentication
         self._tls_trust_certs_file_path = tls_trust_certs_file_path
 
+    @classmethod
+    def wrap(cls, service_info: ServiceInfo) -> ServiceInfo:
+        """The same place: ``pulsar-client`` has two classes of these and this leads from one to the other."""
+        check_type("service_info", service_info, ServiceInfo)
+        return service_info
+
     @property
     def service_url(self) -> str:
         return self._url.text

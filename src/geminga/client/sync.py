@@ -353,7 +353,9 @@ class Client:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
         """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
-        ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic."""
+        ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
+
+        On a partitioned topic any other id counts in every partition, by ledger and entry."""
         from geminga.client.reader import Reader, create_reader
 
         name = arguments.checked_topic(topic)

@@ -6,16 +6,21 @@ that it counts in milliseconds keep their ``_ms`` ending, all others are seconds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
+from geminga.choices import Choice
 from geminga.config import MILLISECONDS_MAX, check_int, check_seconds, check_type, refuse
-from geminga.ids import MessageId, TopicName
+from geminga.consumer.policies import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+from geminga.consumer.policies import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
+from geminga.consumer.policies import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
+from geminga.consumer.policies import KeySharedMode as KeySharedMode
+from geminga.consumer.policies import RedeliveryBackoff as RedeliveryBackoff
+from geminga.ids import MessageId
 
 
-class ConsumerType(Enum):
+class ConsumerType(Choice):
     """How the consumers of one subscription share its messages. The values are the wire's ``SubType``."""
 
     Exclusive = 0
@@ -24,21 +29,14 @@ class ConsumerType(Enum):
     KeyShared = 3
 
 
-class InitialPosition(Enum):
+class InitialPosition(Choice):
     """Where a durable subscription starts when it is created."""
 
     Latest = 0
     Earliest = 1
 
 
-class KeySharedMode(Enum):
-    """Who decides which keys a Key_Shared consumer gets: the broker, or the consumer's own ranges."""
-
-    AutoSplit = 0
-    Sticky = 1
-
-
-class RegexSubscriptionMode(Enum):
+class RegexSubscriptionMode(Choice):
     """Which topics a pattern may match."""
 
     PersistentOnly = 0
@@ -46,7 +44,7 @@ class RegexSubscriptionMode(Enum):
     AllTopics = 2
 
 
-class ConsumerCryptoFailureAction(Enum):
+class ConsumerCryptoFailureAction(Choice):
     """What happens to a message that cannot be decrypted.
 
     ``FAIL``: it is not delivered and stays unacknowledged; ``DISCARD``: it is acknowledged unseen;
@@ -59,128 +57,6 @@ class ConsumerCryptoFailureAction(Enum):
 
 
 INT32_MAX = (1 << 31) - 1
-HASH_RANGE_MAX = 65535
-"""The last slot of the Key_Shared hash range (algorithms.md section 3)."""
-
-
-class ConsumerKeySharedPolicy:
-    """Key_Shared behaviour, with ``pulsar-client``'s constructor.
-
-    ``sticky_ranges`` are inclusive pairs within 0..65535; they are needed for ``KeySharedMode.Sticky``.
-    """
-
-    __slots__ = ("_allow_out_of_order_delivery", "_key_shared_mode", "_sticky_ranges")
-
-    def __init__(
-        self,
-        key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
-        allow_out_of_order_delivery: bool = False,
-        sticky_ranges: Sequence[tuple[int, int]] | None = None,
-    ) -> None:
-        check_type("key_shared_mode", key_shared_mode, KeySharedMode)
-        check_type("allow_out_of_order_delivery", allow_out_of_order_delivery, bool)
-        ranges = tuple(sorted((low, high) for low, high in sticky_ranges or ()))
-        if key_shared_mode is KeySharedMode.Sticky and not ranges:
-            refuse(
-                "sticky_ranges", sticky_ranges, "at least one (first, last) pair with KeySharedMode.Sticky"
-            )
-        previous = -1
-        for low, high in ranges:
-            check_int("sticky_ranges", low, 0, HASH_RANGE_MAX)
-            check_int("sticky_ranges", high, low, HASH_RANGE_MAX)
-            if low <= previous:
-                refuse("sticky_ranges", sticky_ranges, "ranges that do not overlap")
-            previous = high
-        self._key_shared_mode = key_shared_mode
-        self._allow_out_of_order_delivery = allow_out_of_order_delivery
-        self._sticky_ranges = ranges
-
-    @property
-    def key_shared_mode(self) -> KeySharedMode:
-        return self._key_shared_mode
-
-    @property
-    def allow_out_of_order_delivery(self) -> bool:
-        return self._allow_out_of_order_delivery
-
-    @property
-    def sticky_ranges(self) -> list[tuple[int, int]]:
-        return list(self._sticky_ranges)
-
-
-class ConsumerBatchReceivePolicy:
-    """When `batch_receive` returns: enough messages, enough bytes, or the time-out.
-
-    A negative limit does not count.
-    """
-
-    __slots__ = ("max_num_bytes", "max_num_message", "timeout_ms")
-
-    def __init__(
-        self, max_num_message: int = -1, max_num_bytes: int = 10 * 1024 * 1024, timeout_ms: int = 100
-    ) -> None:
-        self.max_num_message = check_int("max_num_message", max_num_message)
-        self.max_num_bytes = check_int("max_num_bytes", max_num_bytes)
-        self.timeout_ms = check_int("timeout_ms", timeout_ms)
-        if max_num_message <= 0 and max_num_bytes <= 0 and timeout_ms <= 0:
-            refuse(
-                "ConsumerBatchReceivePolicy", (max_num_message, max_num_bytes, timeout_ms), "one limit > 0"
-            )
-
-
-class ConsumerDeadLetterPolicy:
-    """Where messages go that were redelivered more than ``max_redeliver_count`` times.
-
-    ``dead_letter_topic`` is ``<topic>-<subscription>-DLQ`` by default, ``retry_letter_topic``
-    ``<topic>-<subscription>-RETRY``. ``initial_subscription_name`` is created with the dead letter
-    topic, so that what is sent there is kept.
-    """
-
-    __slots__ = (
-        "dead_letter_topic",
-        "initial_subscription_name",
-        "max_redeliver_count",
-        "retry_letter_topic",
-    )
-
-    def __init__(
-        self,
-        max_redeliver_count: int,
-        dead_letter_topic: str | None = None,
-        initial_subscription_name: str | None = None,
-        *,
-        retry_letter_topic: str | None = None,
-    ) -> None:
-        self.max_redeliver_count = check_int("max_redeliver_count", max_redeliver_count, 1)
-        self.dead_letter_topic = dead_letter_topic
-        self.initial_subscription_name = initial_subscription_name
-        self.retry_letter_topic = retry_letter_topic
-        for name in (dead_letter_topic, retry_letter_topic):
-            if name is not None:
-                TopicName.parse(name)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RedeliveryBackoff:
-    """Delay before a negatively acknowledged message is redelivered, by its redelivery count.
-
-    ``first × multiplier ** redelivery_count``, never above ``max``.
-    """
-
-    first_seconds: float = 1.0
-    max_seconds: float = 60.0
-    multiplier: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_seconds("first_seconds", self.first_seconds, 0.001)
-        check_seconds("max_seconds", self.max_seconds, self.first_seconds)
-        if not self.multiplier >= 1.0:
-            refuse("multiplier", self.multiplier, "a number >= 1")
-
-    def delay_seconds(self, redelivery_count: int) -> float:
-        # Beyond 64 doublings a float power only overflows; the cap was reached long before.
-        return float(min(self.max_seconds, self.first_seconds * self.multiplier ** min(redelivery_count, 64)))
-
 
 Decryptor = Callable[[Any, Any], bytes]
 """``(MessageMetadata, payload) -> plain payload``; raises `geminga.errors.CryptoError`."""

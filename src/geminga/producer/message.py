@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from geminga.errors import InvalidMessage
+from geminga.ids import MessageId
 from geminga.producer.settings import SEQUENCE_ID_MAX
 
 TIMESTAMP_MAX_MS = (1 << 63) - 1
@@ -117,7 +118,11 @@ class KeyedContent(NamedTuple):
 
 
 class RoutedMessage:
-    """What a custom router sees: the message under ``pulsar-client``'s method names."""
+    """What a custom router sees: the message under ``pulsar-client``'s method names.
+
+    A router works on what is sent, not on what was given: `value` is the payload, whatever the schema. What
+    only a published message has (id, topic, publish time, ...) is empty.
+    """
 
     __slots__ = ("_message",)
 
@@ -125,6 +130,9 @@ class RoutedMessage:
         self._message = message
 
     def data(self) -> bytes:
+        return self._message.payload
+
+    def value(self) -> bytes:
         return self._message.payload
 
     def properties(self) -> dict[str, str]:
@@ -141,6 +149,27 @@ class RoutedMessage:
 
     def has_null_value(self) -> bool:
         return self._message.null_value
+
+    def message_id(self) -> MessageId:
+        return MessageId()
+
+    def topic_name(self) -> str:
+        return ""
+
+    def producer_name(self) -> str:
+        return ""
+
+    def publish_timestamp(self) -> int:
+        return 0
+
+    def redelivery_count(self) -> int:
+        return 0
+
+    def schema_version(self) -> str:
+        return ""
+
+    def encryption_context(self) -> None:
+        return None
 
 
 def _refuse(field: str, value: object, allowed: str) -> InvalidMessage:

@@ -66,14 +66,18 @@ class Router:
         return self._hash(key) % partitions
 
     def of_custom(self, message: OutgoingMessage, states: Sequence[Any]) -> int:
-        """What the application's router says. Raises `InvalidMessage` for a number that is no partition."""
+        """What the application's router says, as a whole number.
+
+        Raises `InvalidMessage` for a number that is no partition, and what the router or ``int`` raises.
+        """
         assert self._custom is not None
         view = RoutedMessage(message)
         count = len(states)
-        chosen = self._custom(view, count, states) if self._custom_sees_states else self._custom(view, count)
-        if not isinstance(chosen, int) or isinstance(chosen, bool) or not 0 <= chosen < count:
+        answer = self._custom(view, count, states) if self._custom_sees_states else self._custom(view, count)
+        chosen = int(answer)
+        if not 0 <= chosen < count:
             raise InvalidMessage(
-                f"message_router returned {chosen!r}; allowed: a whole number >= 0 and < {count}"
+                f"message_router returned {answer!r}; allowed: a whole number >= 0 and < {count}"
             )
         return chosen
 

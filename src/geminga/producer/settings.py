@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any
 
+from geminga.choices import Choice
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.wire.encryption import PayloadEncryptor
 
 SEQUENCE_ID_MAX = (1 << 63) - 1
@@ -22,7 +24,7 @@ BATCH_BYTES_LIMIT = 1 << 30
 """The most payload bytes that one batch may be allowed; the broker's ``max_message_size`` rules below it."""
 
 
-class CompressionType(IntEnum):
+class CompressionType(Choice):
     """How a payload (for a batch: the whole batch) is compressed; the wire's numbers."""
 
     NONE = 0
@@ -32,7 +34,7 @@ class CompressionType(IntEnum):
     SNAPPY = 4
 
 
-class PartitionsRoutingMode(IntEnum):
+class PartitionsRoutingMode(Choice):
     """Where messages without a key go. Keys are routed by their hash in every mode but the custom one."""
 
     UseSinglePartition = 0
@@ -40,14 +42,14 @@ class PartitionsRoutingMode(IntEnum):
     CustomPartition = 2
 
 
-class BatchingType(IntEnum):
+class BatchingType(Choice):
     """One batch for all messages of a partition, or one for each key (for Key_Shared consumers)."""
 
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(IntEnum):
+class ProducerAccessMode(Choice):
     """Who else may publish to the topic; the wire's numbers."""
 
     Shared = 0
@@ -66,16 +68,6 @@ class HashingScheme(Enum):
     BoostHash = "BoostHash"
     JavaStringHash = "JavaStringHash"
     Murmur3_32Hash = "Murmur3_32Hash"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaInfo:
-    """A schema as PRODUCER carries it. ``type`` is the wire's ``Schema.Type`` number."""
-
-    type: int
-    name: str = ""
-    data: bytes = b""
-    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,6 +75,9 @@ _HOMES = {
 }  # fmt: skip
 """Where the names live that are loaded when they are first used: some of their modules import much."""
 
+_SUBMODULES = frozenset({"schema_avro", "schema_protobuf"})
+"""Names of modules that ``pulsar-client`` users reach through this one."""
+
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -124,6 +127,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
@@ -132,4 +137,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

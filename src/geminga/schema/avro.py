@@ -48,15 +48,20 @@ class AvroSchema(VersionedSchema):
         super().__init__(record_cls, SchemaType.AVRO, definition, "AVRO")
 
     def encode(self, obj: Any) -> bytes:
-        """Raises `TypeError` for a value of another type, and what fastavro raises for one that does not
-        fit the definition."""
+        """Raises `TypeError` for a value of another type than the record class, `ValueError` for anything
+        but a dict where the definition is a record's, and what fastavro raises for a value that does not fit.
+        """
         if self._record_cls is not None:
             self._validate_object_type(obj)
         elif not isinstance(obj, dict) and _is_record(self._definition):
-            raise TypeError(f"AvroSchema over a definition takes a dict, not a {type(obj).__name__}")
+            raise ValueError(f"AvroSchema over a definition takes a dict, not a {type(obj).__name__}")
         buffer = io.BytesIO()
         self._fastavro.schemaless_writer(buffer, self._parsed, _avro_value(obj))
         return buffer.getvalue()
+
+    def encode_dict(self, d: dict[str, Any]) -> dict[str, Any]:
+        """What Avro is given for a dict: nested records as dicts, enumerations by their names."""
+        return {name: _avro_value(value) for name, value in d.items()}
 
     def decode(self, data: bytes) -> Any:
         """The value of a payload that was written with this very schema. Raises `CorruptPayload`."""

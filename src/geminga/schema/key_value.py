@@ -206,7 +206,7 @@ def _join(key: bytes, value: bytes) -> bytes:
 
 def _described(schema: Schema) -> SchemaInfo:
     """A part's schema as Java describes it: bytes have a type, too, and plain text has no definition."""
-    info = schema.schema_info()
+    info = schema.told_to_topic()
     if info is None:
         return SchemaInfo(type=int(SchemaType.BYTES), name="Bytes")
     if info.type == SchemaType.STRING:

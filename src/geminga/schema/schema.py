@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import json
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any, ClassVar
 
 from geminga.producer.message import KeyedContent
-from geminga.producer.settings import SchemaInfo as SchemaInfo
 from geminga.schema.definition import Record
+from geminga.schema_info import SchemaInfo as SchemaInfo
+from geminga.schema_info import SchemaType as SchemaType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
-
-
-class SchemaType(IntEnum):
-    """Kinds of schema, with the wire's numbers; those below 1 are never sent (framing.md section 11)."""
-
-    AUTO_PUBLISH = -4
-    AUTO_CONSUME = -3
-    BYTES = -1
-    NONE = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOLEAN = 5
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
 
 
 class Schema:
@@ -95,10 +67,8 @@ class Schema:
         """The schema that a producer uses on a topic with this newest schema; for `needs_topic`."""
         return self
 
-    def schema_info(self) -> SchemaInfo | None:
-        """What the topic is told; None when the topic stays without a schema (bytes)."""
-        if self._schema_type <= SchemaType.NONE:
-            return None
+    def schema_info(self) -> SchemaInfo:
+        """The schema's description."""
         return SchemaInfo(
             type=int(self._schema_type),
             name=self._schema_name,
@@ -106,9 +76,14 @@ class Schema:
             properties=self._properties,
         )
 
-    def wire_schema(self) -> pb.Schema | None:
-        """`schema_info` as SUBSCRIBE carries it."""
+    def told_to_topic(self) -> SchemaInfo | None:
+        """`schema_info`; None when the topic stays without a schema (bytes, and what the topic decides)."""
         info = self.schema_info()
+        return None if info.type <= SchemaType.NONE else info
+
+    def wire_schema(self) -> pb.Schema | None:
+        """`told_to_topic` as SUBSCRIBE carries it."""
+        info = self.told_to_topic()
         return None if info is None else to_wire(info)
 
     def attach_client(self, client: Any) -> None:
@@ -128,7 +103,7 @@ class Schema:
 
 def to_wire(info: SchemaInfo) -> pb.Schema:
     """A schema as commands carry it."""
-    schema = pb.Schema(name=info.name, schema_data=info.data, type=info.type)  # type: ignore[arg-type]
+    schema = pb.Schema(name=str(info.name), schema_data=info.data, type=info.type)  # type: ignore[arg-type]
     for key, value in info.properties:
         schema.properties.add(key=key, value=value)
     return schema
@@ -155,11 +130,11 @@ class BytesSchema(Schema):
     def __init__(self) -> None:
         super().__init__(bytes, SchemaType.BYTES, None, "BYTES")
 
-    def encode(self, obj: Any) -> bytes:
-        if not isinstance(obj, bytes):
-            self._validate_object_type(obj)
-        data: bytes = obj
-        return data
+    def encode(self, data: Any) -> bytes:
+        if not isinstance(data, bytes):
+            self._validate_object_type(data)
+        payload: bytes = data
+        return payload
 
     def decode(self, data: bytes) -> Any:
         return data

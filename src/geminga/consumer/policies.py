@@ -1,0 +1,298 @@
+"""The policies of a consumer: batches that are received, shared keys, dead letters, and redelivery delays.
+
+The four ``Consumer…Policy`` classes are the arguments of ``subscribe``. Behind three of them stand the plain
+objects that ``pulsar-client`` also shows under names of their own: `BatchReceivePolicy`, `KeySharedPolicy`
+and `DeadLetterPolicy` with its builder; ``policy()`` gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from geminga.choices import Choice
+from geminga.config import check_int, check_seconds, check_type, refuse
+from geminga.ids import TopicName
+
+HASH_RANGE_MAX = 65535
+"""The last slot of the Key_Shared hash range (algorithms.md section 3)."""
+REDELIVER_COUNT_MAX = (1 << 31) - 1
+
+
+class KeySharedMode(Choice):
+    """Who decides which keys a Key_Shared consumer gets: the broker, or the consumer's own ranges."""
+
+    AutoSplit = 0
+    Sticky = 1
+
+
+class BatchReceivePolicy:
+    """The limits of `ConsumerBatchReceivePolicy`; a limit that is not above 0 does not count."""
+
+    __slots__ = ("_max_num_bytes", "_max_num_messages", "_timeout_ms")
+
+    def __init__(self, max_num_messages: int, max_num_bytes: int, timeout_ms: int) -> None:
+        self._max_num_messages = check_int("max_num_message", max_num_messages)
+        self._max_num_bytes = check_int("max_num_bytes", max_num_bytes)
+        self._timeout_ms = check_int("timeout_ms", timeout_ms)
+        if max_num_messages <= 0 and max_num_bytes <= 0 and timeout_ms <= 0:
+            refuse(
+                "ConsumerBatchReceivePolicy", (max_num_messages, max_num_bytes, timeout_ms), "one limit > 0"
+            )
+
+    def getMaxNumMessages(self) -> int:
+        return self._max_num_messages
+
+    def getMaxNumBytes(self) -> int:
+        return self._max_num_bytes
+
+    def getTimeoutMs(self) -> int:
+        return self._timeout_ms
+
+
+class ConsumerBatchReceivePolicy:
+    """When `batch_receive` returns: enough messages, enough bytes, or the time-out.
+
+    A negative limit does not count.
+    """
+
+    __slots__ = ("_policy",)
+
+    def __init__(
+        self, max_num_message: int = -1, max_num_bytes: int = 10 * 1024 * 1024, timeout_ms: int = 100
+    ) -> None:
+        self._policy = BatchReceivePolicy(max_num_message, max_num_bytes, timeout_ms)
+
+    @property
+    def max_num_message(self) -> int:
+        return self._policy.getMaxNumMessages()
+
+    @property
+    def max_num_bytes(self) -> int:
+        return self._policy.getMaxNumBytes()
+
+    @property
+    def timeout_ms(self) -> int:
+        return self._policy.getTimeoutMs()
+
+    def policy(self) -> BatchReceivePolicy:
+        """The limits under ``pulsar-client``'s getters."""
+        return self._policy
+
+
+class KeySharedPolicy:
+    """The choices of `ConsumerKeySharedPolicy`; every setter checks, and returns this object."""
+
+    __slots__ = ("_allow_out_of_order_delivery", "_key_shared_mode", "_sticky_ranges")
+
+    def __init__(self) -> None:
+        self._key_shared_mode = KeySharedMode.AutoSplit
+        self._allow_out_of_order_delivery = False
+        self._sticky_ranges: tuple[tuple[int, int], ...] = ()
+
+    def set_key_shared_mode(self, key_shared_mode: KeySharedMode) -> KeySharedPolicy:
+        self._key_shared_mode = check_type("key_shared_mode", key_shared_mode, KeySharedMode)
+        return self
+
+    def get_key_shared_mode(self) -> KeySharedMode:
+        return self._key_shared_mode
+
+    def set_allow_out_of_order_delivery(self, allow_out_of_order_delivery: bool) -> KeySharedPolicy:
+        self._allow_out_of_order_delivery = check_type(
+            "allow_out_of_order_delivery", allow_out_of_order_delivery, bool
+        )
+        return self
+
+    def is_allow_out_of_order_delivery(self) -> bool:
+        return self._allow_out_of_order_delivery
+
+    def set_sticky_ranges(self, sticky_ranges: Sequence[tuple[int, int]]) -> KeySharedPolicy:
+        """Inclusive pairs within 0..65535 that do not overlap, at least one."""
+        if not sticky_ranges:
+            refuse("sticky_ranges", sticky_ranges, "at least one (first, last) pair")
+        previous = -1
+        for low, high in sorted(sticky_ranges):
+            check_int("sticky_ranges", low, 0, HASH_RANGE_MAX)
+            check_int("sticky_ranges", high, low, HASH_RANGE_MAX)
+            if low <= previous:
+                refuse("sticky_ranges", sticky_ranges, "ranges that do not overlap")
+            previous = high
+        self._sticky_ranges = tuple((low, high) for low, high in sticky_ranges)
+        return self
+
+    def get_sticky_ranges(self) -> list[tuple[int, int]]:
+        """In the order in which they were given."""
+        return list(self._sticky_ranges)
+
+
+class ConsumerKeySharedPolicy:
+    """Key_Shared behaviour, with ``pulsar-client``'s constructor.
+
+    ``sticky_ranges`` are inclusive pairs within 0..65535; they are needed for ``KeySharedMode.Sticky``.
+    """
+
+    __slots__ = ("_policy",)
+
+    def __init__(
+        self,
+        key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
+        allow_out_of_order_delivery: bool = False,
+        sticky_ranges: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        if key_shared_mode is KeySharedMode.Sticky and sticky_ranges is None:
+            refuse(
+                "sticky_ranges", sticky_ranges, "at least one (first, last) pair with KeySharedMode.Sticky"
+            )
+        self._policy = (
+            KeySharedPolicy()
+            .set_key_shared_mode(key_shared_mode)
+            .set_allow_out_of_order_delivery(allow_out_of_order_delivery)
+        )
+        if sticky_ranges is not None:
+            self._policy.set_sticky_ranges(sticky_ranges)
+
+    @property
+    def key_shared_mode(self) -> KeySharedMode:
+        return self._policy.get_key_shared_mode()
+
+    @property
+    def allow_out_of_order_delivery(self) -> bool:
+        return self._policy.is_allow_out_of_order_delivery()
+
+    @property
+    def sticky_ranges(self) -> list[tuple[int, int]]:
+        return self._policy.get_sticky_ranges()
+
+    def policy(self) -> KeySharedPolicy:
+        """The choices under ``pulsar-client``'s getters."""
+        return self._policy
+
+
+class DeadLetterPolicy:
+    """What a `DeadLetterPolicyBuilder` builds; a text that was not given is empty."""
+
+    __slots__ = ("_dead_letter_topic", "_initial_subscription_name", "_max_redeliver_count")
+
+    def __init__(
+        self,
+        max_redeliver_count: int = REDELIVER_COUNT_MAX,
+        dead_letter_topic: str = "",
+        initial_subscription_name: str = "",
+    ) -> None:
+        self._max_redeliver_count = check_int("max_redeliver_count", max_redeliver_count, 1)
+        self._dead_letter_topic: str = check_type("dead_letter_topic", dead_letter_topic, str)
+        self._initial_subscription_name: str = check_type(
+            "initial_subscription_name", initial_subscription_name, str
+        )
+        if dead_letter_topic:
+            TopicName.parse(dead_letter_topic)
+
+    def getDeadLetterTopic(self) -> str:
+        return self._dead_letter_topic
+
+    def getMaxRedeliverCount(self) -> int:
+        return self._max_redeliver_count
+
+    def getInitialSubscriptionName(self) -> str:
+        return self._initial_subscription_name
+
+
+class DeadLetterPolicyBuilder:
+    """Builds a `DeadLetterPolicy` step by step; every step returns the builder."""
+
+    __slots__ = ("_dead_letter_topic", "_initial_subscription_name", "_max_redeliver_count")
+
+    def __init__(self) -> None:
+        self._max_redeliver_count = REDELIVER_COUNT_MAX
+        self._dead_letter_topic = ""
+        self._initial_subscription_name = ""
+
+    def maxRedeliverCount(self, max_redeliver_count: int) -> DeadLetterPolicyBuilder:
+        self._max_redeliver_count = max_redeliver_count
+        return self
+
+    def deadLetterTopic(self, dead_letter_topic: str) -> DeadLetterPolicyBuilder:
+        self._dead_letter_topic = dead_letter_topic
+        return self
+
+    def initialSubscriptionName(self, initial_subscription_name: str) -> DeadLetterPolicyBuilder:
+        self._initial_subscription_name = initial_subscription_name
+        return self
+
+    def build(self) -> DeadLetterPolicy:
+        """Raises `InvalidConfiguration` or `InvalidTopicName` for what was given."""
+        return DeadLetterPolicy(
+            self._max_redeliver_count, self._dead_letter_topic, self._initial_subscription_name
+        )
+
+
+class ConsumerDeadLetterPolicy:
+    """Where messages go that were redelivered more than ``max_redeliver_count`` times.
+
+    ``dead_letter_topic`` is ``<topic>-<subscription>-DLQ`` by default, ``retry_letter_topic``
+    ``<topic>-<subscription>-RETRY``; the attributes are empty then. ``initial_subscription_name`` is created
+    with the dead letter topic, so that what is sent there is kept.
+    """
+
+    __slots__ = ("_policy", "_retry_letter_topic")
+
+    def __init__(
+        self,
+        max_redeliver_count: int,
+        dead_letter_topic: str | None = None,
+        initial_subscription_name: str | None = None,
+        *,
+        retry_letter_topic: str | None = None,
+    ) -> None:
+        # None is what a program gives that forgot to set it, never "without limit".
+        check_int("max_redeliver_count", max_redeliver_count, 1)
+        self._policy = DeadLetterPolicy(
+            max_redeliver_count,
+            "" if dead_letter_topic is None else dead_letter_topic,
+            "" if initial_subscription_name is None else initial_subscription_name,
+        )
+        if retry_letter_topic is not None:
+            TopicName.parse(retry_letter_topic)
+        self._retry_letter_topic = retry_letter_topic or ""
+
+    @property
+    def max_redeliver_count(self) -> int:
+        return self._policy.getMaxRedeliverCount()
+
+    @property
+    def dead_letter_topic(self) -> str:
+        return self._policy.getDeadLetterTopic()
+
+    @property
+    def initial_subscription_name(self) -> str:
+        return self._policy.getInitialSubscriptionName()
+
+    @property
+    def retry_letter_topic(self) -> str:
+        return self._retry_letter_topic
+
+    def policy(self) -> DeadLetterPolicy:
+        """The choices under ``pulsar-client``'s getters."""
+        return self._policy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedeliveryBackoff:
+    """Delay before a negatively acknowledged message is redelivered, by its redelivery count.
+
+    ``first × multiplier ** redelivery_count``, never above ``max``.
+    """
+
+    first_seconds: float = 1.0
+    max_seconds: float = 60.0
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_seconds("first_seconds", self.first_seconds, 0.001)
+        check_seconds("max_seconds", self.max_seconds, self.first_seconds)
+        if not self.multiplier >= 1.0:
+            refuse("multiplier", self.multiplier, "a number >= 1")
+
+    def delay_seconds(self, redelivery_count: int) -> float:
+        # Beyond 64 doublings a float power only overflows; the cap was reached long before.
+        return float(min(self.max_seconds, self.first_seconds * self.multiplier ** min(redelivery_count, 64)))

@@ -1,0 +1,265 @@
+"""Small things that programs rely on, beside pulsar-client: first what is the same, then what is not.
+
+What is not the same has its row in ``tools/client_differences.py``, from which the documentation is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.client.admin import admin
+
+TIMEOUT_MILLIS = 10_000
+
+
+def library(name: str) -> Any:
+    module = pytest.importorskip(name)
+    for part in ("asyncio", "schema", "exceptions"):
+        importlib.import_module(f"{name}.{part}")
+    return module
+
+
+@pytest.fixture(params=["geminga", pytest.param("pulsar", marks=pytest.mark.witness)])
+def p(request: pytest.FixtureRequest) -> Any:
+    return library(request.param)
+
+
+def connect(p: Any, url: str, **options: Any) -> Any:
+    logger = p.ConsoleLogger(p.LoggerLevel.Error)
+    return p.Client(url, operation_timeout_seconds=10, logger=logger, **options)
+
+
+@pytest.fixture
+def client(p: Any, pulsar_broker: Any) -> Any:
+    client = connect(p, pulsar_broker.service_url)
+    yield client
+    client.close()
+
+
+def ours(p: Any) -> bool:
+    return bool(p.__name__ == "geminga")
+
+
+# --- the same --------------------------------------------------------------------------------------
+
+
+def test_a_router_sees_the_message(p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    seen: dict[str, Any] = {}
+
+    def router(message: Any, count: int) -> Any:
+        for name in ("data", "value", "properties", "partition_key", "ordering_key", "event_timestamp",
+                     "publish_timestamp", "topic_name", "producer_name", "redelivery_count",
+                     "schema_version", "has_null_value", "encryption_context"):  # fmt: skip
+            seen[name] = getattr(message, name)()
+        seen["message_id"] = str(message.message_id())
+        seen["count"] = count
+        return "2"
+
+    producer = client.create_producer(pulsar_topic, schema=p.schema.StringSchema(), message_router=router)
+    message_id = producer.send(
+        "x", properties={"a": "b"}, partition_key="k", ordering_key="o", event_timestamp=5
+    )
+    assert message_id.partition() == 2
+    assert seen == {
+        "data": b"x", "value": b"x", "properties": {"a": "b"}, "partition_key": "k", "ordering_key": "o",
+        "event_timestamp": 5, "publish_timestamp": 0, "topic_name": "", "producer_name": "",
+        "redelivery_count": 0, "schema_version": "", "has_null_value": False, "encryption_context": None,
+        "message_id": "(-1,-1,-1,-1)", "count": 3,
+    }  # fmt: skip
+
+
+def test_a_reader_of_partitions_starts_at_an_id(
+    p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str
+) -> None:
+    """The id counts in every partition: by ledger and entry, as if it were the partition's own."""
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    ids = []
+    for number in range(9):
+        partition = client.create_producer(
+            pulsar_topic, message_router=lambda message, count, to=number % 3: to
+        )
+        ids.append(partition.send(b"%d" % number))
+    for start, inclusive in [(0, False), (1, True), (3, True), (4, False), (8, False)]:
+        reader = client.create_reader(pulsar_topic, ids[start], start_message_id_inclusive=inclusive)
+        read = []
+        while reader.has_message_available():
+            read.append(int(reader.read_next(TIMEOUT_MILLIS).data()))
+        place = (ids[start].ledger_id(), ids[start].entry_id())
+        expected = [
+            number for number, id_ in enumerate(ids)
+            if (id_.ledger_id(), id_.entry_id()) > place
+            or (inclusive and (id_.ledger_id(), id_.entry_id()) == place)
+        ]  # fmt: skip
+        assert sorted(read) == expected, (start, inclusive)
+        reader.close()
+
+
+def test_redelivery_in_asyncio_is_a_plain_call(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def main() -> list[int]:
+        client = p.asyncio.Client(pulsar_broker.service_url)
+        consumer = await client.subscribe(pulsar_topic, "s", consumer_type=p.ConsumerType.Shared)
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"x")
+        counts = [(await asyncio.wait_for(consumer.receive(), 10)).redelivery_count()]
+        consumer.redeliver_unacknowledged_messages()
+        message = await asyncio.wait_for(consumer.receive(), 10)
+        await consumer.acknowledge(message)
+        await client.close()
+        return [*counts, message.redelivery_count()]
+
+    assert asyncio.run(main()) == [0, 1]
+
+
+def test_a_redelivery_may_be_awaited(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(pulsar_topic, "s")
+            await consumer.redeliver_unacknowledged_messages()
+
+    asyncio.run(main())
+
+
+def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
+    error = p.asyncio.PulsarException(p.Result.Timeout, "no answer")
+    assert error.error() == p.Result.Timeout
+    assert str(error) == "3 Timeout: no answer"
+    assert str(p.asyncio.PulsarException(p.Result.Ok)) == "0 Ok"
+
+
+def test_a_batch_takes_only_ids(p: Any) -> None:
+    with pytest.raises(TypeError):
+        p.MessageBatch().with_message_id("1:2")
+
+
+def test_wrapped_places(p: Any) -> None:
+    inner = getattr(p.ServiceInfo("pulsar://a:1"), "_service_info", p.ServiceInfo("pulsar://a:1"))
+    assert p.ServiceInfo.wrap(inner).service_url == "pulsar://a:1"
+    earliest = p.MessageId.wrap(p.MessageId.earliest)
+    assert earliest.serialize() == p.MessageId.earliest.serialize()
+
+
+def test_avro_gets_plain_values(p: Any) -> None:
+    pytest.importorskip("fastavro")
+
+    class Kind(enum.Enum):
+        a = 1
+
+    class Example(p.schema.Record):  # type: ignore[misc, name-defined]
+        kind = p.schema.CustomEnum(Kind)
+
+    codec = p.schema.schema_avro.AvroSchema(Example)
+    assert codec.encode_dict({"x": [Kind.a], "y": {"z": 1}}) == {"x": ["a"], "y": {"z": 1}}
+
+
+# --- not the same ------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_value_errors(p: Any, client: Any) -> None:
+    for wrong in ({"properties": 5}, {"max_pending_messages": "x"}, {"compression_type": None}):
+        with pytest.raises(ValueError) as caught:
+            client.create_producer("t", **wrong)
+        assert isinstance(caught.value, p.PulsarException) is ours(p)
+
+
+def test_the_text_of_errors(p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str) -> None:
+    client.subscribe(pulsar_topic, "s")
+    with pytest.raises(p.ConsumerBusy) as caught:
+        client.subscribe(pulsar_topic, "s")
+    said = str(caught.value)
+    assert said.startswith("Pulsar error: ConsumerBusy") or (ours(p) and "consumer" in said.lower())
+    assert hasattr(caught.value, "error") is ours(p)
+
+
+def test_a_router_that_names_no_partition(p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    producer = client.create_producer(pulsar_topic, message_router=lambda message, count: 7)
+    with pytest.raises(p.InvalidMessage if ours(p) else p.UnknownError):
+        producer.send(b"x")
+
+
+def test_a_callback_that_raises(
+    caplog: pytest.LogCaptureFixture, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """With pulsar-client the same program hangs in `flush`, 12 times of 12: no test to run for all time."""
+    producer = pulsar_client.create_producer(pulsar_topic)
+
+    def callback(result: Any, message_id: Any) -> None:
+        raise RuntimeError("a bad callback")
+
+    producer.send_async(b"one", callback)
+    producer.flush()
+    producer.send(b"two")
+    assert "a bad callback" in caplog.text
+
+
+def test_a_library_is_quiet(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    program = (
+        f"import sys, {p.__name__} as p; client = p.Client(sys.argv[1]); "
+        "client.create_producer(sys.argv[2]).send(b'x'); client.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, pulsar_broker.service_url, pulsar_topic],
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert (done.stdout + done.stderr == "") is ours(p)
+
+
+def test_ids_compared_with_other_things(p: Any) -> None:
+    if ours(p):
+        assert p.MessageId.earliest != "earliest"
+    else:
+        with pytest.raises(TypeError):
+            _ = p.MessageId.earliest == "earliest"
+
+
+def test_unknown_choices(p: Any) -> None:
+    if ours(p):
+        with pytest.raises(ValueError, match="77"):
+            p.ConsumerType(77)
+    else:
+        assert int(p.ConsumerType(77)) == 77
+
+
+def test_bytes_fields_are_checked(p: Any) -> None:
+    class Raw(p.schema.Record):  # type: ignore[misc, name-defined]
+        raw = p.schema.Bytes()
+
+    if ours(p):
+        with pytest.raises(TypeError, match="raw"):
+            Raw(raw=5)
+    else:
+        assert Raw(raw=5).raw == 5
+
+
+def test_enumerations_with_texts_come_back(p: Any) -> None:
+    class Colour(enum.Enum):
+        RED = "rouge"
+
+    class Paint(p.schema.Record):  # type: ignore[misc, name-defined]
+        colour = Colour
+
+    codec = p.schema.JsonSchema(Paint)
+    payload = codec.encode(Paint(colour=Colour.RED))
+    if ours(p):
+        assert codec.decode(payload).colour is Colour.RED
+    else:
+        with pytest.raises(TypeError, match="rouge"):
+            codec.decode(payload)
+
+
+def test_a_bool_in_a_field_of_numbers(p: Any) -> None:
+    class Count(p.schema.Record):  # type: ignore[misc, name-defined]
+        count = p.schema.Integer()
+
+    assert Count(count=True).count == 1
+    payload = p.schema.JsonSchema(Count).encode(Count(count=True))
+    assert (b"true" in payload) is not ours(p)

@@ -1,0 +1,42 @@
+"""Enumerations print their names and are numbers, as ``pulsar-client``'s."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import geminga
+from geminga.choices import Choice
+
+CHOICES = [
+    "BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType", "InitialPosition",
+    "KeySharedMode", "LoggerLevel", "PartitionsRoutingMode", "ProducerAccessMode", "RegexSubscriptionMode",
+    "Result",
+]  # fmt: skip
+
+
+def seen(kind: type) -> list[tuple[object, ...]]:
+    """What programs can see of the members of an enumeration, of ours or of pulsar-client's."""
+    members = kind.__members__  # type: ignore[attr-defined]
+    return [
+        (
+            name, member.name, member.value, int(member), str(member), repr(member), f"{member}",
+            hash(member) == hash(member.value), kind(member.value) == member,  # type: ignore[call-arg]
+        )
+        for name, member in members.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_as_pulsar_clients(name: str) -> None:
+    pulsar = pytest.importorskip("pulsar")
+    ours = getattr(geminga, name)
+    assert issubclass(ours, Choice)
+    assert seen(ours) == seen(getattr(pulsar, name))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_they_pickle(name: str) -> None:
+    for member in getattr(geminga, name):
+        assert pickle.loads(pickle.dumps(member)) is member

@@ -1,0 +1,139 @@
+"""Why Geminga differs from ``pulsar-client``: the tables of ``docs/coming-from-pulsar-client.md``.
+
+``NAMES`` has one row for everything that ``tools/compare_clients.py`` finds; a test fails for a row too many
+and for one too few. ``BEHAVIOUR`` holds what names cannot show, each with the test that shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Named:
+    """A difference of names; the texts are those of the walk."""
+
+    where: str
+    theirs: str
+    ours: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """A difference of behaviour, and the test (file and function) that shows it."""
+
+    what: str
+    theirs: str
+    ours: str
+    why: str
+    test: str
+
+
+_MADE_BY_CLIENT = "made by the client, never by programs"
+_BOTH_SPELLINGS = "a number that may also be called: `id.ledger_id` and `id.ledger_id()` are the same"
+_HELPER = "a helper of its module, not documented"
+
+_BATCHING = "None: on unless `chunking_enabled`"
+
+NAMES = (
+    Named(
+        "Client(tls_validate_hostname)", "False", "True",
+        "a certificate for another host proves nothing; switch it off where you must",
+    ),
+    Named("Client.create_producer(batching_enabled)", "False", "None", _BATCHING),
+    Named("Consumer()", "()", "(runtime, consumer)", _MADE_BY_CLIENT),
+    Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
+    Named("EncryptionKey()", "(key)", "(key, value, metadata)", _MADE_BY_CLIENT),
+    Named("Message()", "()", "(entry, index, release)", _MADE_BY_CLIENT),
+    Named("MessageId.batch_index", "method", "attribute", _BOTH_SPELLINGS),
+    Named("MessageId.entry_id", "method", "attribute", _BOTH_SPELLINGS),
+    Named("MessageId.ledger_id", "method", "attribute", _BOTH_SPELLINGS),
+    Named("MessageId.partition", "method", "attribute", _BOTH_SPELLINGS),
+    Named("Producer()", "()", "(runtime, producer)", _MADE_BY_CLIENT),
+    Named("Reader()", "()", "(runtime, reader)", _MADE_BY_CLIENT),
+    Named("TableView()", "(table_view, topic, subscription, schema)", "(runtime, view)", _MADE_BY_CLIENT),
+    Named("asyncio.Client.create_producer(batching_enabled)", "True", "None", _BATCHING),
+    Named(
+        "asyncio.Consumer()", "(consumer, schema)", "(core, topics, subscription, name, settings)",
+        _MADE_BY_CLIENT,
+    ),
+    Named("asyncio.Producer()", "(producer, schema)", "(core, publisher)", _MADE_BY_CLIENT),
+    Named("asyncio.Producer.send(disable_replication)", "None", "False", "both mean: replicate"),
+    Named("asyncio.Reader()", "(reader, schema)", "(consumer, start, inclusive)", _MADE_BY_CLIENT),
+    Named("schema.definition.is_unicode", "method", "(none)", _HELPER),
+    Named("schema.schema.remove_reserved_key", "method", "(none)", _HELPER),
+    Named("schema.schema_avro.HAS_AVRO", "attribute", "(none)", _HELPER),
+    Named("schema.schema_protobuf.HAS_PROTOBUF", "attribute", "(none)", _HELPER),
+)  # fmt: skip
+
+_DETAILS = "tests/client/test_dropin_details.py"
+
+BEHAVIOUR = (
+    Behaviour(
+        "an argument of the wrong type or value", "`ValueError` with the expected type",
+        "`InvalidConfiguration`, which is a `ValueError`, with field, value and what is allowed",
+        "`except ValueError` catches both",
+        f"{_DETAILS}::test_wrong_arguments_are_value_errors",
+    ),
+    Behaviour(
+        "the classes of errors", "one flat list under `PulsarException`",
+        "the same classes, which are also Python's own kinds: `Timeout` is a `TimeoutError`, `ConnectError` "
+        "a `ConnectionError`",
+        "`except` clauses of both kinds work",
+        "tests/test_errors.py::test_errors_are_python_s_own_kinds_too",
+    ),
+    Behaviour(
+        "the text of errors", "`Pulsar error: ConsumerBusy`; in asyncio the number and the name",
+        "what happened and what to do; `error()` gives the `Result` everywhere",
+        "a message is for the person who reads it", f"{_DETAILS}::test_the_text_of_errors",
+    ),
+    Behaviour(
+        "a custom router that names no partition", "`UnknownError`",
+        "`InvalidMessage` with the answer and the range",
+        "the mistake is the router's", f"{_DETAILS}::test_a_router_that_names_no_partition",
+    ),
+    Behaviour(
+        "a callback of `send_async` that raises", "logged, and `flush` then waits for ever",
+        "logged, and the producer goes on", "one bad callback is not worth a process",
+        f"{_DETAILS}::test_a_callback_that_raises",
+    ),
+    Behaviour(
+        "log lines", "on standard output, unless told otherwise",
+        "to the logger `geminga`; nothing is printed",
+        "a library is quiet; the `logger` argument does what it does in pulsar-client",
+        f"{_DETAILS}::test_a_library_is_quiet",
+    ),
+    Behaviour(
+        "a message id compared with something else", "`TypeError`", "not equal",
+        "as Python's own objects", f"{_DETAILS}::test_ids_compared_with_other_things",
+    ),
+    Behaviour(
+        "an enumeration made from an unknown number", "a member without a name", "`ValueError`",
+        "an unknown choice is a mistake", f"{_DETAILS}::test_unknown_choices",
+    ),
+    Behaviour(
+        "a `Bytes` field given a number", "kept, and refused when it is encoded",
+        "`TypeError` when it is set",
+        "the refusal names the field", f"{_DETAILS}::test_bytes_fields_are_checked",
+    ),
+    Behaviour(
+        "an enumeration's field given a value that is a text", "refused unless it is a name",
+        "names and values",
+        "`JsonSchema` writes values, so reading what one has written needs them",
+        f"{_DETAILS}::test_enumerations_with_texts_come_back",
+    ),
+    Behaviour(
+        "a bool in an `Integer` or `Long` field", "kept: `true` in JSON", "the number 0 or 1",
+        "other clients' readers refuse `true` for a number", f"{_DETAILS}::test_a_bool_in_a_field_of_numbers",
+    ),
+    Behaviour(
+        "Avro data whose writer's schema cannot be had", "read with the reader's schema, with a warning",
+        "`IncompatibleSchema`", "a guess may give wrong values without a word",
+        "tests/schema/test_avro.py::test_nothing_is_read_with_a_guess",
+    ),
+    Behaviour(
+        "the client used in a forked child", "waits for ever", "`ForkedProcessError`: make one in the child",
+        "threads do not survive a fork", "tests/client/test_sync.py::test_a_forked_child_is_told",
+    ),
+)  # fmt: skip
