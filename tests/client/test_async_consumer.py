@@ -11,6 +11,7 @@ import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
 from geminga.errors import AlreadyClosed, Timeout
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 EARLIEST = InitialPosition.Earliest
 
@@ -110,5 +111,87 @@ def test_a_cancelled_receive_loses_nothing(pulsar_broker: Any, pulsar_client: An
                 for task in pending:
                     task.cancel()
                 await asyncio.gather(*waiters, return_exceptions=True)
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, turns: int
+) -> None:
+    """``turns`` of the loop after a message has come, the receiver that may have been woken is cancelled."""
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+            message = await consumer.receive(5000)
+            first = asyncio.create_task(consumer.receive())
+            second = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0)
+            consumer.queue.put_back([message])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            first.cancel()
+            done, _ = await asyncio.wait([first, second], timeout=2, return_when=asyncio.FIRST_EXCEPTION)
+            assert [task.result() for task in done if not task.cancelled()] == [message]
+            second.cancel()
+
+    publish(pulsar_client, pulsar_topic, 1)
+    run(main())
+
+
+def test_the_time_of_a_receive_does_not_start_anew_when_another_takes_its_message(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+            message = await consumer.receive(5000)
+            started = asyncio.get_running_loop().time()
+            waiting = asyncio.create_task(consumer.receive(300))
+            while not waiting.done():
+                await asyncio.sleep(0.01)
+                consumer.queue.put_back([message])
+                # Another receiver is quicker than the one that was woken for it.
+                assert consumer.queue.messages.popleft() is message
+                assert asyncio.get_running_loop().time() - started < 3
+            with pytest.raises(Timeout):
+                waiting.result()
+
+    publish(pulsar_client, pulsar_topic, 1)
+    run(main())
+
+
+def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted: Any) -> None:
+    """Two topics answer and the third does not; all three are told that there is no consumer any more."""
+
+    async def main() -> None:
+        broker = scripted()
+        answered: list[int] = []
+        closed: list[int] = []
+
+        def on_subscribe(peer: Any, frame: Any) -> None:
+            body = frame.command.subscribe
+            if not body.topic.endswith("-2"):
+                broker.ok(peer, body.request_id)
+            answered.append(body.consumer_id)
+
+        def on_close(peer: Any, frame: Any) -> None:
+            closed.append(frame.command.close_consumer.consumer_id)
+            broker.ok(peer, frame.command.close_consumer.request_id)
+
+        broker.answers[pb.BaseCommand.SUBSCRIBE] = on_subscribe
+        broker.answers[pb.BaseCommand.CLOSE_CONSUMER] = on_close
+        await broker.start()
+        async with geminga.asyncio.Client(broker.url) as client:
+            subscribing = asyncio.create_task(client.subscribe(["t-0", "t-1", "t-2"], "s"))
+            while len(answered) < 3:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)  # the answers are read
+            subscribing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await subscribing
+            assert sorted(closed) == sorted(answered)
+        await broker.stop()
 
     run(main())

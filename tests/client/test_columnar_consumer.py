@@ -11,7 +11,7 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga import CompressionType, InitialPosition
+from geminga import CompressionType, ConsumerType, InitialPosition
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, Timeout
 
@@ -196,4 +196,38 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
             assert seen == values
 
     asyncio.run(asyncio.wait_for(main(), 20))
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_part_of_a_batch_through_a_consumer_that_does_not_know_it(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """The table went to another process, and the ack comes back through another consumer: what was not
+    acknowledged is not done."""
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+    values = publish(pulsar_client, pulsar_topic, 10, batching_enabled=True)
+    table, _ = collect(consumer, 10)
+    assert table.column("batch_size").to_pylist() == [10] * 10
+    other = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, receiver_queue_size=0)
+    with pytest.raises(InvalidConfiguration, match="batch_size"):
+        other.acknowledge_table(table.slice(3).drop_columns(["batch_size"]))
+    other.acknowledge_table(table.slice(0, 3))
+    other.close()
+    consumer.close()
+    assert backlog(pulsar_broker, pulsar_topic) > 0
+    again = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+    assert set(values[3:]) <= {again.receive(5000).data() for _ in range(10)}
+    again.acknowledge_table(table)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_a_table_that_another_consumer_received_is_acknowledged_here(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    publish(pulsar_client, pulsar_topic, 10)
+    table = consumer.receive_table(timeout_millis=5000)
+    consumer.close()
+    again = pulsar_client.subscribe(pulsar_topic, "s", receiver_queue_size=0)
+    again.acknowledge_table(table)
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)

@@ -618,3 +618,21 @@ def test_a_forked_child_is_refused(pulsar_client: Any, pulsar_topic: str, subscr
     os.waitpid(child, 0)
     assert os.read(read_end, 100) == b"refused refused "
     assert consumer.receive(5000).data() == b"1"
+
+
+def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
+    pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """Messages are taken and acknowledged while the loop empties the inbox all the time."""
+    publish(pulsar_client, pulsar_topic, 10_000, batched=False, max_pending_messages=0)
+    consumer = pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=60_000,
+        ack_grouping_time_ms=0,
+    )  # fmt: skip
+    for _ in range(10_000):
+        consumer.acknowledge(consumer.receive(5000))
+    cores = [handle.consumer for handle in consumer._consumer.group.handles.values()]
+    eventually(
+        lambda: all(core.acks.pending_count == 0 for core in cores) and not len(consumer._consumer.inbox)
+    )
+    assert [len(core.ack_timeout) for core in cores] == [0]

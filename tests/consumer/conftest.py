@@ -117,8 +117,8 @@ class Subscribed:
     def take(self) -> list[Any]:
         """All queued messages, as an application takes them."""
         messages = []
-        while self.queue.items:
-            message = self.queue.items.popleft()
+        while self.queue.messages:
+            message = self.queue.messages.popleft()
             if message._release is not None:
                 self.core.released(message._release)
             messages.append(message)

@@ -116,7 +116,7 @@ def test_schemas_decode_the_value(make: SimpleNamespace) -> None:
             return ("message", message.data())
 
     for schema, value in ((None, b"x"), (Upper(), "X"), (WithMessage(), ("message", b"x"))):
-        opener = EntryOpener(ConsumerSettings(), Origin(TOPIC, -1, None, schema))
+        opener = EntryOpener(ConsumerSettings(), Origin(TOPIC, -1, schema))
         entry = opener.open(make.frame(make.single(b"x")), 0.0, 0).entry
         assert entry is not None
         assert messages_of(entry)[0].value() == value

@@ -191,7 +191,7 @@ class World:
     def on_the_way(self) -> set[bytes]:
         entries = {item.entry_id for item in self.to_consumer if not isinstance(item, pb.BaseCommand)}
         values = {b"%d.%d" % (entry_id, i) for entry_id in entries for i in range(self.sizes[entry_id])}
-        return values | {message.data() for message in self.queue.items}
+        return values | {message.data() for message in self.queue.messages}
 
     def broker_step(self) -> None:
         if self.to_broker:
@@ -210,9 +210,9 @@ class World:
     # --- the application ---
 
     def take(self) -> None:
-        if not self.queue.items:
+        if not self.queue.messages:
             return
-        message = self.queue.items.popleft()
+        message = self.queue.messages.popleft()
         if message._release is not None:
             self.core.released(message._release)
         value = message.data()
@@ -289,7 +289,7 @@ class World:
                 self.broker_step()
             elif self.to_consumer:
                 self.consumer_step()
-            elif self.queue.items:
+            elif self.queue.messages:
                 self.take()
                 self.acknowledge()
             elif all(self.broker.done(entry_id) for entry_id in range(len(self.sizes))):

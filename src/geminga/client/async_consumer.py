@@ -1,29 +1,31 @@
 """Consumers for asyncio programs, and the heart of those for threads.
 
 An `AsyncConsumer` holds one `ConsumerHandle` for each topic or partition. They share a receive queue,
-from which messages are taken one by one, and an inbox for acknowledgements, which is emptied once a
-grouping time or when it is full. Both are plain deques: receiving and acknowledging a message costs two
-atomic operations, and no task, lock or thread hand-over.
+from which messages are taken one by one, a line of those who wait for messages (`Receivers`), and an inbox
+for what is said about them (`Acknowledging`). Receiving and acknowledging a message costs an atomic
+operation each, and no task, lock or thread hand-over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
+from geminga.client.acknowledging import Acknowledgeable, Acknowledging
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
 from geminga.client.forwarding import Forwarder
 from geminga.client.multi_consumer import HandleGroup
+from geminga.client.receivers import Receivers
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.core import DeadLettered
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
-from geminga.consumer.message import Message, ReceivedEntry
+from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, Refused, Taken
+from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
 from geminga.errors import (
@@ -39,11 +41,7 @@ from geminga.ids import MessageId
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-
 logger = logging.getLogger("geminga")
-
-Acknowledgeable = Message | MessageId
 
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
@@ -68,31 +66,26 @@ class AsyncConsumer:
         self.core = core
         self.settings = settings
         self.queue = ReceiveQueue()
-        self.queue.wake = self.wake_receivers
-        self.acks: deque[Any] = deque()
-        """Messages to acknowledge, and ``(function, *arguments)`` in their order."""
-        self.taken: deque[Message] = deque()
-        """Messages handed out, while the acknowledgement time-out is on."""
-        self.acks_armed = False
+        self.receivers = Receivers(self.queue, core.loop)
         self.tracks_taken = settings.ack_timeout_seconds > 0
         self.reads_versions = bool(getattr(settings.schema, "reads_versions", False))
         self.closed = False
         self.failure: Exception | None = None
-        self.on_end: Callable[[], None] | None = None
-        """Told once when nothing more will come: closed, or failed for good."""
         self.group = HandleGroup(
             core, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
-            before_messages=self.drain_acks,
+            before_messages=self._drain,
         )  # fmt: skip
+        self.acknowledging = Acknowledging(core, self.group, settings)
+        self.inbox = self.acknowledging.inbox
         self._topics = topics
         self._subscription = subscription
         self._name = name
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._drain_timer: asyncio.TimerHandle | None = None
-        self._grouping_seconds = settings.ack_grouping_time_ms / 1000
         self._forwarder = Forwarder(core, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
+
+    def _drain(self) -> None:
+        self.acknowledging.drain()
 
     async def open(self, timeout: float | None = None) -> None:
         """Subscribe to all topics. Raises what the first of them reports; the others are closed again."""
@@ -126,88 +119,68 @@ class AsyncConsumer:
 
         Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good.
         """
+        message = self.take()
+        if message is None:
+            message = await self._await_message(timeout_millis)
+        if self.reads_versions:
+            await self._prepare(message)
+        if self.tracks_taken:
+            self.inbox.add(Taken(message))
+        return message
+
+    async def _await_message(self, timeout_millis: int | None) -> Message:
+        if timeout_millis is not None:
+            check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
+        deadline = None if timeout_millis is None else self.core.now() + timeout_millis / 1000
+        while True:
+            waited = await self.wait(deadline)
+            message = self.take()
+            if message is not None:
+                return message
+            if not waited:
+                raise Timeout(f"no message within {timeout_millis} ms")
+
+    async def wait(self, deadline: float | None) -> bool:
+        """Until the queue may hold something; False when ``deadline``, on the loop's clock, is over. Raises
+        what ends the consumer."""
+        self.check_receiving()
+        if self.settings.receiver_queue_size == 0:
+            self.group.want_one()
+        return await self.receivers.wait(None if deadline is None else deadline - self.core.now())
+
+    def take(self) -> Message | None:
+        """The next message with its permits accounted for, on the loop's thread."""
         while True:
             try:
-                message = self.queue.items.popleft()
+                message = self.queue.messages.popleft()
             except IndexError:
-                await self.wait(timeout_millis)
+                if not self.queue.entries:
+                    return None
+                self.open_entry()
                 continue
-            if message._release is not None and not self.took(message):
-                continue
-            if self.reads_versions:
-                await self._prepare(message)
-            if self.tracks_taken:
-                self.note_taken(message)
-            return message  # type: ignore[no-any-return]
+            if message._release is not None:
+                self.group.took(message)
+            return message
+
+    def open_entry(self) -> None:
+        """On the loop's thread: the first whole entry of the queue, if any, becomes its messages."""
+        if self.queue.entries:
+            self.queue.put_back(self.group.explode(self.queue.entries.popleft()))
 
     async def _prepare(self, message: Message) -> None:
         """Have the schema version of a message at hand: decoding must not wait."""
         try:
             await self.core.schemas.prepare(message)
         except asyncio.CancelledError:
-            self.queue.items.appendleft(message)
+            self.queue.put_back([message])
             raise
 
-    async def wait(self, timeout_millis: int | None) -> None:
-        """Until the queue may hold something. Raises `Timeout` and what ends the consumer."""
-        self.check_receiving()
-        waiter = self.core.loop.create_future()
-        self._waiters.append(waiter)
-        self.queue.waiting_tasks += 1
-        if self.settings.receiver_queue_size == 0:
-            self.group.want_one()
-        try:
-            if timeout_millis is None:
-                await waiter
-            else:
-                check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
-                await asyncio.wait_for(waiter, timeout_millis / 1000)
-        except TimeoutError as error:
-            if isinstance(error, PulsarException):
-                raise
-            raise Timeout(f"no message within {timeout_millis} ms") from None
-        finally:
-            self.queue.waiting_tasks -= 1
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif waiter.cancelled() and self.queue.items:
-                self.wake_receivers(1)  # the message that woke this one is for another
-
-    def wake_receivers(self, count: int) -> None:
-        while count > 0 and self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1
-
     def check_receiving(self) -> None:
-        """Raises when nothing will come any more, or when a listener takes the messages."""
+        """Raises when nothing will come any more."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
         if self.failure is not None:
             raise self.failure
-
-    def took(self, item: Message | ReceivedEntry) -> bool:
-        """On the loop's thread: account for an item that carries permits, or that is a whole entry.
-
-        False when the item is no message and others (or none) are in the queue in its place.
-        """
-        if isinstance(item, Message):
-            release = item._release
-            if release is not None:
-                item._release = None
-                release.owner.shell.released(release)  # type: ignore[attr-defined]
-            return True
-        consumer = item.origin.consumer
-        messages = consumer.explode(item)
-        self.queue.put_back(messages)
-        consumer.shell.flush_soon()
-        return False
-
-    def note_taken(self, message: Message) -> None:
-        """The acknowledgement time-out of a message starts."""
-        self.taken.append(message)
-        self.arm_acks()
 
     async def batch_receive(self) -> list[Message]:
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
@@ -239,19 +212,13 @@ class AsyncConsumer:
         Returns when the acknowledgement is noted; with ``ack_receipt_enabled``, when the broker has stored
         it. Raises `AlreadyClosed`, `OperationNotSupported` for anything but a message or its id.
         """
-        if self.closed:
-            raise AlreadyClosed("the consumer is closed")
         if message.__class__ is Message:
-            self.acks.append(message)
+            self.inbox.add(message)
         else:
             check_message(message)
-            self.acks.append((self.acknowledge_id, message))
+            self.inbox.add(AcknowledgedId(message))  # type: ignore[arg-type]
         if self.settings.ack_receipt_enabled:
-            await self._receipt()
-        elif not self.acks_armed:
-            self.arm_acks()
-        elif len(self.acks) >= self.settings.ack_grouping_max:
-            self.drain_acks()
+            await self.acknowledging.receipt()
 
     async def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
         """This message and all before it (of its topic or partition) are done.
@@ -259,11 +226,9 @@ class AsyncConsumer:
         Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions.
         """
         self.check_cumulative(message)
-        self.acks.append((self.acknowledge_through, message))
+        self.inbox.add(AcknowledgedThrough(message))
         if self.settings.ack_receipt_enabled:
-            await self._receipt()
-        else:
-            self.arm_acks()
+            await self.acknowledging.receipt()
 
     def check_cumulative(self, message: Acknowledgeable) -> None:
         """Raises what `acknowledge_cumulative` raises."""
@@ -276,137 +241,16 @@ class AsyncConsumer:
                 f"a {kind} subscription is acknowledged message by message: use acknowledge()"
             )
 
-    async def _receipt(self) -> None:
-        """Wait until what was acknowledged so far is stored by the broker."""
-        done = self.core.loop.create_future()
-        self.acks.append((self.await_receipts, done))
-        if len(self.acks) <= 2:
-            # Whoever acknowledges in this loop turn shares the command.
-            self.core.loop.call_soon(self.drain_acks)
-        limit = self.core.settings.operation_timeout_seconds
-        finished, _ = await asyncio.wait([done], timeout=limit)
-        if not finished:
-            raise Timeout(f"the broker did not receipt the acknowledgement within {limit:g} s")
-        done.result()
-
-    def await_receipts(self, done: asyncio.Future[None]) -> None:
-        """Resolve ``done`` when all handles' acknowledgements so far are answered."""
-        handles = list(self.group.handles.values())
-        waiting = []
-        for handle in handles:
-            if handle.consumer.acks.pending_count or handle.consumer.acks.unanswered_count:
-                token = self.core.loop.create_future()
-                handle.consumer.await_receipt(token, self.core.now())
-                waiting.append(token)
-        if not waiting:
-            if not done.done():
-                done.set_result(None)
-            return
-        gathered = asyncio.gather(*waiting)
-
-        def finish(result: asyncio.Future[Any]) -> None:
-            error = None if result.cancelled() else result.exception()
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        gathered.add_done_callback(finish)
-
-    def arm_acks(self) -> None:
-        """On the loop's thread: empty the inbox when the grouping time is over."""
-        self.acks_armed = True
-        if self._drain_timer is None:
-            delay = self._grouping_seconds
-            if self.tracks_taken:
-                delay = max(delay, 0.05)
-            self._drain_timer = self.core.loop.call_later(delay, self.drain_acks)
-
-    def drain_acks(self) -> None:
-        """On the loop's thread: hand the inbox to the cores, and send."""
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-            self._drain_timer = None
-        self.acks_armed = False
-        now = self.core.now()
-        if self.tracks_taken and self.taken:
-            taken = [self.taken.popleft() for _ in range(len(self.taken))]
-            for handle, messages in self.group.by_handle(taken):
-                handle.consumer.taken(messages, now)
-        take = self.acks.popleft
-        batch = [take() for _ in range(len(self.acks))]
-        if set(map(type, batch)) <= {Message}:
-            if batch:
-                self._acknowledge_run(batch, now)
-        else:
-            self._process_mixed(batch, now)
-        for handle in self.group.handles.values():
-            if handle.consumer.acks.pending_count:
-                handle.consumer.flush_acks()
-            handle.flush()
-
-    def _process_mixed(self, batch: list[Any], now: float) -> None:
-        run: list[Message] = []
-        for item in batch:
-            if item.__class__ is Message:
-                run.append(item)
-                continue
-            if run:
-                self._acknowledge_run(run, now)
-                run = []
-            item[0](*item[1:])
-        if run:
-            self._acknowledge_run(run, now)
-
-    def _acknowledge_run(self, messages: list[Message], now: float) -> None:
-        for handle, run in self.group.by_handle(messages):
-            handle.consumer.acknowledge_messages(run, now)
-
-    def acknowledge_id(self, message_id: MessageId) -> None:
-        """On the loop's thread."""
-        try:
-            self.group.handle_of(message_id).consumer.acknowledge_id(message_id, self.core.now())
-        except PulsarException as error:
-            logger.warning("an acknowledgement is dropped: %s", error)
-
-    def acknowledge_through(self, message: Acknowledgeable) -> None:
-        """On the loop's thread."""
-        now = self.core.now()
-        try:
-            if isinstance(message, Message):
-                handle = self.group.handle_of_message(message)
-                handle.consumer.acknowledge_through(message, now)
-            else:
-                self.group.handle_of(message).consumer.acknowledge_id_through(message, now)
-        except PulsarException as error:
-            logger.warning("a cumulative acknowledgement is dropped: %s", error)
-
     # --- redelivery ------------------------------------------------------------------------------
 
     async def negative_acknowledge(self, message: Acknowledgeable) -> None:
         """The message could not be processed: have it redelivered after the configured delay."""
-        if self.closed:
-            raise AlreadyClosed("the consumer is closed")
-        check_message(message)
-        self.negative(message)
+        self.refuse(message)
 
-    def negative(self, message: Acknowledgeable) -> None:
-        """On the loop's thread."""
-        self.drain_acks()
-        now = self.core.now()
-        try:
-            if isinstance(message, Message):
-                handle = self.group.handle_of_message(message)
-                handle.consumer.negative_acknowledge(message, now)
-            else:
-                handle = self.group.handle_of(message)
-                handle.consumer.negative_acknowledge_id(message, now)
-        except PulsarException as error:
-            logger.warning("a negative acknowledgement is dropped: %s", error)
-            return
-        handle.flush()
+    def refuse(self, message: Acknowledgeable) -> None:
+        """`negative_acknowledge`, on any thread."""
+        check_message(message)
+        self.inbox.add_urgent(Refused(message))
 
     def redeliver_unacknowledged_messages(self) -> asyncio.Future[None]:
         """Have all unacknowledged messages delivered again, those that wait in the queue included.
@@ -422,7 +266,7 @@ class AsyncConsumer:
         """On the loop's thread."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
-        self.drain_acks()
+        self._drain()
         for handle in self.group.handles.values():
             handle.consumer.redeliver_unacknowledged()
             handle.flush()
@@ -485,7 +329,7 @@ class AsyncConsumer:
             raise AlreadyClosed("the consumer is closed")
         if not isinstance(messageid, MessageId):
             check_int("messageid", messageid, 0, (1 << 63) - 1)
-        self.drain_acks()
+        self._drain()
         await asyncio.gather(*(handle.seek(messageid) for handle in self.group.targets_of(messageid)))
 
     async def get_last_message_id(self) -> MessageId:
@@ -525,7 +369,7 @@ class AsyncConsumer:
 
         acknowledge_rows(self, table)
         if self.settings.ack_receipt_enabled:
-            await self._receipt()
+            await self.acknowledging.receipt()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -536,7 +380,7 @@ class AsyncConsumer:
         """
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
-        self.drain_acks()
+        self._drain()
         await self.group.unsubscribe(force)
         await self.close()
 
@@ -544,31 +388,31 @@ class AsyncConsumer:
         """Send the acknowledgements that wait, and end. A second call does nothing."""
         if self.closed:
             return
-        self.drain_acks()
-        self.closed = True
-        self.core.unregister(self)
+        self._end()
         try:
             await self.group.close()
-            for task in list(self._forwarding):
-                task.cancel()
-            await self._forwarder.close()
         finally:
-            self._ended()
+            await self._forwarder.close()
+
+    def abandon(self) -> None:
+        """End at once and tell nobody but those who wait here: for a client that shuts down."""
+        if not self.closed:
+            self._end()
+            self.group.abandon()
+
+    def _end(self) -> None:
+        self.acknowledging.end()
+        self.closed = True
+        self.core.unregister(self)
+        for task in list(self._forwarding):
+            task.cancel()
+        self.receivers.wake_all()
 
     def _on_failure(self, handle: ConsumerHandle, error: Exception) -> None:
         # The other partitions go on arriving, but nobody should believe that this is all there is.
         logger.error("the consumer of %s has failed: %s", handle.topic, error)
         self.failure = error
-        self._ended()
-
-    def _ended(self) -> None:
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-            self._drain_timer = None
-        self.wake_receivers(len(self._waiters))
-        on_end, self.on_end = self.on_end, None
-        if on_end is not None:
-            on_end()
+        self.receivers.wake_all()
 
     async def __aenter__(self) -> AsyncConsumer:
         return self

@@ -10,25 +10,24 @@ A table may hold more rows than asked for by less than one entry, since entries 
 from __future__ import annotations
 
 import itertools
-import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from geminga.config import check_int
+from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
 from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import BATCH_DESERIALIZE_ERROR, CHECKSUM_MISMATCH, InvalidEntry
-from geminga.errors import CorruptPayload, InvalidConfiguration, OperationNotSupported
+from geminga.errors import CorruptPayload, InvalidConfiguration, OperationNotSupported, Timeout
+from geminga.ids import MessageId
 from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from geminga.client.async_consumer import AsyncConsumer
-
-logger = logging.getLogger("geminga")
 
 _origins: dict[int, tuple[weakref.ref[Any], list[ReceivedEntry]]] = {}
 """Entries by the ``id`` of the table that they became, as long as that table lives."""
@@ -53,29 +52,36 @@ async def collect_entries(
         raise OperationNotSupported(
             "a table cannot hold what is still encrypted: crypto_failure_action must be FAIL or DISCARD"
         )
-    consumer.check_receiving()
+    if timeout_millis is not None:
+        check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
+    deadline = None if timeout_millis is None else consumer.core.now() + timeout_millis / 1000
     consumer.group.receive_whole_entries()
-    items = consumer.queue.items
-    while not items:
-        await consumer.wait(timeout_millis)
+    queue = consumer.queue
+    consumer.check_receiving()
+    while not queue:
+        if not await consumer.wait(deadline) and not queue:
+            raise Timeout(f"no message within {timeout_millis} ms")
     entries: list[ReceivedEntry] = []
     singles: dict[tuple[Any, int, int], ReceivedEntry] = {}
     rows = 0
-    while items and rows < max_rows:
+    while rows < max_rows:
         try:
-            item = items.popleft()
-        except IndexError:  # taken by another receiver
+            message = queue.messages.popleft()
+        except IndexError:
             break
-        if isinstance(item, Message):
-            # Queued before the switch: the messages of an entry are put together again.
-            rows += 1
-            _regroup(item, singles, entries)
-            consumer.took(item)
-            continue
-        rows += item.count
-        entries.append(item)
+        # Queued before the switch: the messages of an entry are put together again.
+        rows += 1
+        _regroup(message, singles, entries)
+        consumer.group.took(message)
+    while queue.entries and rows < max_rows:
+        entry = queue.entries.popleft()
+        rows += entry.count
+        entries.append(entry)
     for entry in entries:
-        _account(consumer, entry)
+        _finish(entry)
+    consumer.group.took_entries(entries)
+    if consumer.tracks_taken:
+        _track(consumer, entries)
     return entries
 
 
@@ -117,20 +123,22 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
     return build_entry(metadata.SerializeToString(), entry.body)
 
 
-def _account(consumer: AsyncConsumer, entry: ReceivedEntry) -> None:
-    """Give the permits back and finish the entry for decoding."""
+def _finish(entry: ReceivedEntry) -> None:
+    """Make an entry that was put together again ready for decoding."""
     if isinstance(entry.ack_set, EntryAcks):
         wanted = entry.ack_set
         full = wanted.flags.count(1) == entry.count
         entry.ack_set = () if full else wanted.ack_set()
-    handle = entry.origin.consumer.shell
-    for _, release in entry.releases:
-        handle.released(release)
-    entry.releases = []
-    if consumer.tracks_taken:
-        core: ConsumerCore = entry.origin.consumer
-        core.ack_timeout.taken((entry.ledger_id, entry.entry_id), consumer.core.now())
-        handle.flush_soon()
+
+
+def _track(consumer: AsyncConsumer, entries: list[ReceivedEntry]) -> None:
+    """The acknowledgement time-out of whole entries runs."""
+    now = consumer.core.now()
+    for entry in entries:
+        handle = consumer.group.handles.get(entry.origin.topic)
+        if handle is not None:
+            handle.consumer.ack_timeout.taken((entry.ledger_id, entry.entry_id), now)
+            handle.flush_soon()
 
 
 def raw_entry(entry: ReceivedEntry) -> RawEntry:
@@ -168,11 +176,10 @@ def decode_table(
                 batches.append(decode_entries([raw_entry(entry)], columns, max_uncompressed_size=limit))
                 readable.append(entry)
             except CorruptPayload as error:
-                report = (_refuse, entry, error)
                 if post is None:
-                    _refuse(entry, error)
+                    _refuse(consumer, entry, error)
                 else:
-                    post(*report)
+                    post(_refuse, consumer, entry, error)
         entries = readable
         if not batches:
             batches = [decode_entries([], columns)]
@@ -189,17 +196,19 @@ def _forgetter(key: int) -> Callable[[object], None]:
     return forget
 
 
-def _refuse(entry: ReceivedEntry, error: CorruptPayload) -> None:
+def _refuse(consumer: AsyncConsumer, entry: ReceivedEntry, error: CorruptPayload) -> None:
     """On the loop's thread: acknowledge an unreadable entry as such."""
     assert entry.raw is not None
+    handle = consumer.group.handles.get(entry.origin.topic)
+    if handle is None:
+        return
     try:
         intact = checksum_matches(entry.raw) is not False
     except CorruptPayload:
         intact = False
     kind = BATCH_DESERIALIZE_ERROR if intact else CHECKSUM_MISMATCH
-    core: ConsumerCore = entry.origin.consumer
-    core.refuse_entry(entry, InvalidEntry(kind, str(error)))
-    core.shell.flush_soon()
+    handle.consumer.refuse_entry(entry, InvalidEntry(kind, str(error)))
+    handle.flush_soon()
 
 
 # --- acknowledging -------------------------------------------------------------------------------
@@ -209,27 +218,37 @@ def acknowledge_rows(consumer: AsyncConsumer, table: pa.Table) -> None:
     """On the loop's thread: acknowledge the messages of a table.
 
     A table as `receive_table` gave it is recognised and costs a step an entry. Of any other (filtered,
-    sliced, joined) the columns ``topic``, ``ledger_id``, ``entry_id`` and ``batch_index`` are read.
-    Raises `InvalidConfiguration` when they are missing.
+    sliced, joined) the columns ``topic``, ``ledger_id``, ``entry_id``, ``batch_index`` and ``batch_size`` are
+    read: an entry is done when all messages of its batch are. Raises `InvalidConfiguration` when they are
+    missing, before anything is acknowledged; ``batch_size`` may be missing as long as this consumer itself
+    received the batches.
     """
     now = consumer.core.now()
     known = _origins.pop(id(table), None)
     if known is not None and known[0]() is table:
         for entry in known[1]:
-            if entry.ack_set and entry.acks is not None:
-                _settle_words(entry.acks, entry.ack_set)
-            by_consumer = entry.origin.consumer
-            if entry.acks is None or not entry.ack_set or not entry.acks.remaining:
-                by_consumer.acknowledge_entries((entry,), now)
-        consumer.arm_acks()
-        return
-    missing = [name for name in _ID_COLUMNS if name not in table.column_names]
-    if missing:
-        raise InvalidConfiguration(
-            f"acknowledge_table needs the columns {', '.join(missing)}, or the very table that "
-            "receive_table returned"
-        )
-    _acknowledge_by_columns(consumer, table)
+            _acknowledge_entry(consumer, entry, now)
+    else:
+        missing = [name for name in _ID_COLUMNS if name not in table.column_names]
+        if missing:
+            raise InvalidConfiguration(
+                f"acknowledge_table needs the columns {', '.join(missing)}, or the very table that "
+                "receive_table returned"
+            )
+        _acknowledge_by_columns(consumer, table, now)
+    for handle in consumer.group.handles.values():
+        handle.flush_soon()
+
+
+def _acknowledge_entry(consumer: AsyncConsumer, entry: ReceivedEntry, now: float) -> None:
+    """The rows of an entry that came in a table: all of it, or what its ``ack_set`` left."""
+    if entry.ack_set and entry.acks is not None:
+        _settle_words(entry.acks, entry.ack_set)
+        if entry.acks.remaining:
+            return
+    handle = consumer.group.handles.get(entry.origin.topic)
+    if handle is not None:
+        handle.consumer.acknowledge_entries((entry,), now)
 
 
 def _settle_words(acks: EntryAcks, words: Sequence[int]) -> None:
@@ -239,31 +258,60 @@ def _settle_words(acks: EntryAcks, words: Sequence[int]) -> None:
             acks.settle(index)
 
 
-def _acknowledge_by_columns(consumer: AsyncConsumer, table: pa.Table) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of one entry: ``indexes`` into a batch of ``size``, or a message alone (``size`` 0)."""
+
+    consumer: ConsumerCore
+    key: tuple[int, int]
+    size: int
+    indexes: list[int]
+
+
+def _acknowledge_by_columns(consumer: AsyncConsumer, table: pa.Table, now: float) -> None:
+    # All of it is read before anything is said: a table that is refused has no effect.
+    for rows in list(_rows_by_entry(consumer, table)):
+        if rows.size:
+            rows.consumer.acknowledge_indexes(rows.key, rows.size, rows.indexes, now)
+        else:
+            rows.consumer.acknowledge_id(MessageId(-1, *rows.key), now)
+
+
+def _rows_by_entry(consumer: AsyncConsumer, table: pa.Table) -> Iterator[_Rows]:
+    """The rows of ``table`` entry by entry, without those of topics that are not read here."""
     import numpy as np
 
-    from geminga.ids import MessageId
-
-    if table.num_rows == 0:
+    handles = consumer.group.handles
+    if table.num_rows == 0 or not handles:
         return
-    topics = [str(t) for t in table.column("topic").to_pylist()] if len(consumer.group.handles) > 1 else None
     ledgers = table.column("ledger_id").to_numpy()
     entries = table.column("entry_id").to_numpy()
     indexes = table.column("batch_index").fill_null(-1).to_numpy()
+    sizes = table.column("batch_size").to_numpy() if "batch_size" in table.column_names else None
     changes = (np.diff(ledgers) != 0) | (np.diff(entries) != 0)
+    topics = None
+    if len(handles) > 1:
+        column = table.column("topic")
+        topics = np.array(column.to_pylist(), object)
+        changes |= topics[1:] != topics[:-1]
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
-    now = consumer.core.now()
+    only = next(iter(handles.values()))
     for start, end in itertools.pairwise(bounds):
+        handle = only if topics is None else handles.get(topics[start])
+        if handle is None:
+            continue
         key = (int(ledgers[start]), int(entries[start]))
-        for row in range(start, end):
-            topic = next(iter(consumer.group.handles)) if topics is None else topics[row]
-            handle = consumer.group.handles.get(topic)
-            if handle is None:
-                continue
-            core = handle.consumer
-            index = int(indexes[row])
-            if index < 0 or core.acks.known_batch(key) is None:
-                core.acknowledge_id(MessageId(-1, *key), now)
-            else:
-                core.acknowledge_id(MessageId(-1, *key, index), now)
-    consumer.arm_acks()
+        if indexes[start] < 0:
+            yield _Rows(handle.consumer, key, 0, [])
+            continue
+        known = handle.consumer.acks.known_batch(key)
+        if known is not None:
+            size = len(known.flags)
+        elif sizes is not None:
+            size = int(sizes[start])
+        else:
+            raise InvalidConfiguration(
+                "acknowledge_table needs the column batch_size: this consumer did not receive the batch "
+                f"{key[0]}:{key[1]} and cannot tell whether the rows are all of it"
+            )
+        yield _Rows(handle.consumer, key, size, indexes[start:end].tolist())

@@ -1,12 +1,12 @@
 """Consumers for threads, and how consumers of both kinds are made.
 
 A `Consumer` takes messages directly from the receive queue that the I/O thread fills and leaves
-acknowledgements in the inbox that the I/O thread empties; see `geminga.client.async_consumer`.
+acknowledgements in the inbox that the I/O thread empties; see `geminga.client.async_consumer`. It holds no
+lock, ever: a signal's handler may interrupt any call and make any other.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import threading
@@ -16,9 +16,9 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from geminga.client.acknowledging import Acknowledgeable
 from geminga.client.async_consumer import (
     DEFAULT_BATCH_RECEIVE,
-    Acknowledgeable,
     AsyncConsumer,
     ReceivedBatch,
     check_message,
@@ -29,7 +29,8 @@ from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
-from geminga.consumer.message import Message, ReceivedEntry
+from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, Taken
+from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger("geminga")
-
-
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
@@ -62,19 +60,12 @@ class Consumer:
         self._consumer = consumer
         self._queue = consumer.queue
         # Bound once: these two are all that most messages need.
-        self._pop = consumer.queue.items.popleft
-        self._acknowledge = consumer.acks.append
-        self._acks = consumer.acks
-        self._acks_max = consumer.settings.ack_grouping_max
+        self._pop = consumer.queue.messages.popleft
+        self._add = consumer.inbox.add
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
-        self._drain_posted = False
-        self._notify_scheduled = False
-        self._condition = threading.Condition()
         self._listener: ListenerRunner | None = None
         _live.add(self)
-        consumer.queue.wake = self._wake
-        consumer.on_end = self._wake_all
         listener = consumer.settings.message_listener
         if listener is not None:
             self._listener = ListenerRunner(self, self._next_for_listener, listener)
@@ -95,41 +86,33 @@ class Consumer:
         try:
             message: Message = self._pop()
         except IndexError:
-            message = self._wait(timeout_millis)
-        if message._release is not None and not self._took(message):
-            return self._receive(timeout_millis)
+            message = self._await_message(timeout_millis)
+        if message._release is not None:
+            self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
-            self._consumer.taken.append(message)
-            self._arm()
+            self._add(Taken(message))
         return message
 
-    def _took(self, item: Any) -> bool:
-        """A message that carries permits; or a whole entry (false), whose messages take its place."""
-        if item.__class__ is Message:
-            self._runtime.post(self._consumer.took, item)
-            return True
-        self._runtime.call(self._open_entry(item))
-        return False
-
-    async def _open_entry(self, entry: ReceivedEntry) -> None:
-        self._consumer.took(entry)
-
-    def _wait(self, timeout_millis: int | None) -> Any:
-        """The next item, when the queue was found empty."""
+    def _await_message(self, timeout_millis: int | None) -> Message:
+        """The next message, when none was found."""
         if timeout_millis is not None:
             check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if not self.wait_for_items(left):
-                raise Timeout(f"no message within {timeout_millis} ms")
+            waited = self.wait(deadline)
+            if not self._queue.messages and self._queue.entries:
+                self._runtime.call(self._open_entry())
             try:
                 return self._pop()
             except IndexError:
-                continue  # taken by another receiver
+                if not waited:
+                    raise Timeout(f"no message within {timeout_millis} ms") from None
 
-    def wait_for_items(self, timeout: float | None) -> bool:
-        """Sleep until the queue holds something; False when ``timeout`` seconds have passed.
+    async def _open_entry(self) -> None:
+        self._consumer.open_entry()
+
+    def wait(self, deadline: float | None) -> bool:
+        """Sleep until the queue holds something; False when ``deadline`` (``time.monotonic()``) is over.
 
         Raises `AlreadyClosed`, or why the subscription was lost for good.
         """
@@ -137,40 +120,13 @@ class Consumer:
             _refuse_after_fork()
         if threading.current_thread() is self._runtime.thread:
             raise UsageError("a blocking receive on the client's own I/O thread; use another thread")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        queue, condition = self._queue, self._condition
-        with condition:
-            queue.waiting_threads += 1
-            try:
-                # Registered first: whoever adds from now on wakes this thread.
-                while not queue.items:
-                    self._consumer.check_receiving()
-                    if self._consumer.settings.receiver_queue_size == 0:
-                        self._runtime.post(self._consumer.group.want_one)
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        return False
-                    condition.wait(left)
-                return True
-            finally:
-                queue.waiting_threads -= 1
+        left = None if deadline is None else deadline - time.monotonic()
+        return self._consumer.receivers.wait_here(left, self._check_receiving)
 
-    def _wake(self, count: int) -> None:
-        """On the loop's thread. Who waits there (`receive_table`) is woken as well as who waits here, once
-        for all entries that arrive together: the thread could not run before anyway."""
-        self._consumer.wake_receivers(count)
-        if not self._notify_scheduled:
-            self._notify_scheduled = True
-            self._runtime.loop.call_soon(self._notify)
-
-    def _notify(self) -> None:
-        self._notify_scheduled = False
-        with self._condition:
-            self._condition.notify(len(self._queue))
-
-    def _wake_all(self) -> None:
-        with self._condition:
-            self._condition.notify_all()
+    def _check_receiving(self) -> None:
+        self._consumer.check_receiving()
+        if self._consumer.settings.receiver_queue_size == 0:
+            self._runtime.post(self._consumer.group.want_one)
 
     def batch_receive(self) -> list[Message]:
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
@@ -218,34 +174,13 @@ class Consumer:
         Returns when the acknowledgement is noted; with ``ack_receipt_enabled``, when the broker has stored
         it. Raises `AlreadyClosed`, `OperationNotSupported` for anything but a message or its id.
         """
-        consumer = self._consumer
-        if consumer.closed or self._receipts or message.__class__ is not Message:
-            self._acknowledge_carefully(message)
-            return
-        self._acknowledge(message)
-        if not consumer.acks_armed:
-            consumer.acks_armed = True
-            self._runtime.post(consumer.arm_acks)
-        elif len(self._acks) >= self._acks_max and not self._drain_posted:
-            self._drain_posted = True
-            self._runtime.post(self._drain)
-
-    def _acknowledge_carefully(self, message: Acknowledgeable) -> None:
-        if self._receipts or self._consumer.closed:
+        if message.__class__ is Message and not self._receipts:
+            self._add(message)
+        elif self._receipts:
             self._call(self._consumer.acknowledge(message))
-            return
-        check_message(message)
-        self._acknowledge((self._consumer.acknowledge_id, message))
-        self._arm()
-
-    def _drain(self) -> None:
-        self._drain_posted = False
-        self._consumer.drain_acks()
-
-    def _arm(self) -> None:
-        if not self._consumer.acks_armed:
-            self._consumer.acks_armed = True
-            self._runtime.post(self._consumer.arm_acks)
+        else:
+            check_message(message)
+            self._add(AcknowledgedId(message))  # type: ignore[arg-type]
 
     def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
         """This message and all before it (of its topic or partition) are done.
@@ -256,15 +191,11 @@ class Consumer:
             self._call(self._consumer.acknowledge_cumulative(message))
             return
         self._consumer.check_cumulative(message)
-        self._acknowledge((self._consumer.acknowledge_through, message))
-        self._arm()
+        self._add(AcknowledgedThrough(message))
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
         """The message could not be processed: have it redelivered after the configured delay."""
-        if self._consumer.closed:
-            raise AlreadyClosed("the consumer is closed")
-        check_message(message)
-        self._runtime.post(self._consumer.negative, message)
+        self._consumer.refuse(message)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages delivered again, those that wait in the queue included."""
@@ -368,14 +299,18 @@ _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 
 def _refuse_after_fork(*_: object) -> NoReturn:
-    raise ForkedProcessError("this consumer was created before fork(); create one in the child process")
+    raise _forked()
 
 
 def _after_fork_in_child() -> None:
     # The queue's copy in the child belongs to the parent. The check costs the hot path nothing.
     for consumer in list(_live):
         consumer._pop = _refuse_after_fork
-        consumer._acknowledge = _refuse_after_fork
+        consumer._consumer.inbox.ended = _forked
+
+
+def _forked() -> ForkedProcessError:
+    return ForkedProcessError("this consumer was created before fork(); create one in the child process")
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from geminga.client.core import ClientCore
@@ -72,7 +72,6 @@ class ConsumerHandle:
             settings, topic=topic, subscription=subscription, consumer_id=core.new_consumer_id(),
             consumer_name=consumer_name, queue=queue, partition=partition, queue_size=queue_size,
         )  # fmt: skip
-        self.consumer.shell = self
         self.driver = HandleDriver(core, self)
         self._core = core
         self._on_dead_letters = on_dead_letters
@@ -223,9 +222,10 @@ class ConsumerHandle:
     def connected(self) -> bool:
         return self.consumer.state in (State.READY, State.SEEKING)
 
-    def released(self, release: Release) -> None:
-        """A message that carried permits was taken."""
-        self.consumer.released(release)
+    def released(self, releases: Iterable[Release]) -> None:
+        """What carried these permits was taken."""
+        for release in releases:
+            self.consumer.released(release)
         self.flush_soon()
 
     def _require_connection(self, what: str) -> BrokerConnection:
@@ -336,8 +336,18 @@ class ConsumerHandle:
         finally:
             await self._finish()
 
+    def abandon(self) -> None:
+        """End at once, without a word to the broker."""
+        if self.consumer.state is not State.CLOSED:
+            self.consumer.begin_close()
+            self.driver.abandon()
+            self._ended()
+
     async def _finish(self) -> None:
         await self.driver.close()
+        self._ended()
+
+    def _ended(self) -> None:
         self._connection = None
         if self._timer is not None:
             self._timer.cancel()

@@ -103,6 +103,15 @@ class HandleDriver:
             await asyncio.wait([task])
         self._let_go()
 
+    def abandon(self) -> None:
+        """`close` without waiting for what runs to end."""
+        if self.state is not DriverState.FAILED:
+            self.state = DriverState.CLOSED
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        self._let_go()
+
     def reconnect_now(self) -> None:
         """Do not wait out the current or the next backoff delay (after a seek, for example)."""
         self._skip_delay = True

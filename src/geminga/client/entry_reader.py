@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
@@ -18,7 +18,6 @@ from geminga.client.core import ClientCore
 from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet
 from geminga.config import check_int, check_seconds
-from geminga.consumer.flow import Release
 from geminga.consumer.message import ReceivedEntry
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported
@@ -87,43 +86,31 @@ class EntryReader:
         check_int("max_entries", max_entries, 1)
         if timeout is not None:
             check_seconds("timeout", timeout)
-        items = self._inner.queue.items
-        if not items and not self._wait(timeout):
-            return []
-        entries: list[RawEntry] = []
-        releases: list[Release] = []
-        last: Any = None
-        pop = items.popleft
+        queued = self._inner.queue.entries
+        if not queued:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while self._consumer.wait(deadline) and not queued:
+                pass  # taken by another thread
+        entries: list[ReceivedEntry] = []
+        pop = queued.popleft
         while len(entries) < max_entries:
             try:
-                item = pop()
+                entries.append(pop())
             except IndexError:
                 break
-            entries.append(raw_entry(item))
-            releases += [release for _, release in item.releases]
-            last = item
-        if last is not None:
-            self._last = last
-        if releases:
-            self._runtime.post(self._release, releases)
-        return entries
+        if entries:
+            self._last = entries[-1]
+        if any(entry.releases for entry in entries):
+            self._runtime.post(self._took, entries)
+        return [raw_entry(entry) for entry in entries]
 
-    def _wait(self, timeout: float | None) -> bool:
-        """Until the queue holds something; False when the time is over."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if self._consumer.wait_for_items(left):
-                return True
-            if left is not None and left <= 0:
-                return False
-
-    def _release(self, releases: list[Release]) -> None:
-        for release in releases:
-            release.owner.shell.released(release)  # type: ignore[attr-defined]
-        if self._last is not None:
-            # Keeps the broker's figures of the reader's place right.
-            self._last.origin.consumer.acknowledge_entry_through(self._last, self._inner.core.now())
+    def _took(self, entries: list[ReceivedEntry]) -> None:
+        self._inner.group.took_entries(entries)
+        # Keeps the broker's figures of the reader's place right.
+        last = entries[-1]
+        handle = self._inner.group.handles.get(last.origin.topic)
+        if handle is not None:
+            handle.consumer.acknowledge_entry_through(last, self._inner.core.now())
 
     def last_message_id(self) -> MessageId:
         """The id of the topic's last message now; its entry id is -1 when the topic is empty."""
@@ -132,7 +119,7 @@ class EntryReader:
     def has_message_available(self) -> bool:
         """Whether `read` would return entries without waiting for a new publication."""
         last = self._last
-        if last is None or self._inner.queue.items:
+        if last is None or self._inner.queue:
             return self._runtime.call(self._reader.has_message_available())
         newest = self.last_message_id()
         return (newest.ledger_id, newest.entry_id) > (last.ledger_id, last.entry_id)

@@ -16,8 +16,8 @@ from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
 from geminga.client.topic_set import Part, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
-from geminga.consumer.core import ConsumerCore, DeadLettered
-from geminga.consumer.message import Message
+from geminga.consumer.core import DeadLettered
+from geminga.consumer.message import Message, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
@@ -76,9 +76,14 @@ class HandleGroup:
             settings = dataclasses.replace(settings, force_topic_creation=False)
         share = self._share(len(self.handles) + len(parts))
         added = {part.topic: self._make(part, settings, share) for part in parts}
-        results = await asyncio.gather(
-            *(handle.driver.start(timeout) for handle in added.values()), return_exceptions=True
-        )
+        try:
+            results = await asyncio.gather(
+                *(handle.driver.start(timeout) for handle in added.values()), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            # Those that are attached already must not stay so, even if we are cancelled once more.
+            await asyncio.shield(asyncio.gather(*(handle.close() for handle in added.values())))
+            raise
         errors = []
         for (topic, handle), result in zip(list(added.items()), results, strict=True):
             if isinstance(result, TopicNotFound) and self._topics.pattern is not None:
@@ -197,19 +202,40 @@ class HandleGroup:
         """Messages by the handle that they came from, in order; without those whose handle is gone."""
         if self._only is not None:
             return ((self._only, messages),)
-        runs: dict[ConsumerCore, list[Message]] = {}
+        runs: dict[str, list[Message]] = {}
         for message in messages:
-            consumer = message._entry.origin.consumer
-            run = runs.get(consumer)
+            topic = message._entry.origin.topic
+            run = runs.get(topic)
             if run is None:
-                runs[consumer] = [message]
+                runs[topic] = [message]
             else:
                 run.append(message)
-        return [
-            (self.handles[consumer.topic], run)
-            for consumer, run in runs.items()
-            if consumer.topic in self.handles
-        ]
+        return [(self.handles[topic], run) for topic, run in runs.items() if topic in self.handles]
+
+    def took(self, message: Message) -> None:
+        """A message left the queue: the permits that it carries go back to its consumer."""
+        release, message._release = message._release, None
+        handle = self.handles.get(message._entry.origin.topic)
+        if handle is not None and release is not None:
+            handle.released((release,))
+
+    def took_entries(self, entries: Sequence[ReceivedEntry]) -> None:
+        """Whole entries left the queue."""
+        for entry in entries:
+            releases, entry.releases = entry.releases, []
+            handle = self.handles.get(entry.origin.topic)
+            if handle is not None and releases:
+                handle.released([release for _, release in releases])
+
+    def explode(self, entry: ReceivedEntry) -> list[Message]:
+        """The messages of an entry that was queued whole; none when it cannot be read or its topic is
+        gone."""
+        handle = self.handles.get(entry.origin.topic)
+        if handle is None:
+            return []
+        messages = handle.consumer.explode(entry)
+        handle.flush_soon()
+        return messages
 
     def handle_of_message(self, message: Message) -> ConsumerHandle:
         """Raises `OperationNotSupported` for a message of another consumer's topic."""
@@ -259,6 +285,13 @@ class HandleGroup:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def abandon(self) -> None:
+        """End at once, without a word to the broker."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        for handle in list(self.handles.values()):
+            handle.abandon()
 
     async def close(self) -> None:
         await self._stop_watching()

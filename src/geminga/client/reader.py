@@ -18,6 +18,7 @@ from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerRunner
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
+from geminga.consumer.inbox import ReadThrough
 from geminga.consumer.message import Message
 from geminga.consumer.seek import is_after, is_end
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
@@ -51,33 +52,21 @@ class AsyncReader:
         return message
 
     def note_read(self, message: Message) -> None:
-        """The reader's place moves; the broker hears of it with the next group of acknowledgements."""
+        """The reader's place moves; the broker hears of it with the next group of acknowledgements. On any
+        thread."""
         self._read[message._entry.origin.topic] = message
-        if not self.consumer.acks_armed:
-            self.consumer.acks.append((self._acknowledge_read,))
-            self.consumer.arm_acks()
-
-    def note_read_elsewhere(self, runtime: LoopThread, message: Message) -> None:
-        """`note_read` on another thread than the loop's."""
-        self._read[message._entry.origin.topic] = message
-        if not self.consumer.acks_armed:
-            self.consumer.acks_armed = True
-            self.consumer.acks.append((self._acknowledge_read,))
-            runtime.post(self.consumer.arm_acks)
-
-    def _acknowledge_read(self) -> None:
-        for message in list(self._read.values()):
-            self.consumer.acknowledge_through(message)
+        if not self.consumer.inbox.armed:
+            self.consumer.inbox.add(ReadThrough(self._read))
 
     async def has_message_available(self) -> bool:
         """Whether `read_next` would return without waiting for a new publication."""
-        if self.consumer.queue.items:
+        if self.consumer.queue:
             return True
         for handle in list(self.consumer.group.handles.values()):
             last, marked = await handle.last_message_id()
             if self._is_ahead(handle.topic, last, marked):
                 return True
-        return bool(self.consumer.queue.items)
+        return bool(self.consumer.queue)
 
     def _is_ahead(self, topic: str, last: MessageId, marked: MessageId | None) -> bool:
         read = self._read.get(topic)
@@ -106,6 +95,10 @@ class AsyncReader:
         """End the reader; its subscription disappears from the broker. A second call does nothing."""
         self.consumer.core.unregister(self)
         await self.consumer.close()
+
+    def abandon(self) -> None:
+        """See `AsyncConsumer.abandon`."""
+        self.consumer.abandon()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -157,16 +150,14 @@ class Reader:
 
     def _read(self, timeout_millis: int | None = None) -> Message:
         message = self._consumer.receive(timeout_millis)
-        self._reader.note_read_elsewhere(self._runtime, message)
+        self._reader.note_read(message)
         return message
 
     def has_message_available(self) -> bool:
         """Whether `read_next` would return without waiting for a new publication."""
         self._runtime.check()
         # What waits here already needs neither the I/O thread nor the broker.
-        return bool(self._reader.consumer.queue.items) or self._runtime.call(
-            self._reader.has_message_available()
-        )
+        return bool(self._reader.consumer.queue) or self._runtime.call(self._reader.has_message_available())
 
     def seek(self, messageid: MessageId | int) -> None:
         """See `AsyncReader.seek`."""

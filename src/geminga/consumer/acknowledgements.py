@@ -218,6 +218,24 @@ class AckTracker:
         self._pending[key] = None
         return [key]
 
+    def acknowledge_indexes(
+        self, key: EntryKey, size: int, indexes: Iterable[int], now: float
+    ) -> list[EntryKey]:
+        """Acknowledge these messages of a batch of ``size``; returns the entry if it is done now."""
+        if self._pending.get(key, self) is None:
+            return []
+        self._arm(now)
+        acks = self._batches.get(key) or self.batch_of(key, size)
+        for index in indexes:
+            acks.settle(index)
+        if acks.remaining:
+            if self._batch_index:
+                self._note_partial(key, acks)
+            return []
+        self._batches.pop(key, None)
+        self._pending[key] = None
+        return [key]
+
     def acknowledge_keys(self, keys: Iterable[EntryKey], now: float) -> None:
         """Acknowledge entries unseen: abandoned chunks, markers."""
         self._pending.update(dict.fromkeys(keys))

@@ -113,7 +113,6 @@ class ConsumerCore:
         self.flow = FlowControl(
             settings.receiver_queue_size if queue_size is None else queue_size,
             settings.receiver_queue_bytes_max,
-            self,
         )
         self.acks = AckTracker(
             consumer_id,
@@ -124,15 +123,13 @@ class ConsumerCore:
         )
         self.negative_acks = NegativeAcks()
         self.ack_timeout = AckTimeout(settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000)
-        self.origin = Origin(topic, partition, self, settings.schema)
+        self.origin = Origin(topic, partition, settings.schema)
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
         """Set by the shell while it is attached to a connection."""
         self.output: list[bytes] = []
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
-        self.shell: Any = None
-        """Whoever drives this core; messages find their way back through it."""
         self._first_subscribe = True
         self._start = settings.start_message_id
         self._start_inclusive = settings.start_message_id_inclusive
@@ -186,8 +183,7 @@ class ConsumerCore:
         self.new_request_id = None
         self.output.clear()
         self._aside.clear()
-        unread = self._take_back()
-        self._remember_position(unread)
+        self._remember_position(self._take_back())
         self.opener.chunks.clear()
         self.negative_acks.clear()
         self.ack_timeout.clear()
@@ -198,30 +194,25 @@ class ConsumerCore:
         self.state = next_state(self.state, Event.FAILED)
         self.error = error
 
-    def _take_back(self) -> list[Any]:
-        """Remove this consumer's unread items from the queue; their permits are earned."""
-        unread = self.queue.take_back(self._owns)
-        releases: list[Release] = []
-        for item in unread:
-            if isinstance(item, Message):
-                if item._release is not None:
-                    releases.append(item._release)
-            else:
-                releases += [release for _, release in item.releases]
+    def _take_back(self) -> tuple[ReceivedEntry, int] | None:
+        """Remove this consumer's unread messages and entries from the queue; their permits are earned.
+
+        Returns the entry and index (-1 for a whole entry) of the first one, if there was any.
+        """
+        messages, entries = self.queue.take_back(self.origin)
+        releases = [message._release for message in messages if message._release is not None]
+        releases += [release for entry in entries for _, release in entry.releases]
         self.flow.taken_back(releases)
-        return unread
+        if messages:
+            return messages[0]._entry, messages[0]._index
+        return (entries[0], -1) if entries else None
 
-    def _owns(self, item: Any) -> bool:
-        entry = item._entry if isinstance(item, Message) else item
-        return bool(entry.origin is self.origin)
-
-    def _remember_position(self, unread: list[Any]) -> None:
+    def _remember_position(self, unread: tuple[ReceivedEntry, int] | None) -> None:
         """A subscription that is not durable starts again where the application stands."""
         if self.settings.durable or self._seek_target is not None:
             return
-        if unread:
-            first = unread[0]
-            entry, index = (first._entry, first._index) if isinstance(first, Message) else (first, -1)
+        if unread is not None:
+            entry, index = unread
             self._start, self._start_inclusive = entry.message_id(index), True
         elif self._last_queued is not None:
             entry, index = self._last_queued
@@ -324,7 +315,7 @@ class ConsumerCore:
         if permits > len(messages):
             self._drop(permits - len(messages))
         self._last_queued = (entry, messages[-1]._index)
-        self.queue.add(messages, len(messages))
+        self.queue.add(messages)
 
     def _queue_entry(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
         assert entry.raw is not None
@@ -335,7 +326,7 @@ class ConsumerCore:
         if permits > delivered:
             self._drop(permits - delivered)
         self._last_queued = (entry, -1)
-        self.queue.add((entry,), 1)
+        self.queue.add_entry(entry)
 
     def explode(self, entry: ReceivedEntry) -> list[Message]:
         """The messages of an entry that was queued whole; none when it cannot be read, which is reported.
@@ -438,6 +429,10 @@ class ConsumerCore:
         """An individual acknowledgement by id."""
         self._settle(self.acks.acknowledge_id(message_id, now))
 
+    def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
+        """Individual acknowledgements of some messages of a batch of ``size``."""
+        self._settle(self.acks.acknowledge_indexes(key, size, indexes, now))
+
     def _settle(self, done: list[EntryKey]) -> None:
         if done and (len(self.negative_acks) or len(self.ack_timeout)):
             for key in done:
@@ -509,8 +504,7 @@ class ConsumerCore:
             # MESSAGEs of the epoch before are dropped when they arrive late (framing.md section 7).
             self.epoch += 1
         self._flush_acks()
-        unread = self._take_back()
-        if unread:
+        if self._take_back() is not None:
             self._last_queued = None
         self.opener.chunks.clear()
         self.negative_acks.clear()

@@ -17,33 +17,31 @@ _AVERAGE_WEIGHT = 1 / 8
 
 
 class Release:
-    """Permits that come free when the message carrying this is taken from the queue."""
+    """Permits that come free when the message carrying this is taken from the queue.
 
-    __slots__ = ("generation", "owner", "permits")
+    ``generation`` is the subscription that they were granted to: no other counts them.
+    """
 
-    def __init__(self, owner: object, generation: int, permits: int) -> None:
-        self.owner = owner
+    __slots__ = ("generation", "permits")
+
+    def __init__(self, generation: object, permits: int) -> None:
         self.generation = generation
         self.permits = permits
 
 
 class FlowControl:
-    """The permits of one consumer on one connection; `reset` begins anew on the next one.
-
-    ``owner`` is what the releases carry, so that a queue shared by several consumers finds its way back.
-    """
+    """The permits of one consumer on one connection; `reset` begins anew on the next one."""
 
     __slots__ = (
         "_average_bytes", "_block", "_earned", "_generation",
-        "_outstanding", "_owner", "_queue_bytes_max", "_queue_size",
+        "_outstanding", "_queue_bytes_max", "_queue_size",
     )  # fmt: skip
 
-    def __init__(self, queue_size: int, queue_bytes_max: int, owner: object = None) -> None:
-        self._owner = owner
+    def __init__(self, queue_size: int, queue_bytes_max: int) -> None:
         self._queue_size = queue_size
         self._queue_bytes_max = queue_bytes_max
         self._average_bytes = 0.0
-        self._generation = 0
+        self._generation = object()
         self._earned = 0
         self._outstanding = 0
         self._block = 0
@@ -71,7 +69,7 @@ class FlowControl:
 
     def reset(self) -> None:
         """A new subscription: the broker knows no permits, and old releases mean nothing."""
-        self._generation += 1
+        self._generation = object()
         self._earned = self._queue_size
         self._outstanding = 0
         self._block = 0
@@ -93,7 +91,7 @@ class FlowControl:
         start = 0
         end = max(1, threshold - self._block)
         while end <= messages:
-            releases.append((end - 1, Release(self._owner, self._generation, self._block + end - start)))
+            releases.append((end - 1, Release(self._generation, self._block + end - start)))
             self._block = 0
             start = end
             end += threshold
@@ -112,11 +110,11 @@ class FlowControl:
         """Permits of messages that are busy elsewhere, on their way to a dead letter topic; the release is
         handed back when that is done, so that no more of them pile up than the window holds."""
         self._outstanding -= permits
-        return Release(self._owner, self._generation, permits)
+        return Release(self._generation, permits)
 
     def released(self, release: Release) -> None:
         """The application took the message that carries ``release``."""
-        if release.generation == self._generation:
+        if release.generation is self._generation:
             self._earned += release.permits
 
     def taken_back(self, releases: list[Release]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from geminga.consumer.encryption_context import EncryptionContext
 from geminga.ids import MessageId
@@ -95,9 +95,6 @@ class ReceivedEntry:
         "ledger_id", "metadata", "origin", "raw", "redelivery_count", "releases", "starts",
     )  # fmt: skip
 
-    _release: ClassVar[bool] = True
-    """An entry in the receive queue is never a `Message` that could be handed out as it is."""
-
     def __init__(
         self,
         origin: Origin,
@@ -152,14 +149,13 @@ def messages_of(entry: ReceivedEntry) -> list[Message]:
 
 
 class Origin:
-    """What the entries of one consumer share; a message finds its consumer through it."""
+    """What the entries of one consumer share; being the same object, it tells whose they are."""
 
-    __slots__ = ("consumer", "partition", "schema", "topic")
+    __slots__ = ("partition", "schema", "topic")
 
-    def __init__(self, topic: str, partition: int, consumer: Any = None, schema: Any = None) -> None:
+    def __init__(self, topic: str, partition: int, schema: Any = None) -> None:
         self.topic = topic
         self.partition = partition
-        self.consumer = consumer
         self.schema = schema
 
 

@@ -1,70 +1,89 @@
 """The receive queue: what arrived and was not yet taken by the application.
 
-One thread, the loop's, adds and takes back; any thread takes from the left. The queue is a
-``collections.deque``, whose single operations are atomic, so that taking a message needs no lock. A
-receiver that finds it empty registers as waiting, looks once more, and then sleeps; the adder looks for
-waiting ones after it added and calls ``wake``. How a receiver sleeps is the shell's business.
+One thread, the loop's, adds and takes back; any thread takes messages from the left. Both parts are a
+``collections.deque``, whose single operations are atomic, so that taking a message needs no lock. How a
+receiver sleeps that finds nothing is the shell's business: it makes ``waiting`` true and is called by
+``wake`` after something was added.
 
-An item is a `Message` or, for consumers that read whole entries, a `ReceivedEntry`.
+``messages`` go before ``entries``: entries are queued whole once a reader of columns has asked for them,
+and never before a message again. Only the loop's thread opens one, and puts its messages in front.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence, Sized
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from geminga.consumer.message import Message, Origin, ReceivedEntry
+
+T = TypeVar("T")
 
 
-def _nobody(_added: int) -> None:
+def _nobody() -> None:
     """Nobody sleeps yet."""
 
 
 class ReceiveQueue:
     """Shared by all consumers of a multi-topic consumer; bounded by the permits that they granted."""
 
-    __slots__ = ("items", "waiting_tasks", "waiting_threads", "wake")
+    __slots__ = ("entries", "messages", "waiting", "wake")
 
     def __init__(self) -> None:
-        self.items: deque[Any] = deque()
-        self.waiting_tasks = 0
-        """Receivers that sleep on the loop; changed on its thread only."""
-        self.waiting_threads = 0
-        """Receivers that sleep on other threads; changed under the sync shell's lock only."""
-        self.wake: Callable[[int], None] = _nobody
-        """Called by the adder with the number of new items when somebody waits."""
+        self.messages: deque[Message] = deque()
+        self.entries: deque[ReceivedEntry] = deque()
+        self.waiting: Sized = ()
+        """Those who sleep until something is added."""
+        self.wake: Callable[[], None] = _nobody
+        """Called by the adder after it added, when somebody waits."""
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.messages) + len(self.entries)
 
-    def add(self, items: Iterable[Any], count: int) -> None:
-        """Append ``count`` items in order."""
-        self.items.extend(items)
-        if self.waiting_tasks or self.waiting_threads:
-            self.wake(count)
+    def add(self, messages: Sequence[Message]) -> None:
+        """Append messages in order."""
+        self.messages.extend(messages)
+        if self.waiting:
+            self.wake()
 
-    def put_back(self, items: list[Any]) -> None:
-        """Put items in front of all others, in order."""
-        self.items.extendleft(reversed(items))
-        if items and (self.waiting_tasks or self.waiting_threads):
-            self.wake(len(items))
+    def add_entry(self, entry: ReceivedEntry) -> None:
+        """Append an entry that nobody has opened."""
+        self.entries.append(entry)
+        if self.waiting:
+            self.wake()
 
-    def take_back(self, belongs: Callable[[Any], bool]) -> list[Any]:
-        """Remove the waiting items for which ``belongs`` is true; returns them in order.
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Put messages in front of everything, in order."""
+        self.messages.extendleft(reversed(messages))
+        if messages and self.waiting:
+            self.wake()
+
+    def take_back(self, origin: Origin) -> tuple[list[Message], list[ReceivedEntry]]:
+        """Remove what waits of one consumer; returns it in order.
 
         Items leave at the right end, one by one: receivers that take from the left meanwhile get the
         oldest ones, so that what is taken back is exactly the unread rest.
         """
-        items = self.items
-        taken: list[Any] = []
-        kept: list[Any] = []
-        try:
-            while True:
-                item = items.pop()
-                (taken if belongs(item) else kept).append(item)
-        except IndexError:
-            pass
-        taken.reverse()
-        if kept:
-            kept.reverse()
-            self.add(kept, len(kept))
-        return taken
+        entries, kept_entries = _split(self.entries, lambda entry: entry.origin is origin)
+        messages, kept_messages = _split(self.messages, lambda message: message._entry.origin is origin)
+        self.entries.extend(kept_entries)
+        self.messages.extend(kept_messages)
+        if self.waiting and (kept_entries or kept_messages):
+            self.wake()
+        return messages, entries
+
+
+def _split(items: deque[T], belongs: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Empty ``items`` from the right: those that belong, and the others, each in order."""
+    taken: list[T] = []
+    kept: list[T] = []
+    try:
+        while True:
+            item = items.pop()
+            (taken if belongs(item) else kept).append(item)
+    except IndexError:
+        pass
+    taken.reverse()
+    kept.reverse()
+    return taken, kept

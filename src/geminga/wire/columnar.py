@@ -61,6 +61,7 @@ _COLUMN_TYPES: dict[str, pa.DataType] = {
     "entry_id": pa.int64(),
     "partition": pa.int32(),
     "batch_index": pa.int32(),
+    "batch_size": pa.int32(),
     "redelivery_count": pa.int32(),
     # Not among the default columns:
     "key_bytes": pa.binary(),
@@ -85,9 +86,9 @@ def message_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     """The Arrow schema of decoded messages; ``None`` asks for `MESSAGE_COLUMNS`.
 
     ``key`` is the wire's text (base64 for keys made from bytes); ``event_time`` is null when absent;
-    ``batch_index`` is -1 for a message alone in its entry; ``partition`` is -1 for a topic without
-    partitions; ``topic`` and ``producer_name`` are dictionary-encoded. Raises
-    `InvalidConfiguration` for an unknown column.
+    ``batch_index`` is -1 for a message alone in its entry and ``batch_size``, how many messages its entry
+    holds, 0; ``partition`` is -1 for a topic without partitions; ``topic`` and ``producer_name`` are
+    dictionary-encoded. Raises `InvalidConfiguration` for an unknown column.
     """
     fields = []
     for name in MESSAGE_COLUMNS if columns is None else columns:
@@ -435,6 +436,9 @@ class _Messages:
             return _numbers(self._per_entry([entry.ledger_id for entry in entries], np.int64), pa.int64())
         if name == "entry_id":
             return _numbers(self._per_entry([entry.entry_id for entry in entries], np.int64), pa.int64())
+        if name == "batch_size":
+            sizes = self._per_entry(np.maximum(heads[:, self.kernels.BATCH_COUNT], 0), np.int32)
+            return _numbers(sizes, pa.int32())
         if name == "partition":
             return _numbers(self._per_entry([entry.partition for entry in entries], np.int32), pa.int32())
         counts = [entry.redelivery_count for entry in entries]

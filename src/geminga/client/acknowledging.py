@@ -1,0 +1,189 @@
+"""Acknowledging: the inbox of one consumer, emptied on the loop and handed to the cores.
+
+Acknowledgements wait for company up to the grouping time and leave for all topics together. What is urgent
+(a negative acknowledgement, a receipt that somebody waits for) empties the inbox at the end of the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from geminga.client.consumer_handle import ConsumerHandle
+from geminga.client.core import ClientCore
+from geminga.client.multi_consumer import HandleGroup
+from geminga.consumer.inbox import (
+    AcknowledgedId,
+    AcknowledgedThrough,
+    Inbox,
+    Item,
+    ReadThrough,
+    ReceiptsWanted,
+    Refused,
+    Taken,
+)
+from geminga.consumer.message import Message
+from geminga.consumer.settings import ConsumerSettings
+from geminga.errors import AlreadyClosed, PulsarException, Timeout
+from geminga.ids import MessageId
+
+logger = logging.getLogger("geminga")
+
+TAKEN_GROUPING_SECONDS = 0.05
+"""How long the note that a message was taken may wait: little beside any acknowledgement time-out."""
+
+Acknowledgeable = Message | MessageId
+
+
+class Acknowledging:
+    """``inbox`` may be added to on any thread; everything else runs on the loop's."""
+
+    def __init__(self, core: ClientCore, group: HandleGroup, settings: ConsumerSettings) -> None:
+        self.inbox = Inbox(settings.ack_grouping_max, self._arm_soon, self._hurry)
+        self._core = core
+        self._group = group
+        self._delay_seconds = settings.ack_grouping_time_ms / 1000
+        if settings.ack_timeout_seconds:
+            self._delay_seconds = max(self._delay_seconds, TAKEN_GROUPING_SECONDS)
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- when to empty the inbox -----------------------------------------------------------------
+
+    def _arm_soon(self) -> None:
+        self._call_soon(self._arm)
+
+    def _hurry(self) -> None:
+        # Not now: whoever acknowledges in this turn of the loop shares the command.
+        self._call_soon(self.drain)
+
+    def _call_soon(self, callback: Any) -> None:
+        try:
+            self._core.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            raise AlreadyClosed("the client is closed") from None
+
+    def _arm(self) -> None:
+        if self._timer is None and self.inbox.ended is None:
+            self._timer = self._core.loop.call_later(self._delay_seconds, self.drain)
+
+    def end(self) -> None:
+        """Take nothing more; what is there goes to the cores."""
+        self.inbox.ended = _closed
+        self.drain()
+
+    # --- emptying it -----------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Hand what the inbox holds to the cores, and send."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._core.now()
+        items = self.inbox.take()
+        taken = [item.message for item in items if type(item) is Taken]
+        if taken:
+            # A message's own note precedes whatever was said about it: all notes may go first.
+            for handle, messages in self._group.by_handle(taken):
+                handle.consumer.taken(messages, now)
+            items = [item for item in items if type(item) is not Taken]
+        if set(map(type, items)) == {Message}:
+            self._acknowledge_run(items, now)  # type: ignore[arg-type]
+        else:
+            self._process_mixed(items, now)
+        for handle in list(self._group.handles.values()):
+            if handle.consumer.acks.pending_count:
+                handle.consumer.flush_acks()
+            handle.flush()
+
+    def _process_mixed(self, items: list[Item], now: float) -> None:
+        run: list[Message] = []
+        for item in items:
+            if type(item) is Message:
+                run.append(item)
+                continue
+            if run:
+                self._acknowledge_run(run, now)
+                run = []
+            try:
+                self._process(item, now)
+            except PulsarException as error:
+                logger.warning("an acknowledgement is dropped: %s", error)
+        if run:
+            self._acknowledge_run(run, now)
+
+    def _acknowledge_run(self, messages: list[Message], now: float) -> None:
+        for handle, run in self._group.by_handle(messages):
+            handle.consumer.acknowledge_messages(run, now)
+
+    def _process(self, item: Item, now: float) -> None:
+        if isinstance(item, AcknowledgedId):
+            self._group.handle_of(item.message_id).consumer.acknowledge_id(item.message_id, now)
+        elif isinstance(item, AcknowledgedThrough):
+            self._through(item.message, now)
+        elif isinstance(item, ReadThrough):
+            for message in list(item.newest.values()):
+                self._through(message, now)
+        elif isinstance(item, Refused):
+            self._refuse(item.message, now)
+        elif isinstance(item, ReceiptsWanted):
+            self._await_receipts(item.token, now)
+
+    def _through(self, place: Acknowledgeable, now: float) -> None:
+        if isinstance(place, Message):
+            self._group.handle_of_message(place).consumer.acknowledge_through(place, now)
+        else:
+            self._group.handle_of(place).consumer.acknowledge_id_through(place, now)
+
+    def _refuse(self, place: Acknowledgeable, now: float) -> None:
+        if isinstance(place, Message):
+            self._group.handle_of_message(place).consumer.negative_acknowledge(place, now)
+        else:
+            self._group.handle_of(place).consumer.negative_acknowledge_id(place, now)
+
+    # --- receipts --------------------------------------------------------------------------------
+
+    async def receipt(self) -> None:
+        """Wait until what was acknowledged so far is stored by the broker. Raises `Timeout`, and why the
+        broker refused."""
+        done = self._core.loop.create_future()
+        self.inbox.add_urgent(ReceiptsWanted(done))
+        limit = self._core.settings.operation_timeout_seconds
+        finished, _ = await asyncio.wait([done], timeout=limit)
+        if not finished:
+            raise Timeout(f"the broker did not receipt the acknowledgement within {limit:g} s")
+        done.result()
+
+    def _await_receipts(self, done: asyncio.Future[None], now: float) -> None:
+        """Resolve ``done`` when all handles' acknowledgements so far are answered."""
+        waiting = []
+        for handle in self._group.handles.values():
+            if _has_unanswered(handle):
+                token = self._core.loop.create_future()
+                handle.consumer.await_receipt(token, now)
+                waiting.append(token)
+        if not waiting:
+            if not done.done():
+                done.set_result(None)
+            return
+        gathered = asyncio.gather(*waiting)
+
+        def finish(result: asyncio.Future[Any]) -> None:
+            error = None if result.cancelled() else result.exception()
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        gathered.add_done_callback(finish)
+
+
+def _has_unanswered(handle: ConsumerHandle) -> bool:
+    acks = handle.consumer.acks
+    return bool(acks.pending_count or acks.unanswered_count)
+
+
+def _closed() -> AlreadyClosed:
+    return AlreadyClosed("the consumer is closed")

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import threading
+
+from geminga.client.waiter import Waiter
+
+
+def test_a_wake_before_the_wait_is_not_lost() -> None:
+    waiter = Waiter()
+    waiter.wake()
+    assert waiter.wait(0)
+
+
+def test_a_thread_is_woken() -> None:
+    waiter = Waiter()
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(waiter.wait(10)))
+    thread.start()
+    waiter.wake()
+    thread.join(10)
+    assert results == [True]
+
+
+def test_the_time_is_over() -> None:
+    assert not Waiter().wait(0)
+    assert not Waiter().wait(-1.0)

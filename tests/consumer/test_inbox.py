@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.consumer.inbox import AcknowledgedId, Inbox, Taken
+from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.errors import AlreadyClosed
+from geminga.ids import MessageId
+
+
+class Told:
+    """An inbox, and how often it told the loop."""
+
+    def __init__(self, full_at: int = 3) -> None:
+        self.armed = 0
+        self.hurried = 0
+        self.inbox = Inbox(full_at, self.arm, self.hurry)
+
+    def arm(self) -> None:
+        self.armed += 1
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+
+def message() -> Message:
+    return Message(ReceivedEntry(Origin("t", -1), 1, 2, None), -1)
+
+
+def test_what_is_added_comes_out_in_order_and_tells_the_loop_once() -> None:
+    told = Told()
+    one = message()
+    items: list[Any] = [Taken(one), one]
+    for item in items:
+        told.inbox.add(item)
+    assert (told.armed, told.hurried) == (1, 0)
+    assert told.inbox.take() == items
+    told.inbox.add(one)
+    assert told.armed == 2
+
+
+def test_a_full_inbox_is_emptied_at_once() -> None:
+    told = Told(full_at=3)
+    for _ in range(5):
+        told.inbox.add(message())
+    assert (told.armed, told.hurried) == (1, 1)
+    assert len(told.inbox.take()) == 5
+    told.inbox.add_urgent(message())
+    told.inbox.add_urgent(message())
+    assert (told.armed, told.hurried) == (2, 2)
+
+
+def test_an_item_that_is_added_while_the_inbox_is_emptied_tells_the_loop_again() -> None:
+    told = Told()
+    told.inbox.add(message())
+    # Emptying clears the flag before it looks: whoever comes in between arms once more.
+    told.inbox._armed = False
+    told.inbox.add(message())
+    assert len(told.inbox.take()) == 2
+    assert told.armed == 2
+
+
+def test_after_the_end_nothing_is_taken() -> None:
+    told = Told()
+    told.inbox.ended = lambda: AlreadyClosed("it is over")
+    with pytest.raises(AlreadyClosed, match="it is over"):
+        told.inbox.add(AcknowledgedId(MessageId.earliest))
+    assert told.inbox.take() == []
+
+
+def test_an_end_in_the_middle_of_adding_is_told() -> None:
+    told = Told()
+
+    def end() -> None:
+        told.inbox.ended = lambda: AlreadyClosed("it is over")
+
+    told.arm = end  # type: ignore[method-assign]
+    inbox = Inbox(3, end, told.hurry)
+    told.inbox = inbox
+    with pytest.raises(AlreadyClosed):
+        inbox.add(message())
+
+
+def test_an_exception_while_telling_the_loop_does_not_leave_the_inbox_untold() -> None:
+    """What a signal's handler does: it raises between two steps of `add`."""
+    calls: list[int] = []
+
+    def arm() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    inbox = Inbox(3, arm, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        inbox.add(message())
+    assert len(calls) == 2
+    assert len(inbox.take()) == 1
