@@ -1,0 +1,143 @@
+"""What a broker tells about itself and its topics: version, machine, entries, bytes, CPU.
+
+The CPU of a broker on this machine is read from the operating system, that of another one from its
+metrics (``process_cpu_seconds_total``, which Apache Pulsar exports).
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+from geminga.client.admin import admin, topic_path
+from geminga.client.sync import Client
+from geminga.errors import ConnectError, NotAllowedError, PulsarException, TopicNotFound
+from geminga.ids import TopicName
+from geminga.tuning.measuring import host
+
+_CPU_METRIC = re.compile(r"^process_cpu_seconds_total(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.M)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCounts:
+    """What has come into a topic since it was loaded, all partitions together."""
+
+    messages: int
+    entries: int
+    bytes_in: int
+    bytes_out: int
+    storage_bytes: int
+    by_partition: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Messages and entries of each partition."""
+
+
+def _title(service_url: str) -> str:
+    with Client(service_url) as client:
+        client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
+        return client.core.pool.connections[0].server_version
+
+
+class BrokerView:
+    """One cluster as seen through its admin REST and, where it is local, through the operating system."""
+
+    def __init__(self, service_url: str, admin_url: str, server_pids: tuple[int, ...] = ()) -> None:
+        self.service_url = service_url
+        self.admin_url = admin_url
+        self.title = _title(service_url)
+        """Which broker it is, for tables: what it says of itself when a client connects."""
+        self.pids = server_pids or self._local_pids()
+
+    def _local_pids(self) -> tuple[int, ...]:
+        """The processes of brokers and bookies that are on this machine; none unless all of them are."""
+        addresses = [host.host_and_port(self.service_url, 6650)]
+        for path, key in (("brokers", None), ("bookies/all", "bookies")):
+            try:
+                answer = admin(self.admin_url, "GET", path)
+            except PulsarException:
+                continue  # no such resource: a standalone broker, or ours
+            names = answer if key is None else [row["bookieId"] for row in (answer or {}).get(key, [])]
+            addresses += [host.host_and_port(name, 0) for name in names or []]
+        found: list[int] = []
+        for name, port in addresses:
+            pid = host.listening_pid(port) if host.is_local(name) else None
+            if pid is None:
+                return ()
+            if pid not in found:
+                found.append(pid)
+        return tuple(found)
+
+    def cpu_seconds(self) -> float:
+        """CPU of all server processes so far.
+
+        Raises `ConnectError` when a local one has gone, `NotAllowedError` where nothing tells.
+        """
+        if self.pids:
+            try:
+                return sum(host.cpu_seconds(pid) for pid in self.pids)
+            except ProcessLookupError as error:
+                raise ConnectError(f"the broker's process {error} has ended") from None
+        try:
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"{self.admin_url.rstrip('/')}/metrics/", timeout=30) as answer:
+                text = answer.read().decode()
+        except (OSError, urllib.error.URLError) as error:
+            raise ConnectError(f"no metrics from {self.admin_url}: {error}") from None
+        match = _CPU_METRIC.search(text)
+        if match is None:
+            raise NotAllowedError(
+                f"{self.admin_url} is on another machine and its metrics hold no process_cpu_seconds_total: "
+                "run this where the broker runs, or name its processes with --server-pid"
+            )
+        return float(match[1])
+
+    def disk_written_bytes(self) -> int | None:
+        """Bytes that the server processes have had written; None for a broker on another machine."""
+        written = [host.disk_written_bytes(pid) for pid in self.pids]
+        known = [count for count in written if count is not None]
+        return sum(known) if known and len(known) == len(written) else None
+
+    def resident_bytes(self) -> int | None:
+        """Memory of the server processes; None for a broker on another machine."""
+        known = [size for pid in self.pids if (size := host.resident_bytes(pid)) is not None]
+        return sum(known) if known else None
+
+    def partitions(self, topic: TopicName) -> int:
+        """Partitions of a topic; 0 for a plain one."""
+        return int(admin(self.admin_url, "GET", f"{topic_path(topic)}/partitions")["partitions"])
+
+    def create_topic(self, topic: TopicName, partitions: int) -> None:
+        """Make a topic to measure with."""
+        admin(self.admin_url, "PUT", f"{topic_path(topic)}/partitions", partitions)
+
+    def delete_topic(self, topic: TopicName) -> None:
+        """Delete it with all that it holds; one that has gone is no error."""
+        try:
+            admin(self.admin_url, "DELETE", f"{topic_path(topic)}/partitions?force=true")
+        except TopicNotFound:
+            pass
+
+    def counts(self, topic: TopicName, partitions: int) -> TopicCounts:
+        """Messages, entries and bytes of a topic so far."""
+        path = topic_path(topic)
+        if partitions:
+            stats = admin(self.admin_url, "GET", f"{path}/partitioned-stats?perPartition=true")
+            inside = admin(self.admin_url, "GET", f"{path}/partitioned-internalStats")["partitions"]
+            rows = stats["partitions"]
+        else:
+            stats = admin(self.admin_url, "GET", f"{path}/stats")
+            inside = {str(topic): admin(self.admin_url, "GET", f"{path}/internalStats")}
+            rows = {str(topic): stats}
+        by_partition: dict[int, tuple[int, int]] = {}
+        for name, row in rows.items():
+            entries = inside.get(name, {}).get("entriesAddedCounter", 0)
+            by_partition[max(0, TopicName.parse(name).partition)] = (row["msgInCounter"], entries)
+        return TopicCounts(
+            messages=stats["msgInCounter"],
+            entries=sum(entries for _, entries in by_partition.values()),
+            bytes_in=stats["bytesInCounter"],
+            bytes_out=stats["bytesOutCounter"],
+            storage_bytes=stats["storageSize"],
+            by_partition=by_partition,
+        )

@@ -1,0 +1,133 @@
+"""What one measured run came to, and several runs of the same subject together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Percentiles in milliseconds; None where a tool does not tell one."""
+
+    count: int = 0
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+    p999_ms: float | None = None
+    max_ms: float | None = None
+
+    @staticmethod
+    def of_nanoseconds(values: Any) -> Latency:
+        """From an array of nanoseconds."""
+        import numpy as np
+
+        if not len(values):
+            return Latency()
+        found = [float(v) / 1e6 for v in np.percentile(values, PERCENTILES)]
+        return Latency(
+            count=len(values), p50_ms=found[0], p90_ms=found[1], p99_ms=found[2], p999_ms=found[3],
+            max_ms=found[4],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One run. Counts are of its measured part: what comes before is warm-up."""
+
+    subject: str
+    """Whose settings, for tables: ``Geminga, formula, ZSTD``."""
+    library: str
+    settings: dict[str, Any]
+    seconds: float
+    """From the first measured message being due to the last receipt."""
+    offered: int
+    receipts: int
+    failed: int = 0
+    failure: str = ""
+    """Why messages failed, or why the run ended early."""
+    entries: int = 0
+    batch_fill: float = 0.0
+    """Messages an entry, as the broker counted them."""
+    receipt: Latency = field(default_factory=Latency)
+    end_to_end: Latency = field(default_factory=Latency)
+    delivered: int = 0
+    client_cpu_seconds: float = 0.0
+    """Without what the measuring loop itself took, where that is known."""
+    loop_cpu_seconds: float = 0.0
+    broker_cpu_seconds: float = 0.0
+    """All of it, idle included."""
+    broker_idle_per_second: float = 0.0
+    wire_published_bytes: int | None = None
+    """TCP payload between producers and broker, both ways."""
+    wire_delivered_bytes: int | None = None
+    """TCP payload between broker and readers, both ways."""
+    stored_bytes: int = 0
+    """Entries as the broker counted them coming in."""
+    disk_bytes: int | None = None
+    longest_gap_seconds: float = 0.0
+    """The longest silence between two receipts."""
+    behind_seconds_max: float = 0.0
+    """How far the sender fell behind its clock: it was blocked, or the machine was busy."""
+    stepped_over: int | None = None
+    by_slice: dict[str, int] = field(default_factory=dict, repr=False)
+    """Receipts of each tenth of a second."""
+    run: int = 0
+    at: str = ""
+    note: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Receipts a second."""
+        return self.receipts / self.seconds if self.seconds else 0.0
+
+    @property
+    def entries_per_second(self) -> float:
+        return self.rate / self.batch_fill if self.batch_fill else 0.0
+
+    @property
+    def broker_cpu_above_idle(self) -> float:
+        """CPU seconds of the servers, without what they take when nothing is published."""
+        return self.broker_cpu_seconds - self.broker_idle_per_second * self.seconds
+
+    @property
+    def wire_bytes(self) -> int | None:
+        """TCP payload of publishing and delivering."""
+        if self.wire_published_bytes is None or self.wire_delivered_bytes is None:
+            return None
+        return self.wire_published_bytes + self.wire_delivered_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Outcome:
+        """What `to_dict` wrote; fields of other versions are left out."""
+        known = {f.name for f in fields(Outcome)}
+        given = {name: value for name, value in values.items() if name in known}
+        for name in ("receipt", "end_to_end"):
+            given[name] = Latency(**given.get(name, {}))
+        return Outcome(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The median of several runs, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float | None]) -> Spread | None:
+        """Of the values that there are; None without any."""
+        known = sorted(v for v in values if v is not None)
+        if not known:
+            return None
+        return Spread(median=statistics.median(known), low=known[0], high=known[-1], count=len(known))

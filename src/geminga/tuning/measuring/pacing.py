@@ -1,0 +1,37 @@
+"""When each message of a load is due: a steady rate, or one that comes in bursts."""
+
+from __future__ import annotations
+
+from geminga.tuning.traffic import Bursts
+
+
+class Pace:
+    """The due times of messages that are numbered from 0, in seconds from the start."""
+
+    def __init__(self, rate_messages_per_second: float, bursts: Bursts | None = None) -> None:
+        self._rate = rate_messages_per_second
+        self._bursts = bursts
+
+    def due_by(self, seconds: float) -> int:
+        """How many messages are due before a time."""
+        bursts = self._bursts
+        if bursts is None:
+            return int(seconds * self._rate)
+        periods, rest = divmod(seconds, bursts.period_seconds)
+        inside = min(rest, bursts.burst_seconds)
+        whole = periods * bursts.period_seconds
+        quiet = (rest - inside) * bursts.quiet_factor
+        return int(self._rate * (whole + inside * bursts.factor + quiet))
+
+    def due_at(self, number: int) -> float:
+        """The time at which a message is due."""
+        bursts = self._bursts
+        work = number / self._rate  # seconds that it would take at the mean rate
+        if bursts is None:
+            return work
+        periods, rest = divmod(work, bursts.period_seconds)
+        in_burst = bursts.burst_seconds * bursts.factor
+        start = periods * bursts.period_seconds
+        if rest <= in_burst or bursts.quiet_factor <= 0:
+            return start + rest / bursts.factor
+        return start + bursts.burst_seconds + (rest - in_burst) / bursts.quiet_factor

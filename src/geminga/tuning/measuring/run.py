@@ -1,0 +1,360 @@
+"""One measured run: a load, readers, and what it cost client, network, broker and disk.
+
+A run makes a topic of its own, starts the readers and the producers as processes of their own, lets them
+warm up, and then measures between two looks at the broker: CPU and disk of the servers' processes, entries
+and bytes as the broker counts them, bytes of the clients' connections as the kernel counts them. It ends
+when everything that was due has its receipt or its failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geminga.errors import PulsarException
+from geminga.ids import TopicName
+from geminga.tuning.measuring import host
+from geminga.tuning.measuring.broker_view import BrokerView, TopicCounts
+from geminga.tuning.measuring.conversation import Child, ChildFailedError
+from geminga.tuning.measuring.outcome import Latency, Outcome
+from geminga.tuning.measuring.perf import JavaPerf
+from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.traffic import TrafficProfile
+
+START_SECONDS_MAX = 60.0
+FINISH_SECONDS_MAX = 120.0
+SETTLE_SECONDS = 1.0
+"""Between making producers and the load: lookups and creations are over, and their CPU spent."""
+PRODUCER_PROCESSES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Who publishes, and with which settings."""
+
+    title: str
+    library: str
+    """``geminga``, ``pulsar`` (pulsar-client for Python) or ``java`` (pulsar-perf)."""
+    settings: PublishSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What all runs that are to be compared share."""
+
+    profile: TrafficProfile
+    payload: str = "logs"
+    """A kind of `payloads.KINDS`."""
+    samples: tuple[bytes, ...] = field(default=(), repr=False)
+    """Messages to send instead."""
+    warm_seconds: float = 5.0
+    seconds: float = 30.0
+    namespace: str = "public/default"
+    idle_per_second: float = 0.0
+    """CPU seconds that the servers take in a second without load."""
+    producer_service_url: str | None = None
+    """Where producers connect, when that is another address than the broker's."""
+    java_home: Path | None = None
+    """The unpacked distribution that holds ``pulsar-perf``."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """The broker's counters at one moment."""
+
+    counts: TopicCounts
+    cpu_seconds: float
+    disk_bytes: int | None
+    at: float
+
+
+def measure_idle(view: BrokerView, seconds: float) -> float:
+    """CPU seconds a second of servers that nobody asks anything."""
+    before, start = view.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (view.cpu_seconds() - before) / (time.monotonic() - start)
+
+
+@contextlib.contextmanager
+def fresh_topic(view: BrokerView, conditions: Conditions) -> Iterator[TopicName]:
+    """A topic of the profile's partitions that nobody has used, gone afterwards."""
+    name = TopicName.parse(f"persistent://{conditions.namespace}/geminga-tune-{time.time_ns():x}")
+    view.create_topic(name, conditions.profile.partitions)
+    try:
+        yield name
+    finally:
+        with contextlib.suppress(PulsarException):  # the broker may be what has gone
+            view.delete_topic(name)
+
+
+class Run:
+    """One run of one subject."""
+
+    def __init__(self, view: BrokerView, conditions: Conditions, subject: Subject) -> None:
+        self._view = view
+        self._conditions = conditions
+        self._subject = subject
+        self._folder = Path()
+        self.topic: TopicName | None = None
+
+    def measure(self, events: Any = None) -> Outcome:
+        """Run and give the outcome. ``events`` may be told ``measuring`` and ``done`` (see `Disturbance`).
+
+        Raises `ChildFailedError` when a client cannot begin, and the broker's errors before the load
+        starts; what happens to the load afterwards is part of the outcome.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="geminga-tune-") as folder,
+            fresh_topic(self._view, self._conditions) as topic,
+            contextlib.ExitStack() as children,
+        ):
+            self._folder, self.topic = Path(folder), topic
+            watcher = self._start_watcher(children, topic)
+            if self._subject.library == "java":
+                return self._measure_java(children, topic, watcher, events)
+            producers = self._start_producers(children, topic)
+            return self._measure_python(producers, watcher, topic, events)
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def _start_watcher(self, children: contextlib.ExitStack, topic: TopicName) -> Child | None:
+        profile = self._conditions.profile
+        if not profile.subscriptions:
+            return None
+        watcher = children.enter_context(
+            Child(
+                "geminga.tuning.measuring.watch",
+                {
+                    "service_url": self._view.service_url,
+                    "topic": str(topic),
+                    "subscriptions": profile.subscriptions,
+                    "latency_file": str(self._folder / "end-to-end"),
+                },
+            )
+        )
+        watcher.wait("ready", START_SECONDS_MAX)
+        return watcher
+
+    def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[Child]:
+        conditions, profile = self._conditions, self._conditions.profile
+        count = min(profile.producers, PRODUCER_PROCESSES_MAX)
+        producers = [
+            children.enter_context(
+                Child(
+                    "geminga.tuning.measuring.load",
+                    {
+                        "library": self._subject.library,
+                        "service_url": conditions.producer_service_url or self._view.service_url,
+                        "topic": str(topic),
+                        "rate": profile.rate_messages_per_second / count,
+                        "bursts": profile.to_dict()["bursts"],
+                        "keys": profile.keys,
+                        "key_skew": profile.key_skew,
+                        "payload": self._payload(number),
+                        "settings": self._subject.settings.to_dict(),
+                        "warm_seconds": conditions.warm_seconds,
+                        "seconds": conditions.seconds,
+                        "latency_file": str(self._folder / f"receipts-{number}"),
+                    },
+                )
+            )
+            for number in range(count)
+        ]
+        for producer in producers:
+            producer.wait("ready", START_SECONDS_MAX)
+        return producers
+
+    def _payload(self, seed: int) -> dict[str, Any]:
+        profile = self._conditions.profile
+        return {
+            "samples": [sample.decode("latin-1") for sample in self._conditions.samples],
+            "message_bytes": profile.message_bytes,
+            "variation": profile.message_bytes_variation,
+            "kind": self._conditions.payload,
+            "seed": seed + 1,
+        }
+
+    # --- measuring --------------------------------------------------------------------------------
+
+    def _look(self, topic: TopicName, counts_first: bool) -> _Look:
+        """CPU lies inside the two looks, so that asking for the counts is not measured."""
+        partitions = self._conditions.profile.partitions
+        counts = self._view.counts(topic, partitions) if counts_first else None
+        at, cpu, disk = time.monotonic(), self._view.cpu_seconds(), self._view.disk_written_bytes()
+        if counts is None:
+            counts = self._view.counts(topic, partitions)
+        return _Look(counts, cpu, disk, at)
+
+    def _meters(self, producer_pids: list[int], watcher: Child | None) -> list[host.WireMeter | None]:
+        found: list[host.WireMeter | None] = []
+        for pids in (producer_pids, [watcher.pid] if watcher else []):
+            meter = host.WireMeter(frozenset(pids))
+            try:
+                meter.start()
+            except OSError:
+                found.append(None)
+            else:
+                found.append(meter)
+        return found
+
+    def _measure_python(
+        self, producers: list[Child], watcher: Child | None, topic: TopicName, events: Any
+    ) -> Outcome:
+        conditions = self._conditions
+        time.sleep(SETTLE_SECONDS)
+        for producer in producers:
+            producer.tell("go")
+        started = [
+            producer.wait("measuring", conditions.warm_seconds + FINISH_SECONDS_MAX) for producer in producers
+        ]
+        before = self._look(topic, counts_first=True)
+        meters = self._meters([producer.pid for producer in producers], watcher)
+        if events is not None:
+            events.measuring(topic)
+        limit = conditions.seconds + FINISH_SECONDS_MAX
+        sent = [producer.wait("sent", limit) for producer in producers]
+        wire = [meter.stop() if meter else None for meter in meters]
+        if events is not None:
+            events.done()
+        problem, after = self._look_after(topic)
+        read = self._end_watcher(watcher, max(event["since_ns"] for event in started))
+        latencies = self._latencies([self._folder / f"receipts-{n}" for n in range(len(producers))])
+        for producer in producers:
+            producer.tell("close")
+        failure = next((event["failure"] for event in sent if event["failure"]), "") or problem
+        seconds = max(event["seconds"] for event in sent)
+        slices: dict[str, int] = {}
+        for event in sent:
+            for name, count in event["by_slice"].items():
+                slices[name] = slices.get(name, 0) + count
+        stepped = [event["stepped_over"] for event in sent if event["stepped_over"] is not None]
+        return self._outcome(
+            before, after, wire, read,
+            seconds=seconds,
+            offered=sum(event["offered"] for event in sent),
+            receipts=sum(event["receipts"] for event in sent),
+            failed=sum(event["failed"] for event in sent),
+            failure=failure,
+            receipt=latencies,
+            client_cpu_seconds=sum(event["cpu_seconds"] - event["own_cpu_seconds"] for event in sent),
+            loop_cpu_seconds=sum(event["own_cpu_seconds"] for event in sent),
+            longest_gap_seconds=max(event["longest_gap_seconds"] for event in sent),
+            behind_seconds_max=max(event["behind_seconds_max"] for event in sent),
+            stepped_over=sum(stepped) if stepped else None,
+            by_slice=slices,
+        )  # fmt: skip
+
+    def _measure_java(
+        self, children: contextlib.ExitStack, topic: TopicName, watcher: Child | None, events: Any
+    ) -> Outcome:
+        conditions = self._conditions
+        assert conditions.java_home is not None, "pulsar-perf needs the distribution"
+        perf = children.enter_context(
+            JavaPerf(
+                home=conditions.java_home,
+                folder=self._folder,
+                service_url=conditions.producer_service_url or self._view.service_url,
+                topic=str(topic),
+                rate=conditions.profile.rate_messages_per_second,
+                settings=self._subject.settings,
+                payload=self._payload(0),
+                seconds=conditions.warm_seconds + conditions.seconds,
+            )
+        )
+        perf.wait_until_publishing(START_SECONDS_MAX)
+        time.sleep(conditions.warm_seconds)
+        since_ns = perf.stamp_ns()
+        before = self._look(topic, counts_first=True)
+        client_cpu = host.cpu_seconds(perf.pid)
+        meters = self._meters([perf.pid], watcher)
+        if events is not None:
+            events.measuring(topic)
+        time.sleep(max(0.0, before.at + conditions.seconds - time.monotonic()))
+        wire = [meter.stop() if meter else None for meter in meters]
+        client_cpu = host.cpu_seconds(perf.pid) - client_cpu
+        if events is not None:
+            events.done()
+        problem, after = self._look_after(topic)
+        latency = perf.finish(FINISH_SECONDS_MAX)
+        read = self._end_watcher(watcher, since_ns)
+        seconds = (after.at if after else time.monotonic()) - before.at
+        return self._outcome(
+            before, after, wire, read,
+            seconds=seconds,
+            offered=round(conditions.profile.rate_messages_per_second * seconds),
+            receipts=after.counts.messages - before.counts.messages if after else 0,
+            failure=problem,
+            receipt=latency,
+            client_cpu_seconds=client_cpu,
+            note="receipt latency over the whole run; client CPU with the tool's own",
+        )  # fmt: skip
+
+    def _look_after(self, topic: TopicName) -> tuple[str, _Look | None]:
+        """The second look; a broker that has gone leaves a sentence instead of figures."""
+        try:
+            return "", self._look(topic, counts_first=False)
+        except PulsarException as error:
+            return f"{type(error).__name__}: {error}", None
+
+    def _end_watcher(self, watcher: Child | None, since_ns: int) -> dict[str, Any] | None:
+        if watcher is None:
+            return None
+        watcher.tell(f"end {since_ns}")
+        try:
+            read = watcher.wait("read", FINISH_SECONDS_MAX)
+        except ChildFailedError as error:
+            return {"failure": str(error), "latencies": []}
+        read["latency"] = self._latencies([self._folder / "end-to-end"])
+        watcher.tell("close")
+        return read
+
+    @staticmethod
+    def _latencies(files: list[Path]) -> Latency:
+        import numpy as np
+
+        return Latency.of_nanoseconds(
+            np.concatenate([np.fromfile(file, np.int64) for file in files if file.exists()])
+        )
+
+    def _outcome(
+        self,
+        before: _Look,
+        after: _Look | None,
+        wire: list[host.WireBytes | None],
+        read: dict[str, Any] | None,
+        **values: Any,
+    ) -> Outcome:
+        published, delivered = wire
+        if after is not None:
+            entries = after.counts.entries - before.counts.entries
+            messages = after.counts.messages - before.counts.messages
+            disk = None
+            if after.disk_bytes is not None and before.disk_bytes is not None:
+                disk = after.disk_bytes - before.disk_bytes
+            values.update(
+                entries=entries,
+                batch_fill=messages / entries if entries else 0.0,
+                broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds,
+                stored_bytes=after.counts.bytes_in - before.counts.bytes_in,
+                disk_bytes=disk,
+            )
+        if read is not None:
+            values["delivered"] = sum(read["latencies"])
+            values["end_to_end"] = read.get("latency", Latency())
+            values["failure"] = values.get("failure") or read["failure"]
+        return Outcome(
+            subject=self._subject.title,
+            library=self._subject.library,
+            settings=self._subject.settings.to_dict(),
+            broker_idle_per_second=self._conditions.idle_per_second,
+            wire_published_bytes=published.total if published else None,
+            wire_delivered_bytes=delivered.total if delivered else None,
+            at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **values,
+        )

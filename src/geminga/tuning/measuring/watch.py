@@ -1,0 +1,129 @@
+"""A process that reads a topic and tells how long each message was on its way.
+
+It takes whole entries as Arrow tables, so that what it costs stays small beside what is measured; the time
+at which a message was due stands in the message (`payloads`).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from array import array
+from typing import Any
+
+from geminga.tuning.measuring import conversation
+from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, stamp_ns
+
+RECEIVER_QUEUE = 50_000
+POLL_MILLISECONDS = 200
+QUIET_SECONDS = 2.0
+"""After the last order, reading ends when nothing has come for so long."""
+
+
+READING_ENDS_SECONDS_MAX = 60.0
+
+
+class Watcher:
+    """Reads one subscription on a thread of its own."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._due_ns = array("q")
+        self._latencies_ns = array("q")
+        self.received = 0
+        self.ending = threading.Event()
+        self.failure = ""
+        self.thread = threading.Thread(target=self._run, name="geminga-watch", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+
+    def _read(self) -> None:
+        import geminga
+
+        last = time.monotonic()
+        while True:
+            try:
+                table = self._consumer.receive_table(timeout_millis=POLL_MILLISECONDS)
+            except geminga.Timeout:
+                if self.ending.is_set() and time.monotonic() - last > QUIET_SECONDS:
+                    return
+                continue
+            now = stamp_ns()
+            last = time.monotonic()
+            self.received += table.num_rows
+            self._note(table, now)
+            self._consumer.acknowledge_table(table)
+
+    def _note(self, table: Any, now: int) -> None:
+        import numpy as np
+
+        due = _stamps(table["value"])
+        self._due_ns.frombytes(due.astype(np.int64).tobytes())
+        self._latencies_ns.frombytes((now - due).astype(np.int64).tobytes())
+
+    def latencies_since(self, since_ns: int) -> Any:
+        """Nanoseconds on the way of each message that was due at or after a time."""
+        import numpy as np
+
+        due = np.frombuffer(self._due_ns, np.int64)
+        return np.frombuffer(self._latencies_ns, np.int64)[due >= since_ns]
+
+
+def _stamps(values: Any) -> Any:
+    """The nineteen digits of each message as a number."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digits = pc.binary_slice(values, STAMP_OFFSET, STAMP_OFFSET + STAMP_SIZE)
+    return np.asarray(pc.cast(digits.cast(pa.string()), pa.int64()))
+
+
+def watch(given: dict[str, Any]) -> None:
+    """The life of the process; see `geminga.tuning.measuring.run` for the specification."""
+    import geminga
+
+    with geminga.Client(given["service_url"]) as client:
+        watchers = []
+        for number in range(given["subscriptions"]):
+            consumer = client.subscribe(
+                given["topic"],
+                f"watch-{number}",
+                receiver_queue_size=RECEIVER_QUEUE,
+                max_total_receiver_queue_size_across_partitions=20 * RECEIVER_QUEUE,
+            )
+            watchers.append(Watcher(consumer))
+        for watcher in watchers:
+            watcher.thread.start()
+        conversation.report("ready")
+        since_ns = _obey(watchers)
+        latencies = [watcher.latencies_since(since_ns) for watcher in watchers]
+        with open(given["latency_file"], "wb") as file:
+            for found in latencies:
+                found.tofile(file)
+        conversation.report(
+            "read",
+            received=[watcher.received for watcher in watchers],
+            latencies=[len(found) for found in latencies],
+            failure=next((watcher.failure for watcher in watchers if watcher.failure), ""),
+        )
+        conversation.await_order("close")
+
+
+def _obey(watchers: list[Watcher]) -> int:
+    """Wait for ``end NANOSECONDS`` and for the last messages; gives the time from which messages count."""
+    word, _, argument = sys.stdin.readline().strip().partition(" ")
+    for watcher in watchers:
+        watcher.ending.set()
+    for watcher in watchers:
+        watcher.thread.join(READING_ENDS_SECONDS_MAX)
+    return int(argument) if word == "end" else 0
+
+
+if __name__ == "__main__":
+    conversation.run(watch)
