@@ -64,6 +64,12 @@ def test_tables_and_rows_keep_their_order(pulsar_client, pulsar_topic):
     assert [m.data() for m in read(pulsar_client, pulsar_topic, 5)] == [b"before", b"0", b"1", b"2", b"after"]
 
 
+def test_a_producer_that_tunes_itself_makes_large_batches_of_a_table(pulsar_client, pulsar_topic):
+    producer = pulsar_client.create_producer(pulsar_topic, latency_budget_ms=50)
+    assert producer.send_table(table(5000)).batches == 1
+    assert [m.data() for m in read(pulsar_client, pulsar_topic, 5000)] == [b"%d" % i for i in range(5000)]
+
+
 def test_an_empty_table_is_nothing(pulsar_client, pulsar_topic):
     result = pulsar_client.create_producer(pulsar_topic).send_table(table(0))
     assert (result.rows, result.batches, result.ranges) == (0, 0, {})

@@ -49,6 +49,33 @@ def partitioned(broker, topic, count):
     urllib.request.urlopen(request, timeout=10).close()
 
 
+def test_a_producer_with_a_latency_budget_fills_batches_and_loses_nothing(client, pulsar_broker, topic):
+    partitioned(pulsar_broker, topic, 4)
+    with client.create_producer(topic, latency_budget_ms=100, block_if_queue_full=True) as producer:
+        outcomes = Counter()
+        for number in range(3000):
+            producer.send_async(b"%d" % number, lambda result, message_id: outcomes.update([result]))
+            if number % 10 == 0:
+                time.sleep(0.001)
+        producer.flush()
+        statistics = producer.statistics()
+        assert producer.send(b"3000") is not None, "a sender that waits is not kept"
+    assert outcomes == {Result.Ok: 3000}
+    assert statistics.batch_fill > 20
+    assert {m.data() for m in read(client, topic, 3001)} == {b"%d" % n for n in range(3001)}
+
+
+def test_an_async_producer_takes_a_latency_budget(pulsar_broker, topic):
+    async def main():
+        async with (
+            geminga.asyncio.Client(pulsar_broker.service_url) as client,
+            await client.create_producer(topic, latency_budget_ms=50) as producer,
+        ):
+            return await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
+
+    assert len(set(asyncio.run(main()))) == 100
+
+
 def test_names_and_ids(client, topic):
     producer = client.create_producer(topic, producer_name="mine")
     assert producer.topic() == topic

@@ -171,6 +171,9 @@ def test_wrong_client_arguments(arguments):
         {"access_mode": 9.5},
         {"chunking_enabled": True, "batching_enabled": True},
         {"chunking_enabled": "yes"},
+        {"latency_budget_ms": 1},
+        {"latency_budget_ms": "50"},
+        {"batching_max_messages": 500, "latency_budget_ms": 50},
     ],
 )
 def test_wrong_producer_arguments(client, broker, arguments):

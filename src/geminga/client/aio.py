@@ -159,6 +159,7 @@ class Client:
         interceptors: Sequence[Any] = (),
         encryption_keys: Sequence[str] = (),
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
+        latency_budget_ms: float | None = None,
     ) -> AsyncProducer:
         """A producer on ``topic``; the arguments are those of `geminga.Client.create_producer`."""
         from geminga.client.producer import create_producer
@@ -198,6 +199,7 @@ class Client:
             step_over_blocked_partitions=step_over_blocked_partitions,
             partitions_refresh_seconds=partitions_refresh_seconds,
             interceptors=interceptors,
+            latency_budget_ms=latency_budget_ms,
         )
         checked.attach_client(self)
         return await core.opened(create_producer, name, settings)

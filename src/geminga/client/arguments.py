@@ -46,7 +46,12 @@ from geminga.consumer.settings import (
 from geminga.errors import OperationNotSupported
 from geminga.ids import MessageId, TopicName
 from geminga.producer.interceptors import ProducerInterceptor
-from geminga.producer.settings import ProducerSettings, SchemaInfo
+from geminga.producer.settings import (
+    LATENCY_BUDGET_MAX_SECONDS,
+    LATENCY_BUDGET_MIN_SECONDS,
+    ProducerSettings,
+    SchemaInfo,
+)
 from geminga.schema import BytesSchema, Schema
 from geminga.schema.schema import from_wire
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -186,6 +191,7 @@ def producer_settings(
     step_over_blocked_partitions: bool,
     partitions_refresh_seconds: float,
     interceptors: Sequence[Any],
+    latency_budget_ms: float | None,
 ) -> ProducerSettings:
     """The settings of `create_producer`.
 
@@ -209,6 +215,14 @@ def producer_settings(
         check_type("interceptors", interceptor, ProducerInterceptor)
     if message_router is not None:
         message_routing_mode = PartitionsRoutingMode.CustomPartition
+    latency_budget_seconds = None
+    if latency_budget_ms is not None:
+        latency_budget_seconds = check_milliseconds(
+            "latency_budget_ms",
+            latency_budget_ms,
+            LATENCY_BUDGET_MIN_SECONDS * 1000,
+            LATENCY_BUDGET_MAX_SECONDS * 1000,
+        )
     check_type("chunking_enabled", chunking_enabled, bool)
     if batching_enabled is None:
         batching_enabled = not chunking_enabled
@@ -232,6 +246,7 @@ def producer_settings(
         batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
         batching_max_publish_delay_seconds=publish_delay_seconds,
         batching_partition_switch_frequency=batching_partition_switch_frequency,
+        latency_budget_seconds=latency_budget_seconds,
         chunking_enabled=chunking_enabled,
         chunk_max_message_size=chunk_max_message_size,
         message_routing_mode=message_routing_mode,

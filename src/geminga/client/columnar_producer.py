@@ -206,6 +206,7 @@ class ColumnarProducer:
 
         settings = self._settings
         compression = int(settings.compression_type)
+        max_messages, max_bytes = self._state.table_limits
         rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
         for first_row in range(0, table.num_rows, rows):
             batches = encode_table(
@@ -213,10 +214,8 @@ class ColumnarProducer:
                 partitions=len(self._state.partitions),
                 hashing=settings.hashing_scheme.value,
                 first_partition=0,
-                max_messages=settings.batching_max_messages,
-                max_bytes=min(
-                    settings.batching_max_allowed_size_in_bytes, self._state.partitions[0].max_message_size
-                ),
+                max_messages=max_messages,
+                max_bytes=min(max_bytes, self._state.partitions[0].max_message_size),
             )
             for batch in batches:
                 body = compress(compression, batch.body) if compression else batch.body

@@ -197,6 +197,7 @@ class Client:
         interceptors: Sequence[Any] = (),
         encryption_keys: Sequence[str] = (),
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
+        latency_budget_ms: float | None = None,
     ) -> Producer:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
@@ -205,7 +206,10 @@ class Client:
         ``BoostHash``, the default, agrees with
         ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and
         ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
-        part of any of them can read what is sent.
+        part of any of them can read what is sent. With ``latency_budget_ms`` the producer tunes itself:
+        delay, batch limits and partition stay follow rate, sizes and receipts, so that 99 of 100 messages
+        have their receipt within so many milliseconds and the broker gets as few entries as that allows;
+        the batching arguments then stay at their defaults.
 
         Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
         reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
@@ -248,6 +252,7 @@ class Client:
             step_over_blocked_partitions=step_over_blocked_partitions,
             partitions_refresh_seconds=partitions_refresh_seconds,
             interceptors=interceptors,
+            latency_budget_ms=latency_budget_ms,
         )
         checked.attach_client(self)
         waits = access_mode is ProducerAccessMode.WaitForExclusive

@@ -20,6 +20,7 @@ from geminga.producer.chunking import (
 )
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
+from geminga.producer.self_tuning import PartitionTuning, Tuned
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.compression import compress
 from geminga.wire.encryption import TAG_SIZE
@@ -51,14 +52,20 @@ class Assembler:
         "_partition",
         "_seal",
         "_settings",
+        "_tuning",
         "next_sequence_id",
     )
 
     def __init__(
-        self, partition: PartitionProducer, settings: ProducerSettings, next_sequence_id: int
+        self,
+        partition: PartitionProducer,
+        settings: ProducerSettings,
+        next_sequence_id: int,
+        tuning: PartitionTuning | None = None,
     ) -> None:
         self.next_sequence_id = next_sequence_id
         self._partition = partition
+        self._tuning = tuning
         self._settings = settings
         self._alone = not settings.batching_enabled
         self._keyed = settings.batching_type is BatchingType.KeyBased
@@ -100,13 +107,17 @@ class Assembler:
             batch = None
         fresh = batch is None
         if batch is None:
+            tuned = None if self._tuning is None else self._tune(self._tuning, message, now)
             deadline = now + self._delay_seconds
             batch = KeyedBatches(now, deadline) if self._keyed else Batch(now, deadline)
+            batch.tuned = tuned
         self._lease(batch, size, bytes_max)
         if fresh:
-            partition.batch = batch
-            partition.opened_batch(batch.deadline)
+            partition.open_batch(batch)
         self._append(batch, payload, token, message)
+        if batch.tuned is not None and len(batch) >= batch.tuned.next_mark:
+            batch.tuned.mark(len(batch), now)
+            self._set_limits(batch, bytes_max)
         filled = len(batch) >= self._messages_max or batch.size >= bytes_max
         if filled:
             self.close_batch()
@@ -116,6 +127,21 @@ class Assembler:
             if len(batch) >= batch.leased_count:
                 self.close_batch()
         return filled
+
+    def _tune(self, tuning: PartitionTuning, message: OutgoingMessage | None, now: float) -> Tuned:
+        """The limits of the batch that is about to open."""
+        partition = self._partition
+        keyed = message is not None and message.partition_key is not None
+        tuned = tuning.opened(
+            now,
+            partition.backlog.own.limit,
+            keyed=keyed,
+            more_follow=keyed or partition.index < 0 or partition.pending.head is not None,
+        )
+        self._delay_seconds = tuned.delay_seconds
+        self._messages_max = tuning.messages_max
+        self._bytes_max = tuning.producer.bytes_max
+        return tuned
 
     def _append(
         self, batch: Batch | KeyedBatches, payload: bytes, token: Any, message: OutgoingMessage | None
@@ -284,6 +310,9 @@ class Assembler:
         size = bytes_max - batch.leased_size
         if backlog.memory.limited:
             size = min(size, backlog.memory.free // MEMORY_LEASE_PART)
+        if self._tuning is not None:
+            likely_count, likely_size = self._tuning.ahead()
+            count, size = min(count, likely_count), min(size, likely_size)
         count, size = max(0, count), max(0, size)
         if backlog.take(count, size):
             batch.leased_count += count
@@ -293,6 +322,8 @@ class Assembler:
     def _set_limits(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
         if isinstance(batch, Batch) and not batch.explicit:
             batch.last = min(batch.leased_count, self._messages_max) - 1
+            if batch.tuned is not None:
+                batch.last = min(batch.last, batch.tuned.next_mark - 1)
             batch.size_limit = min(batch.leased_size, bytes_max)
 
     def trim_lease(self) -> bool:
@@ -318,6 +349,11 @@ class Assembler:
             return None
         self.trim_lease()
         partition.batch = None
+        if self._tuning is not None and len(batch):
+            keyed = isinstance(batch, KeyedBatches) or (
+                batch.first is not None and batch.first.partition_key is not None
+            )
+            self._tuning.closed(len(batch), batch.size, batch.opened_at, keyed=keyed)
         if isinstance(batch, KeyedBatches):
             operation = None
             for part in batch.in_order():
@@ -325,6 +361,7 @@ class Assembler:
                     part.payloads, part.tokens, part.messages, part.sequence_ids, keyed=True,
                     opened_at=batch.opened_at, automatic=True,
                 )  # fmt: skip
+                operation.tuned = batch.tuned
                 partition.enqueue(operation)
             return operation
         if not batch.payloads:
@@ -336,6 +373,7 @@ class Assembler:
             batch.payloads, batch.tokens, batch.messages, batch.sequence_ids, keyed=False,
             opened_at=batch.opened_at, automatic=batch.sequence_ids is None, first=first,
         )  # fmt: skip
+        operation.tuned = batch.tuned
         partition.enqueue(operation)
         return operation
 

@@ -11,9 +11,12 @@ The size that counts is the sum of payload bytes, as in the official clients (al
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from geminga.producer.message import OutgoingMessage
+
+if TYPE_CHECKING:
+    from geminga.producer.self_tuning import Tuned
 
 
 class Batch:
@@ -23,7 +26,7 @@ class Batch:
     ``last`` messages one more neither fills the batch nor uses up the lease; the same holds for a payload
     that stays below ``size_limit`` bytes. ``sequence_ids`` is None for automatic, consecutive ids;
     ``explicit`` when the caller gave them. ``urgent``: somebody waits, close it as soon as nothing else
-    is coming.
+    is coming. ``tuned``: what a producer that tunes itself notes about it.
     """
 
     __slots__ = (
@@ -40,6 +43,7 @@ class Batch:
         "size",
         "size_limit",
         "tokens",
+        "tuned",
         "urgent",
     )
 
@@ -58,6 +62,7 @@ class Batch:
         self.first: OutgoingMessage | None = None
         self.explicit = False
         self.urgent = False
+        self.tuned: Tuned | None = None
 
     def append(self, payload: bytes, token: Any, message: OutgoingMessage | None) -> None:
         """Add a message; room was checked before."""
@@ -110,6 +115,7 @@ class KeyedBatches:
         "opened_at",
         "size",
         "size_limit",
+        "tuned",
         "urgent",
     )
 
@@ -124,6 +130,7 @@ class KeyedBatches:
         self.opened_at = opened_at
         self.deadline = deadline
         self.urgent = False
+        self.tuned: Tuned | None = None
 
     def __len__(self) -> int:
         return self._count

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from geminga.errors import MessageTooBig
 from geminga.producer.chunking import ChunkPart
@@ -25,6 +25,9 @@ from geminga.wire.compression import compress
 from geminga.wire.encryption import Sealed
 from geminga.wire.frames import encode_send
 from geminga.wire.varint import varint
+
+if TYPE_CHECKING:
+    from geminga.producer.self_tuning import Tuned
 
 _CHECKSUM_HEAD = Struct(">HII")
 _MAGIC = 0x0E01
@@ -78,6 +81,7 @@ class SendOperation:
         "settled_size",
         "size",
         "tokens",
+        "tuned",
         "uncompressed_size",
         "watchers",
     )
@@ -133,6 +137,8 @@ class SendOperation:
         self.entry_id = NO_RECEIPT
         self.error: Exception | None = None
         self.watchers: list[Callable[[SendOperation], None]] | None = None
+        self.tuned: Tuned | None = None
+        """What a producer that tunes itself noted about the batch."""
 
     @classmethod
     def of_encoded(

@@ -28,6 +28,7 @@ from geminga.errors import (
     TopicTerminated,
     from_server,
 )
+from geminga.producer.agenda import Agenda
 from geminga.producer.assembling import Assembler
 from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
@@ -35,6 +36,7 @@ from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
 from geminga.producer.routing import Blocked
+from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, Input, State, next_state
 from geminga.producer.statistics import PartitionCounters, ProducerStatistics
@@ -54,36 +56,11 @@ class Verdict(Enum):
     ENDED = "the producer has ended"
 
 
-class Agenda:
-    """What one producer's partitions ask of their owner.
-
-    ``settled``: operations with an outcome, tokens not called yet. ``writable``: partitions that may have
-    something to write. ``timer_at``: when the owner's timer fires; ``attention`` is set when it would fire
-    too late, or when there is work right now.
-    """
-
-    __slots__ = ("attention", "settled", "timer_at", "writable")
-
-    def __init__(self) -> None:
-        self.settled: list[SendOperation] = []
-        self.writable: dict[PartitionProducer, None] = {}
-        self.timer_at = float("inf")
-        self.attention = False
-
-    def at(self, deadline: float) -> None:
-        """Something is to be done at ``deadline``."""
-        if deadline < self.timer_at:
-            self.attention = True
-
-    def take_settled(self) -> list[SendOperation]:
-        settled, self.settled = self.settled, []
-        return settled
-
-
 class PartitionProducer:
     """See the module's text. ``index`` is the partition's number, -1 for a topic without partitions.
 
     ``reclaim`` takes unused leases back from all open batches of the producer and says whether any were.
+    ``tuning`` chooses delay and batch limits instead of the settings.
     """
 
     def __init__(
@@ -96,6 +73,7 @@ class PartitionProducer:
         backlog: Backlog,
         agenda: Agenda,
         reclaim: Callable[[], bool],
+        tuning: PartitionTuning | None = None,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -124,7 +102,8 @@ class PartitionProducer:
         self._name_field = b""
         self._schema_field = b""
         self._last_error: Exception | None = None
-        self.assembler = Assembler(self, settings, self.last_sequence_id + 1)
+        self._tuning = tuning
+        self.assembler = Assembler(self, settings, self.last_sequence_id + 1, tuning)
 
     def __repr__(self) -> str:
         return f"<PartitionProducer {self.topic} {self.state.value} pending={len(self.pending)}>"
@@ -307,12 +286,13 @@ class PartitionProducer:
         counters.sent_messages += operation.count
         counters.sent_batches += 1
         counters.sent_payload_bytes += operation.size
-        self._agenda.at(operation.deadline)
+        self._agenda.enqueued(self, operation)
         self.has_output()
 
-    def opened_batch(self, deadline: float) -> None:
+    def open_batch(self, batch: Batch | KeyedBatches) -> None:
         """A batch was opened: the timer must fire by its deadline."""
-        self._agenda.at(deadline)
+        self.batch = batch
+        self._agenda.batch_opened(self, batch)
 
     def wants_reclaim(self) -> bool:
         """Nothing is left to take: whether unused leases were given back."""
@@ -480,13 +460,18 @@ class PartitionProducer:
         if error is None:
             counters.acknowledged_messages += operation.count
             counters.latency.add(now - operation.opened_at, operation.count)
+            if self._tuning is not None:
+                self._tuning.receipted(operation, operation.settled_size, now)
             if operation.ledger_id == -1:
                 counters.duplicates += operation.count
         else:
             counters.failed_messages += operation.count
         operation.payloads = operation.body = operation.head = None
-        self._agenda.settled.append(operation)
-        self._agenda.attention = True
+        agenda = self._agenda
+        agenda.settled.append(operation)
+        agenda.attention = True
+        if self.batch is None and self.pending.head is None:
+            agenda.busy.pop(self, None)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -11,12 +11,14 @@ from typing import Any
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
+from geminga.producer.agenda import Agenda
 from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
 from geminga.producer.batching import CLOSED, Batch
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.partition import Agenda, PartitionProducer
+from geminga.producer.partition import PartitionProducer
 from geminga.producer.routing import Router
-from geminga.producer.settings import ProducerSettings
+from geminga.producer.self_tuning import PartitionTuning, SelfTuning
+from geminga.producer.settings import MAX_MESSAGES_LIMIT, ProducerSettings
 from geminga.producer.states import State
 from geminga.producer.statistics import ProducerStatistics, summed
 
@@ -40,6 +42,7 @@ class PartitionedProducer:
         "partitions",
         "router",
         "shared",
+        "tuning",
         "unstarted",
     )
 
@@ -60,7 +63,9 @@ class PartitionedProducer:
         self.memory = memory
         self.agenda = Agenda()
         self.shared = Permits(settings.max_pending_messages_across_partitions if partitions else 0)
-        self.router = Router(settings, random)
+        budget = settings.latency_budget_seconds
+        self.tuning = None if budget is None else SelfTuning(budget, memory.limit)
+        self.router = Router(settings, random, self.tuning)
         self.hot: Batch = CLOSED
         self._plain_path = plain_path
         self.partitions: list[PartitionProducer] = []
@@ -78,6 +83,13 @@ class PartitionedProducer:
     @property
     def partitioned(self) -> bool:
         return self.partitions[0].index >= 0
+
+    @property
+    def table_limits(self) -> tuple[int, int]:
+        """Messages and payload bytes of batches that are made of whole tables: nothing waits there."""
+        if self.tuning is not None:
+            return MAX_MESSAGES_LIMIT, self.tuning.bytes_max
+        return self._settings.batching_max_messages, self._settings.batching_max_allowed_size_in_bytes
 
     def grow(self, partitions: int) -> list[PartitionProducer]:
         """The topic has ``partitions`` partitions now; returns the new ones. Fewer are ignored: Pulsar
@@ -105,6 +117,7 @@ class PartitionedProducer:
             backlog=Backlog(Permits(self._settings.max_pending_messages), self.shared, self.memory),
             agenda=self.agenda,
             reclaim=self.reclaim,
+            tuning=None if self.tuning is None else PartitionTuning(self.tuning),
         )
         self.partitions.append(partition)
         return partition
@@ -148,6 +161,7 @@ class PartitionedProducer:
         batch = partition.batch
         if batch is not None and urgent:
             batch.urgent = True
+            self.agenda.urgent[partition] = None
             self.agenda.attention = True
         if (
             self._plain_path
@@ -185,30 +199,29 @@ class PartitionedProducer:
     def reclaim(self) -> bool:
         """Take unused leases back from all open batches; whether there were any."""
         self.hot = CLOSED
-        results = [partition.assembler.trim_lease() for partition in self.partitions]
+        results = [partition.assembler.trim_lease() for partition in self.agenda.busy]
         return any(results)
 
     # --- output, time, the end --------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Close batches that are due or urgent, and let send time-outs happen."""
-        for partition in self.partitions:
-            if partition.batch is not None or partition.pending.head is not None:
-                partition.tick(now)
+        for partition in self.agenda.take_due(now):
+            partition.tick(now)
 
     def close_batches(self) -> None:
         """End all open batches (flush, close)."""
-        for partition in self.partitions:
+        for partition in list(self.agenda.busy):
             partition.close_batch()
 
     def next_deadline(self) -> float:
         """When `tick` must be called at the latest."""
-        return min(partition.next_deadline() for partition in self.partitions)
+        return self.agenda.next_deadline()
 
     @property
     def pending_messages(self) -> int:
         """Messages without a receipt, those in open batches included."""
-        return sum(p.pending.messages + (0 if p.batch is None else len(p.batch)) for p in self.partitions)
+        return sum(p.pending.messages + (0 if p.batch is None else len(p.batch)) for p in self.agenda.busy)
 
     @property
     def last_sequence_id(self) -> int:

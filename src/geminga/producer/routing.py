@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from geminga.errors import InvalidMessage
 from geminga.producer.message import OutgoingMessage, RoutedMessage
+from geminga.producer.self_tuning import SelfTuning
 from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
 from geminga.wire.hashing import PARTITION_HASHES
 
@@ -39,9 +40,12 @@ class RoutedPartition(Protocol):
 
 class Router:
     """Chooses partitions for one producer. ``random`` gives numbers in [0, 1): the start is random, so
-    that many producers do not all begin with the same partition."""
+    that many producers do not all begin with the same partition. With ``tuning`` the round robin stays as
+    long as a batch is open."""
 
-    def __init__(self, settings: ProducerSettings, random: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: ProducerSettings, random: Callable[[], float], tuning: SelfTuning | None = None
+    ) -> None:
         self._mode = settings.message_routing_mode
         self._hash = PARTITION_HASHES[settings.hashing_scheme.value]
         self._custom = settings.message_router
@@ -56,6 +60,7 @@ class Router:
             0.001, settings.batching_max_publish_delay_seconds * settings.batching_partition_switch_frequency
         )
         self._switch_at = float("-inf")
+        self._tuning = tuning
 
     @property
     def custom(self) -> bool:
@@ -123,7 +128,8 @@ class Router:
 
     def _move_to(self, index: int, now: float) -> None:
         self._cursor = index
-        self._switch_at = now + self._switch_seconds
+        stay = self._switch_seconds if self._tuning is None else self._tuning.delay_seconds
+        self._switch_at = now + stay
 
 
 def _takes_three(router: Callable[..., int] | None) -> bool:

@@ -8,7 +8,7 @@ message, so batching costs a synchronous sender nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -22,6 +22,17 @@ MAX_MESSAGES_LIMIT = 1_000_000
 """The most messages that one batch may hold."""
 BATCH_BYTES_LIMIT = 1 << 30
 """The most payload bytes that one batch may be allowed; the broker's ``max_message_size`` rules below it."""
+
+LATENCY_BUDGET_MIN_SECONDS = 0.002
+"""Below it no delay of a millisecond and a receipt fit in."""
+LATENCY_BUDGET_MAX_SECONDS = 60.0
+TUNED_FIELDS = (
+    "batching_max_messages",
+    "batching_max_allowed_size_in_bytes",
+    "batching_max_publish_delay_seconds",
+    "batching_partition_switch_frequency",
+)
+"""What a producer with a latency budget chooses by itself."""
 
 
 class CompressionType(Choice):
@@ -111,6 +122,9 @@ class ProducerSettings:
     """How long a batch stays open for more messages when nobody waits for it."""
     batching_partition_switch_frequency: int = 10
     """An unkeyed round robin stays on one partition for so many publish delays, or until a batch is full."""
+    latency_budget_seconds: float | None = None
+    """From the hand-over of a message to its receipt, for 99 of 100: the producer chooses delay, batch
+    limits and partition stay by itself and the four settings above stay at their defaults. None: off."""
     chunking_enabled: bool = False
     """Cut what is larger than the broker takes into chunks; needs a persistent topic."""
     chunk_max_message_size: int | None = None
@@ -185,6 +199,24 @@ class ProducerSettings:
             )
         if self.chunk_max_message_size is not None:
             check_int("chunk_max_message_size", self.chunk_max_message_size, 64)
+        if self.latency_budget_seconds is not None:
+            self._check_latency_budget(self.latency_budget_seconds)
+
+    def _check_latency_budget(self, budget: float) -> None:
+        check_seconds(
+            "latency_budget_seconds", budget, LATENCY_BUDGET_MIN_SECONDS, LATENCY_BUDGET_MAX_SECONDS
+        )
+        if not self.batching_enabled:
+            refuse("latency_budget_seconds", budget, "None with batching_enabled=False: nothing can wait")
+        if 0 < self.send_timeout_seconds <= budget:
+            refuse(
+                "latency_budget_seconds", budget,
+                f"less than send_timeout_seconds={self.send_timeout_seconds:g}",
+            )  # fmt: skip
+        for name in TUNED_FIELDS:
+            value, default = getattr(self, name), _default_of(name)
+            if value != default:
+                refuse(name, value, f"its default {default!r} with a latency budget: the producer chooses it")
 
     def _check_routing(self) -> None:
         check_choice("message_routing_mode", self.message_routing_mode, list(PartitionsRoutingMode))
@@ -198,3 +230,7 @@ class ProducerSettings:
             refuse("message_router", self.message_router, "a callable, for CustomPartition")
         if not custom and self.message_router is not None:
             refuse("message_routing_mode", self.message_routing_mode, "CustomPartition with a message_router")
+
+
+def _default_of(name: str) -> object:
+    return next(f.default for f in fields(ProducerSettings) if f.name == name)

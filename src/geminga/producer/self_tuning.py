@@ -1,0 +1,304 @@
+"""Producers that tune themselves: from a latency budget to delay, batch limits and partition stay.
+
+What costs a broker is the number of entries, so a batch should stay open as long as the budget allows. The
+allowance is what the way to the broker and back leaves of it, and that is measured: each receipt tells how
+long its entry took beyond the time that its batch was meant to stay open. From two histograms,
+
+* that *overhead*, in parts of the budget, weighted by messages, and
+* the *waits*: how long messages had been in their batch when it closed, in parts of its delay (a steady
+  stream fills a batch evenly, a burst comes at its start, and the first message waits longest),
+
+follows for every delay the share of messages that would miss the budget; the delay is the longest with at
+most `MISSES_MAX`. Old operations count less and less, by number and by age. Nothing is tried out and there
+is no gain to be tuned: a change for the worse shows in the next solution, one for the better as the past
+fades.
+
+Messages that no delay could save (their overhead leaves less than the shortest one) do not count: a
+partition that hangs must not make the others send crumbs, and an overloaded broker must not be given more
+entries because it is late.
+
+Where nothing would join a batch, waiting is in vain: batches then close at once, until messages come close
+enough together again.
+
+No clock and no chance in here: times are arguments, and the same calls give the same answers.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from geminga.producer.operation import SendOperation
+from geminga.producer.settings import MAX_MESSAGES_LIMIT
+
+MISSES_MAX = 0.008
+"""The share of messages that may miss the budget: the 99th percentile stays within it, with a margin."""
+DELAY_PARTS_MIN = 1 / 8
+"""The shortest delay, in parts of the budget. Below it a broker pays a lot for little."""
+FIRST_DELAY_PARTS = 1 / 4
+"""The delay before anything is known."""
+GROWTH = 1.25
+"""The most that a delay grows from one solution to the next: larger batches take longer themselves."""
+OVERHEAD_BINS = 64
+WAIT_BINS = 32
+MEMORY_OPERATIONS = 512
+"""An operation's weight falls to 1/e while so many others come."""
+MEMORY_SECONDS = 20.0
+"""And to one half in this time."""
+BATCH_BYTES_MAX = 1 << 20
+"""Payload bytes of a batch: beyond it, entries cost by their bytes alone."""
+MEMORY_PART = 4
+"""A batch holds at most this part of the client's memory limit: others need some, and those in flight."""
+MARK_FACTOR = 4
+"""The time is noted at a batch's message 4, 16, 64, ...: how messages come within a batch."""
+JOINS_MIN = 0.05
+"""Below this share of batches that get a second message, batches do not wait."""
+JOINS_MEMORY = 32
+_POINTS = 8
+_WEIGHT_MAX = 1e12
+
+
+class Tuned:
+    """What is noted about one batch: its delay, and when which message came. Travels with the operation."""
+
+    __slots__ = ("counts", "deadline", "delay_seconds", "times")
+
+    def __init__(self, opened_at: float, delay_seconds: float) -> None:
+        self.delay_seconds = delay_seconds
+        self.deadline = opened_at + delay_seconds
+        self.counts = [1]
+        self.times = [opened_at]
+
+    @property
+    def next_mark(self) -> int:
+        """The number of messages at which the time is to be noted."""
+        return self.counts[-1] * MARK_FACTOR
+
+    def mark(self, count: int, now: float) -> None:
+        """The message number ``count`` came now."""
+        self.counts.append(count)
+        self.times.append(now)
+
+
+class Joins:
+    """Whether it is worth while to wait: the share of recent batches that got a second message, or would
+    have got it."""
+
+    __slots__ = ("_opened_at", "share")
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._opened_at = float("-inf")
+
+    def closed(self, count: int, opened_at: float, delay_seconds: float) -> None:
+        """A batch of ``count`` messages; one within ``delay_seconds`` of the last could have joined that."""
+        joined = count > 1 or opened_at - self._opened_at < delay_seconds
+        self._opened_at = opened_at
+        self.share += (joined - self.share) / JOINS_MEMORY
+
+
+class SelfTuning:
+    """The delay of one producer, and what its partitions need to choose their limits.
+
+    ``budget_seconds``: from the hand-over of a message to its receipt, for 99 of 100. ``memory_limit``: the
+    client's, in bytes.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_bytes_per_second",
+        "_last_at",
+        "_memory_limit",
+        "_overheads",
+        "_solve_at",
+        "_solved_at",
+        "_total",
+        "_waits",
+        "_weight",
+        "budget_seconds",
+        "bytes_max",
+        "delay_seconds",
+        "joins",
+        "round_trip_seconds",
+    )
+
+    def __init__(self, budget_seconds: float, memory_limit: int) -> None:
+        self.budget_seconds = budget_seconds
+        self.delay_seconds = budget_seconds * FIRST_DELAY_PARTS
+        """How long a batch is open that others will join; an unkeyed round robin stays as long."""
+        self.bytes_max = max(1, min(BATCH_BYTES_MAX, memory_limit // MEMORY_PART))
+        self.round_trip_seconds = 0.0
+        """From the close of a batch to its receipt, on the mean."""
+        self.joins = Joins()
+        self._memory_limit = memory_limit
+        self._overheads = [0.0] * OVERHEAD_BINS
+        self._total = 0.0
+        self._waits = [0.0] * (WAIT_BINS + 1)
+        self._weight = 1.0
+        self._last_at = self._solve_at = self._solved_at = float("-inf")
+        self._bytes = 0
+        self._bytes_per_second = 0.0
+
+    # --- receipts ---------------------------------------------------------------------------------
+
+    def receipted(self, tuned: Tuned, closed_at: float, count: int, size: int, now: float) -> None:
+        """An operation of ``count`` messages and ``size`` payload bytes has its receipt."""
+        self._bytes += size
+        overhead = now - closed_at
+        self.round_trip_seconds += (overhead - self.round_trip_seconds) / 16
+        self._age(now)
+        weight = self._weight * count
+        self._total += weight
+        place = int(overhead / self.budget_seconds * OVERHEAD_BINS)
+        if place < OVERHEAD_BINS:
+            self._overheads[place] += weight
+        if now >= self._solve_at:
+            if tuned.delay_seconds and tuned.counts:
+                self._note_waits(tuned, closed_at, count)
+            self._solve(now)
+
+    def _age(self, now: float) -> None:
+        """What is new weighs more than all that was before it."""
+        elapsed = max(0.0, now - self._last_at)
+        self._last_at = now
+        self._weight *= (1.0 + 1.0 / MEMORY_OPERATIONS) * 2.0 ** min(40.0, elapsed / MEMORY_SECONDS)
+        if self._weight > _WEIGHT_MAX:
+            scale = 1.0 / self._weight
+            self._overheads = [mass * scale for mass in self._overheads]
+            self._waits = [mass * scale for mass in self._waits]
+            self._total *= scale
+            self._weight = 1.0
+
+    def _note_waits(self, tuned: Tuned, closed_at: float, count: int) -> None:
+        """How long the messages of a batch were in it, from the times that were noted."""
+        counts, times = tuned.counts, tuned.times
+        delay, weight = tuned.delay_seconds, self._weight
+        waits = self._waits
+        waits[min(WAIT_BINS, max(0, round((closed_at - times[0]) / delay * WAIT_BINS)))] += weight
+        start, earlier = times[0], 1
+        rate = 0.0
+        for number, at in zip(counts[1:], times[1:], strict=True):
+            self._spread(closed_at - start, closed_at - at, (number - earlier) * weight, delay)
+            rate = (number - earlier) / (at - start) if at > start else float("inf")
+            start, earlier = at, number
+        rest = count - earlier
+        if rest > 0:
+            # The last ones came as fast as those before them, and then none: the longest waits that fit.
+            end = closed_at if not rate else min(closed_at, start + rest / rate)
+            self._spread(closed_at - start, closed_at - end, rest * weight, delay)
+        tuned.counts = []  # the sub-batches of a keyed batch share it: once is enough
+
+    def _spread(self, longest: float, shortest: float, mass: float, delay: float) -> None:
+        """``mass`` of messages that waited evenly between two times."""
+        waits = self._waits
+        step = (longest - shortest) / _POINTS
+        part = mass / _POINTS
+        for point in range(_POINTS):
+            wait = shortest + (point + 0.5) * step
+            waits[max(0, min(WAIT_BINS - 1, int(wait / delay * WAIT_BINS)))] += part
+
+    # --- the solution -----------------------------------------------------------------------------
+
+    def _solve(self, now: float) -> None:
+        """The longest delay that keeps the budget."""
+        budget = self.budget_seconds
+        elapsed = now - self._solved_at
+        if elapsed > 0:
+            rate = self._bytes / elapsed
+            self._bytes_per_second += (rate - self._bytes_per_second) * (
+                1.0 if rate > self._bytes_per_second else 0.2
+            )
+            self._bytes = 0
+        self._solved_at = now
+        self._solve_at = now + budget
+        step = budget / OVERHEAD_BINS
+        last = int(OVERHEAD_BINS * (1.0 - DELAY_PARTS_MIN))
+        left = [(budget - (i + 1) * step, mass) for i, mass in enumerate(self._overheads[:last]) if mass]
+        beyond = self._beyond()
+        allowed = MISSES_MAX * self._total
+        low, high = budget * DELAY_PARTS_MIN, budget
+        for _ in range(9):
+            delay = (low + high) / 2
+            if _missing(left, delay, beyond) <= allowed:
+                low = delay
+            else:
+                high = delay
+        self.delay_seconds = max(
+            budget * DELAY_PARTS_MIN / 8, min(low, self.delay_seconds * GROWTH, self._memory_seconds())
+        )
+
+    def _beyond(self) -> list[float]:
+        """The share of messages that waited at least so many `WAIT_BINS` parts of the delay."""
+        total = sum(self._waits)
+        if not total:
+            return [1.0] * (WAIT_BINS + 1)
+        return [mass / total for mass in accumulate(reversed(self._waits))][::-1]
+
+    def _memory_seconds(self) -> float:
+        """The delay at which open batches and what is in flight take half of the memory limit."""
+        if not self._bytes_per_second:
+            return self.budget_seconds
+        return self._memory_limit / 2 / self._bytes_per_second - self.round_trip_seconds
+
+
+def _missing(left: list[tuple[float, float]], delay: float, beyond: list[float]) -> float:
+    """The mass of messages that miss the budget with this delay.
+
+    ``left`` are pairs: what the overhead leaves of the budget, and the mass of messages it does for.
+    """
+    missing = 0.0
+    for seconds, mass in left:
+        place = seconds / delay * WAIT_BINS
+        if place < WAIT_BINS:
+            low = int(place)
+            missing += mass * (beyond[low] + (beyond[low + 1] - beyond[low]) * (place - low))
+    return missing
+
+
+class PartitionTuning:
+    """One partition's side of its producer's `SelfTuning`."""
+
+    __slots__ = ("_bytes", "_count", "_joins", "_rate", "messages_max", "producer")
+
+    def __init__(self, producer: SelfTuning) -> None:
+        self.producer = producer
+        self.messages_max = MAX_MESSAGES_LIMIT
+        """Messages of the batch that is open."""
+        self._joins = Joins()
+        self._count = 0
+        self._bytes = 0
+        self._rate = 0.0
+        """Messages a second while the last batch was open."""
+
+    def opened(self, now: float, permits: int, *, keyed: bool, more_follow: bool) -> Tuned:
+        """A batch opens where ``permits`` rule. ``more_follow``: the next ones come to this partition too.
+
+        Then it leaves permits for those that come until its receipt; otherwise it may use them up.
+        """
+        producer = self.producer
+        joins = self._joins if keyed else producer.joins
+        most = permits
+        if more_follow:
+            most = max((permits + 1) // 2, permits - int(1.5 * self._rate * producer.round_trip_seconds))
+        self.messages_max = min(most, MAX_MESSAGES_LIMIT)
+        return Tuned(now, producer.delay_seconds if joins.share >= JOINS_MIN else 0.0)
+
+    def ahead(self) -> tuple[int, int]:
+        """Messages and bytes for which an open batch takes permits and memory ahead: twice the last one's."""
+        return 2 * self._count + 16, 2 * self._bytes + 4096
+
+    def closed(self, count: int, size: int, opened_at: float, *, keyed: bool) -> None:
+        """A batch of ``count`` messages and ``size`` bytes ends."""
+        self._count, self._bytes = count, size
+        joins = self._joins if keyed else self.producer.joins
+        joins.closed(count, opened_at, self.producer.delay_seconds)
+
+    def receipted(self, operation: SendOperation, size: int, now: float) -> None:
+        """An operation of ``size`` payload bytes has its receipt."""
+        tuned = operation.tuned
+        if tuned is None or operation.resent:
+            return  # a lost connection says nothing about delays
+        # What went out late, because the loop was busy or the connection not ready, is overhead too.
+        closed_at = min(operation.sent_at, tuned.deadline)
+        if operation.count > 1 and closed_at > operation.opened_at:
+            self._rate = operation.count / (closed_at - operation.opened_at)
+        self.producer.receipted(tuned, closed_at, operation.count, size, now)
