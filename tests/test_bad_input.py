@@ -145,7 +145,7 @@ async def using(url: str, work: Callable[[Any], Awaitable[Any]], **settings: Any
     [
         ("", "is empty"),
         ("localhost:6650", "no scheme|has the scheme"),
-        ("http://localhost:8080", "REST interface.*port 6650"),
+        ("http://localhost:8080/admin", "has a path"),
         ("kafka://localhost", "has the scheme 'kafka'"),
         ("pulsar://localhost:port", "port 'port'; allowed: 1 to 65535"),
         ("pulsar://user:secret@localhost", "credentials go into"),

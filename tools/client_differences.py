@@ -105,6 +105,12 @@ BEHAVIOUR = (
         f"{_DETAILS}::test_a_library_is_quiet",
     ),
     Behaviour(
+        "an `http://` service URL that answers with an error", "`ConnectError`, whatever the status",
+        "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server's fault (5xx) "
+        "is tried again",
+        "the status says what to do", "tests/connection/test_http_lookup.py::test_refusals",
+    ),
+    Behaviour(
         "a message id compared with something else", "`TypeError`", "not equal",
         "as Python's own objects", f"{_DETAILS}::test_ids_compared_with_other_things",
     ),

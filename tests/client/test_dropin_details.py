@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import importlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -158,6 +159,25 @@ def test_avro_gets_plain_values(p: Any) -> None:
 
     codec = p.schema.schema_avro.AvroSchema(Example)
     assert codec.encode_dict({"x": [Kind.a], "y": {"z": 1}}) == {"x": ["a"], "y": {"z": 1}}
+
+
+def test_an_http_service_url(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
+    client = connect(p, pulsar_broker.admin_url)
+    producer = client.create_producer(pulsar_topic)
+    pattern = re.compile(pulsar_topic.replace("test", "t.st"))
+    earliest = p.InitialPosition.Earliest
+    consumers = [
+        client.subscribe(pattern, "a", initial_position=earliest),
+        client.subscribe(pulsar_topic, "b"),
+    ]
+    producer.send(b"x")
+    for consumer in consumers:
+        assert consumer.receive(TIMEOUT_MILLIS).data() == b"x"
+    assert len(client.get_topic_partitions(pulsar_topic)) == 2
+    with pytest.raises(p.ConnectError):
+        client.create_producer("persistent://no-such-tenant/ns/t")
+    client.close()
 
 
 # --- not the same ------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from geminga.errors import InvalidUrl
         ("pulsar+ssl://h", [Address("h", 6651, True)]),
         ("pulsar://a:1,b,c:3", [Address("a", 1), Address("b", 6650), Address("c", 3)]),
         ("pulsar://[::1]:6650", [Address("::1", 6650)]),
+        ("http://h,g:80", [Address("h", 8080), Address("g", 80)]),
+        ("https://h", [Address("h", 8443, True)]),
         ("pulsar+ssl://[fe80::1]", [Address("fe80::1", 6651, True)]),
     ],
 )
@@ -26,7 +28,7 @@ def test_parses(text, addresses):
         ("", "empty"),
         (None, "empty"),
         ("localhost:6650", "no scheme"),
-        ("http://localhost:8080", "REST"),
+        ("http://localhost:8080/admin", "path"),
         ("kafka://h:9092", "'kafka'"),
         ("pulsar://", "empty host"),
         ("pulsar://h:0", "1 to 65535"),
@@ -62,3 +64,13 @@ def test_a_broker_url_names_one_host():
     assert parse_broker_url("pulsar://b:1") == Address("b", 1)
     with pytest.raises(InvalidUrl, match="2 hosts"):
         parse_broker_url("pulsar://a:1,b:2")
+
+
+def test_which_interface_a_url_is_of():
+    assert [ServiceUrl.parse(url).http for url in ("pulsar://h", "http://h", "https://h")] == [
+        False,
+        True,
+        True,
+    ]
+    with pytest.raises(InvalidUrl, match="REST interface"):
+        parse_broker_url("http://h:8080")

@@ -49,8 +49,8 @@ def test_offsets() -> None:
     [
         ({}, r"service\.url is missing"),
         (
-            {"service.url": "http://h:80", "topic": "t"},
-            r"option service\.url: .*http://h:80. is the address of the REST",
+            {"service.url": "kafka://h:80", "topic": "t"},
+            r"option service\.url: .*kafka://h:80. has the scheme",
         ),
         ({"service.url": "pulsar://h:port", "topic": "t"}, r"option service\.url: .*allowed: 1 to 65535"),
         (URL, "exactly one of the options topic, topics and topicsPattern"),

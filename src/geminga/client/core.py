@@ -13,17 +13,17 @@ from typing import Any, Protocol, TypeVar
 
 from geminga.client.pool import BrokerConnection, ConnectionPool
 from geminga.client.schema_versions import SchemaVersions
+from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
+from geminga.client.service_lookup import make_lookup
 from geminga.client.settings import ClientSettings
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.backoff import Backoff
-from geminga.connection.lookup import BrokerPlace, TopicLookup
-from geminga.connection.partitions import partition_count, partition_names
+from geminga.connection.lookup import BrokerPlace
+from geminga.connection.partitions import partition_names
 from geminga.errors import (
     AlreadyClosed,
-    ConnectError,
     PulsarException,
-    ServiceUnitNotReady,
     Timeout,
     TopicNotFound,
 )
@@ -47,10 +47,6 @@ class Closable(Protocol):
 H = TypeVar("H", bound=Closable)
 
 
-class ServiceUnreachable(ConnectError):
-    """None of the service URL's hosts could be reached; the message names each with its reason."""
-
-
 class ClientCore:
     """Belongs to one event loop; every method runs on its thread.
 
@@ -70,7 +66,6 @@ class ClientCore:
         self.loop = loop or asyncio.get_running_loop()
         self.random = random or random_module.Random()
         self.pool = ConnectionPool(settings, self.loop)
-        self.service_url = ServiceUrl.parse(settings.service_url)
         self.closed = False
         self.memory_budget = ByteBudget(settings.memory_limit_bytes, threading.Lock())
         """Bytes of messages without a receipt, over all producers."""
@@ -81,8 +76,8 @@ class ClientCore:
         self._consumer_ids = itertools.count()
         self._handles: set[Closable] = set()
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
-        self._last_failure: PulsarException | None = None
-        self._service_index = self.random.randrange(len(self.service_url.addresses))
+        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        """Answers where topics live."""
 
     # --- clocks, ids, handles --------------------------------------------------------------------
 
@@ -136,26 +131,11 @@ class ClientCore:
     async def service_connection(self) -> BrokerConnection:
         """A connection to a host of the service URL: the one that worked last, else the next that does.
 
-        Raises `ServiceUnreachable` (a `ConnectError`) when none can be reached, and at once what a broker
-        reported about our credentials.
+        Raises `ServiceUnreachable` (a `ConnectError`) when none can be reached, at once what a broker
+        reported about our credentials, and `OperationNotSupported` when the service URL is one for HTTP.
         """
         self.check_open()
-        addresses = self.service_url.addresses
-        failures: list[ConnectError] = []
-        for _ in addresses:
-            address = addresses[self._service_index]
-            try:
-                connection = await self.pool.get(address, slot=0)
-                self._last_failure = None
-                return connection
-            except (ConnectError, Timeout) as error:
-                failures.append(ConnectError(str(error)))
-                self._last_failure = error
-                self._next_service_address()
-        raise ServiceUnreachable("; ".join(str(failure) for failure in failures)) from failures[-1]
-
-    def _next_service_address(self) -> None:
-        self._service_index = (self._service_index + 1) % len(self.service_url.addresses)
+        return await self.service.connection()
 
     async def lookup(self, topic: str, timeout: float | None = None) -> BrokerPlace:
         """The broker that serves ``topic`` (a full name, with its partition suffix).
@@ -165,39 +145,15 @@ class ClientCore:
         return await self.retrying(f"lookup of {topic!r}", self._lookup_once, topic, timeout=timeout)
 
     async def _lookup_once(self, topic: str, remaining: float) -> BrokerPlace:
-        deadline = self.now() + remaining
-        lookup = TopicLookup(
-            topic, tls=self.service_url.tls, redirects_max=self.settings.lookup_redirects_max
-        )
+        self.check_open()
         async with self._lookups:
-            while True:
-                question = lookup.question
-                if question.address is None:
-                    connection = await self.service_connection()
-                else:
-                    connection = await self.pool.get(question.address, slot=0)
-                request_id = connection.new_request_id()
-                command = commands.lookup(
-                    topic,
-                    request_id,
-                    authoritative=question.authoritative,
-                    listener_name=self.settings.listener_name,
-                )
-                try:
-                    answer = await connection.request(command, request_id, max(0.0, deadline - self.now()))
-                except ServiceUnitNotReady:
-                    self._next_service_address()  # perhaps another broker is ready
-                    raise
-                place = lookup.answered(answer)
-                if place is not None:
-                    return place
+            return await self.service.place(topic, remaining)
 
     async def connect(self, place: BrokerPlace) -> BrokerConnection:
         """The connection that leads to a place: direct, or through the service URL's proxy."""
         if not place.through_service_url:
             return await self.pool.get(place.broker)
-        service = self.service_url.addresses[self._service_index]
-        return await self.pool.get(service, proxy_to_broker=place.broker.host_port)
+        return await self.pool.get(self.service.hosts.current, proxy_to_broker=place.broker.host_port)
 
     async def connection_to(self, topic: str, timeout: float | None = None) -> BrokerConnection:
         """The connection on which ``topic`` is served: lookup, then connect, retried until ``timeout``."""
@@ -216,14 +172,13 @@ class ClientCore:
         self, topic: str, *, auto_creation: bool = True, timeout: float | None = None
     ) -> int:
         """How many partitions ``topic`` has; 0: it is not partitioned, or it is a partition itself."""
-        name = str(TopicName.parse(topic))
+        name = TopicName.parse(topic)
 
-        async def ask(connection: BrokerConnection, remaining: float) -> int:
-            request_id = connection.new_request_id()
-            command = commands.partitioned_metadata(name, request_id, auto_creation=auto_creation)
-            return partition_count(await connection.request(command, request_id, remaining))
+        async def ask(_: str, remaining: float) -> int:
+            self.check_open()
+            return await self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
 
-        return await self._ask_service(f"asking for the partitions of {name!r}", ask, timeout)
+        return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
 
     async def partition_topics(self, topic: str) -> list[str]:
         """The full names to connect to: the partitions in order, or the topic itself."""
@@ -234,15 +189,11 @@ class ClientCore:
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         """The topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT ..."""
 
-        async def ask(
-            connection: BrokerConnection, remaining: float
-        ) -> pb.CommandGetTopicsOfNamespaceResponse:
-            request_id = connection.new_request_id()
-            command = commands.topics_of_namespace(namespace, request_id, mode, pattern)
-            answer = await connection.request(command, request_id, remaining)
-            return answer.getTopicsOfNamespaceResponse
+        async def ask(_: str, remaining: float) -> pb.CommandGetTopicsOfNamespaceResponse:
+            self.check_open()
+            return await self.service.topics(namespace, mode, pattern, remaining)
 
-        return await self._ask_service(f"listing the topics of {namespace!r}", ask, timeout)
+        return await self.retrying(f"listing the topics of {namespace!r}", ask, "", timeout=timeout)
 
     async def schema(
         self, topic: str, version: bytes | None = None, timeout: float | None = None
@@ -277,19 +228,6 @@ class ClientCore:
             return await connection.request(make_command(request_id), request_id, left)
 
         return await self.retrying(f"a request about {topic!r}", attempt, topic, timeout=timeout)
-
-    async def _ask_service(
-        self,
-        what: str,
-        ask: Callable[[BrokerConnection, float], Awaitable[T]],
-        timeout: float | None,
-    ) -> T:
-        async def attempt(_: str, remaining: float) -> T:
-            deadline = self.now() + remaining
-            connection = await self.service_connection()
-            return await ask(connection, max(0.0, deadline - self.now()))
-
-        return await self.retrying(what, attempt, "", timeout=timeout)
 
     async def retrying(
         self,
@@ -331,7 +269,7 @@ class ClientCore:
             self.check_open()
 
     def _timed_out(self, what: str, limit: float, last: PulsarException | None) -> Timeout:
-        last = last or self._last_failure
+        last = last or self.service.hosts.last_failure
         reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
         return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
 

@@ -11,7 +11,7 @@ import logging
 from enum import Enum
 from typing import Protocol
 
-from geminga.client.core import ClientCore, ServiceUnreachable
+from geminga.client.core import ClientCore
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout
@@ -161,7 +161,7 @@ class HandleDriver:
                 if self._core.closed:
                     self._fail(AlreadyClosed("the client is closed"))
                     return False
-                transient = isinstance(error, (ConnectError, Timeout, ServiceUnreachable))
+                transient = isinstance(error, (ConnectError, Timeout)) and error.retriable
                 if not transient and self._handle.is_terminal(error):
                     self._fail(error)
                     return False

@@ -538,14 +538,14 @@ class ConnectionPool:
                 make_protocol,
                 address.host,
                 address.port,
-                ssl=self._context() if address.tls else None,
+                ssl=self.tls_context() if address.tls else None,
                 server_hostname=address.host if address.tls else None,
             )
             await connection.ready
         except (OSError, ssl.SSLError) as error:
             if isinstance(error, PulsarException):
                 raise
-            raise _connect_error(address, error) from error
+            raise connect_error(address, error) from error
         except asyncio.CancelledError:
             if connection is not None:
                 connection.abort(ConnectError(f"connecting to {address} was given up"))
@@ -553,7 +553,8 @@ class ConnectionPool:
         logger.debug("connected to %s, server %s", connection.peer, connection.server_version)
         return connection
 
-    def _context(self) -> ssl.SSLContext:
+    def tls_context(self) -> ssl.SSLContext:
+        """The context of every TLS connection of the client, made when it is first needed."""
         if self._tls_context is None:
             self._tls_context = make_context(self._settings.tls)
         return self._tls_context
@@ -587,7 +588,8 @@ def _retrieve(task: asyncio.Task[BrokerConnection]) -> None:
         task.exception()
 
 
-def _connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectError:
+def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectError:
+    """What went wrong while connecting, and what to do about it."""
     import socket
 
     if isinstance(error, ssl.SSLCertVerificationError):

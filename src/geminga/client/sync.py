@@ -100,7 +100,7 @@ class Client:
 
         service_url:
             ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
-            are tried in turn.
+            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
         authentication:
             `AuthenticationToken`, `AuthenticationBasic` or `AuthenticationTLS`.
         operation_timeout_seconds:

@@ -1,7 +1,8 @@
 """Service URLs and broker addresses.
 
 A service URL is ``pulsar://host[:port][,host[:port]...]`` or the same with ``pulsar+ssl``. Several
-hosts are alternatives: a client tries them in turn.
+hosts are alternatives: a client tries them in turn. With ``http`` or ``https`` the client asks the REST
+interface where topics live, and speaks the binary protocol to the brokers that it names.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from geminga.errors import InvalidUrl
 
 PLAIN_SCHEME = "pulsar"
 TLS_SCHEME = "pulsar+ssl"
-DEFAULT_PORTS = {PLAIN_SCHEME: 6650, TLS_SCHEME: 6651}
-_FORM = "use pulsar://host[:port][,host[:port]...] or pulsar+ssl://host[:port]"
+DEFAULT_PORTS = {PLAIN_SCHEME: 6650, TLS_SCHEME: 6651, "http": 8080, "https": 8443}
+TLS_SCHEMES = (TLS_SCHEME, "https")
+HTTP_SCHEMES = ("http", "https")
+_FORM = "use pulsar://host[:port][,host[:port]...], pulsar+ssl://host[:port], or http(s)://host[:port]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,15 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """A parsed service URL; ``addresses`` has at least one element, in the order written."""
+    """A parsed service URL; ``addresses`` has at least one element, in the order written.
+
+    ``http``: the addresses are those of the REST interface.
+    """
 
     text: str
     tls: bool
     addresses: tuple[Address, ...]
+    http: bool = False
 
     @staticmethod
     def parse(text: str) -> ServiceUrl:
@@ -50,29 +57,23 @@ class ServiceUrl:
         scheme = scheme.lower()
         if not separator:
             raise InvalidUrl(f"service URL {text!r} has no scheme; {_FORM}")
-        if scheme in ("http", "https"):
-            raise InvalidUrl(
-                f"service URL {text!r} is the address of the REST interface; this client speaks the "
-                f"binary protocol (usually port 6650): {_FORM}"
-            )
         if scheme not in DEFAULT_PORTS:
             raise InvalidUrl(f"service URL {text!r} has the scheme {scheme!r}; {_FORM}")
         hosts = rest.rstrip("/")
         if "/" in hosts or "?" in hosts or "#" in hosts:
             raise InvalidUrl(f"service URL {text!r} has a path after the port; {_FORM}")
-        tls = scheme == TLS_SCHEME
-        addresses = tuple(_parse_host(text, part, tls) for part in hosts.split(","))
-        return ServiceUrl(text.strip(), tls, addresses)
+        addresses = tuple(_parse_host(text, part, scheme) for part in hosts.split(","))
+        return ServiceUrl(text.strip(), scheme in TLS_SCHEMES, addresses, scheme in HTTP_SCHEMES)
 
 
-def _parse_host(url: str, part: str, tls: bool) -> Address:
+def _parse_host(url: str, part: str, scheme: str) -> Address:
     part = part.strip()
     if "@" in part:
         raise InvalidUrl(
             f"service URL of host {part.rpartition('@')[2]!r} holds user data; credentials go into the "
             "client's authentication argument"
         )
-    default = DEFAULT_PORTS[TLS_SCHEME if tls else PLAIN_SCHEME]
+    default = DEFAULT_PORTS[scheme]
     if part.startswith("["):
         host, bracket, tail = part[1:].partition("]")
         if not bracket or (tail and not tail.startswith(":")):
@@ -90,7 +91,7 @@ def _parse_host(url: str, part: str, tls: bool) -> Address:
         if not (port_text.isascii() and port_text.isdigit() and 1 <= int(port_text) <= 65535):
             raise InvalidUrl(f"service URL {url!r} has the port {port_text!r}; allowed: 1 to 65535")
         port = int(port_text)
-    return Address(host, port, tls)
+    return Address(host, port, scheme in TLS_SCHEMES)
 
 
 def parse_broker_url(text: str) -> Address:
@@ -99,6 +100,8 @@ def parse_broker_url(text: str) -> Address:
     Raises `InvalidUrl` as `ServiceUrl.parse` does.
     """
     url = ServiceUrl.parse(text)
+    if url.http:
+        raise InvalidUrl(f"broker URL {text!r} is an address of the REST interface; {_FORM}")
     if len(url.addresses) != 1:
         raise InvalidUrl(f"broker URL {text!r} names {len(url.addresses)} hosts; one is expected")
     return url.addresses[0]

@@ -7,6 +7,7 @@ asked again at any time because a broker challenges a connection whose credentia
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,10 +20,19 @@ REFRESH_CHALLENGE = b"PulsarAuthRefresh"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A method name and its data. The data never shows in reprs."""
+    """A method name and its data; ``http_headers`` show the same to the REST interface.
+
+    Neither the data nor the headers show in reprs.
+    """
 
     method: str
     data: bytes = field(repr=False)
+    http_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+def token_credentials(token: str) -> Credentials:
+    """What shows a token, wherever it comes from."""
+    return Credentials("token", token.encode(), (("Authorization", f"Bearer {token}"),))
 
 
 class CredentialsProvider(Protocol):
@@ -69,7 +79,7 @@ class TokenCredentials:
                 ) from error
         if not isinstance(token, str) or not token:
             raise ErrorGettingAuthenticationData("the token supplier must return a text that is not empty")
-        return Credentials(self.method, token.strip().encode())
+        return token_credentials(token.strip())
 
     def __repr__(self) -> str:
         return "TokenCredentials(***)"
@@ -104,7 +114,8 @@ class BasicCredentials:
         return BasicCredentials(username, password, method)
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:
-        return Credentials(self.method, self._data)
+        encoded = b64encode(self._data).decode()
+        return Credentials(self.method, self._data, (("Authorization", f"Basic {encoded}"),))
 
     def __repr__(self) -> str:
         return f"BasicCredentials({self._username!r}, ***, method={self.method!r})"

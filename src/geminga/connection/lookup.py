@@ -65,21 +65,22 @@ class TopicLookup:
 
     def _address(self, answer: pb.CommandLookupTopicResponse) -> Address:
         url = answer.brokerServiceUrlTls if self._tls else answer.brokerServiceUrl
-        if not url:
-            kind, other = ("TLS", "pulsar://") if self._tls else ("plain", "pulsar+ssl://")
-            raise LookupError(
-                f"lookup of {self.topic!r}: the broker gave no address for {kind} connections; "
-                f"should the service URL start with {other}?"
-            )
-        try:
-            address = parse_broker_url(url)
-        except InvalidUrl as error:
-            raise LookupError(
-                f"lookup of {self.topic!r}: the broker's answer is unusable: {error}"
-            ) from error
-        if self._tls and not address.tls:
-            # Credentials that are meant for a verified peer never travel in the clear.
-            raise LookupError(
-                f"lookup of {self.topic!r} leads from TLS to a plain address, {address}; refused"
-            )
-        return address
+        return usable_address(url, self.topic, tls=self._tls)
+
+
+def usable_address(url: str, topic: str, *, tls: bool) -> Address:
+    """The address in the answer to a lookup. Raises `LookupError` when there is none that can be used."""
+    if not url:
+        kind, other = ("TLS", "pulsar:// or http://") if tls else ("plain", "pulsar+ssl:// or https://")
+        raise LookupError(
+            f"lookup of {topic!r}: the broker gave no address for {kind} connections; "
+            f"should the service URL start with {other}?"
+        )
+    try:
+        address = parse_broker_url(url)
+    except InvalidUrl as error:
+        raise LookupError(f"lookup of {topic!r}: the broker's answer is unusable: {error}") from error
+    if tls and not address.tls:
+        # Credentials that are meant for a verified peer never travel in the clear.
+        raise LookupError(f"lookup of {topic!r} leads from TLS to a plain address, {address}; refused")
+    return address

@@ -15,7 +15,11 @@ def partition_count(command: pb.BaseCommand) -> int:
 
     Raises `ProtocolError` for a count beyond `PARTITIONS_MAX`.
     """
-    count = command.partitionMetadataResponse.partitions
+    return believed_count(command.partitionMetadataResponse.partitions)
+
+
+def believed_count(count: int) -> int:
+    """``count`` itself. Raises `ProtocolError` beyond `PARTITIONS_MAX`."""
     if count > PARTITIONS_MAX:
         raise ProtocolError(f"the broker announces {count} partitions; at most {PARTITIONS_MAX} are believed")
     return int(count)

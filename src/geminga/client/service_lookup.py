@@ -1,0 +1,246 @@
+"""How a client asks its cluster where topics live: over the binary protocol, or over HTTP.
+
+Which of the two a client uses is decided by the scheme of its service URL. Both try the URL's hosts in turn,
+and both answer alike; brokers are always spoken to in the binary protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from geminga.client.pool import BrokerConnection, connect_error, obtain_credentials
+from geminga.connection import commands, http_lookup
+from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.lookup import BrokerPlace, TopicLookup
+from geminga.connection.partitions import partition_count
+from geminga.errors import (
+    ConnectError,
+    LookupError,
+    OperationNotSupported,
+    PulsarException,
+    ServiceUnitNotReady,
+    Timeout,
+)
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.client.core import ClientCore
+
+T = TypeVar("T")
+
+
+class ServiceUnreachable(ConnectError):
+    """None of the service URL's hosts could be reached; the message names each with its reason."""
+
+
+class ServiceLookup(Protocol):
+    """What a client asks its cluster. ``remaining``: the seconds that are left for the answer.
+
+    Raises `ServiceUnreachable`, what a broker reports, and what connecting ends with.
+    """
+
+    hosts: Hosts
+
+    async def connection(self) -> BrokerConnection:
+        """A binary connection to a host of the service URL."""
+
+    async def place(self, topic: str, remaining: float) -> BrokerPlace:
+        """The broker that serves ``topic``, a full name with its partition suffix."""
+
+    async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
+        """How many partitions ``topic`` has; 0: it is not partitioned."""
+
+    async def topics(
+        self, namespace: str, mode: int, pattern: str | None, remaining: float
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        """The topics of ``tenant/namespace``."""
+
+
+class Hosts:
+    """The hosts of a service URL: the one that worked last, then the others in turn."""
+
+    def __init__(self, addresses: tuple[Address, ...], start: int) -> None:
+        self._addresses = addresses
+        self._index = start
+        self.last_failure: PulsarException | None = None
+
+    @property
+    def current(self) -> Address:
+        return self._addresses[self._index]
+
+    def next(self) -> None:
+        """Another host first, from now on."""
+        self._index = (self._index + 1) % len(self._addresses)
+
+    async def first_that(self, attempt: Callable[[Address], Awaitable[T]]) -> T:
+        """What ``attempt`` gives for the first host that can be reached.
+
+        Raises `ServiceUnreachable` when none can, and at once what a broker reported.
+        """
+        failures: list[ConnectError] = []
+        for _ in self._addresses:
+            try:
+                result = await attempt(self.current)
+            except (ConnectError, Timeout) as error:
+                if isinstance(error, http_lookup.HttpAnswered):
+                    if error.retriable:
+                        self.next()  # perhaps another host is ready
+                    raise
+                failures.append(ConnectError(str(error)))
+                self.last_failure = error
+                self.next()
+            else:
+                self.last_failure = None
+                return result
+        raise ServiceUnreachable("; ".join(str(failure) for failure in failures)) from failures[-1]
+
+
+class BinaryLookup:
+    """Asks in the binary protocol (framing.md section 4)."""
+
+    def __init__(self, core: ClientCore, url: ServiceUrl, start: int) -> None:
+        self.hosts = Hosts(url.addresses, start)
+        self._core = core
+        self._url = url
+
+    async def connection(self) -> BrokerConnection:
+        return await self.hosts.first_that(lambda address: self._core.pool.get(address, slot=0))
+
+    async def place(self, topic: str, remaining: float) -> BrokerPlace:
+        deadline = self._core.now() + remaining
+        settings = self._core.settings
+        lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=settings.lookup_redirects_max)
+        while True:
+            question = lookup.question
+            if question.address is None:
+                connection = await self.connection()
+            else:
+                connection = await self._core.pool.get(question.address, slot=0)
+            request_id = connection.new_request_id()
+            command = commands.lookup(
+                topic,
+                request_id,
+                authoritative=question.authoritative,
+                listener_name=settings.listener_name,
+            )
+            try:
+                answer = await connection.request(command, request_id, max(0.0, deadline - self._core.now()))
+            except ServiceUnitNotReady:
+                self.hosts.next()  # perhaps another broker is ready
+                raise
+            place = lookup.answered(answer)
+            if place is not None:
+                return place
+
+    async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
+        answer = await self._ask(
+            lambda request_id: commands.partitioned_metadata(
+                str(topic), request_id, auto_creation=auto_creation
+            ),
+            remaining,
+        )
+        return partition_count(answer)
+
+    async def topics(
+        self, namespace: str, mode: int, pattern: str | None, remaining: float
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        answer = await self._ask(
+            lambda request_id: commands.topics_of_namespace(namespace, request_id, mode, pattern), remaining
+        )
+        return answer.getTopicsOfNamespaceResponse
+
+    async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
+        deadline = self._core.now() + remaining
+        connection = await self.connection()
+        request_id = connection.new_request_id()
+        return await connection.request(make(request_id), request_id, max(0.0, deadline - self._core.now()))
+
+
+class HttpLookup:
+    """Asks the REST interface; each question has a connection of its own."""
+
+    def __init__(self, core: ClientCore, url: ServiceUrl, start: int) -> None:
+        self.hosts = Hosts(url.addresses, start)
+        self._core = core
+        self._url = url
+
+    async def connection(self) -> BrokerConnection:
+        """Always raises `OperationNotSupported`: the hosts of this service URL speak HTTP."""
+        raise OperationNotSupported(f"{self._url.text} is no address for the binary protocol")
+
+    async def place(self, topic: str, remaining: float) -> BrokerPlace:
+        path = http_lookup.place_path(topic, self._core.settings.listener_name)
+        content = await self._ask(path, f"lookup of {topic!r}")
+        return http_lookup.place_of(content, topic, tls=self._url.tls)
+
+    async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
+        path = http_lookup.partitions_path(topic, auto_creation=auto_creation)
+        content = await self._ask(path, f"asking for the partitions of '{topic}'")
+        return http_lookup.partitions_of(content, str(topic))
+
+    async def topics(
+        self, namespace: str, mode: int, pattern: str | None, remaining: float
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        path = http_lookup.topics_path(namespace, mode)
+        return http_lookup.topics_of(await self._ask(path, f"listing the topics of {namespace!r}"), namespace)
+
+    async def _ask(self, path: str, what: str) -> object:
+        async def attempt(address: Address) -> object:
+            answer = await self._get(address, path)
+            for _ in range(self._core.settings.lookup_redirects_max):
+                if not answer.redirected:
+                    return http_lookup.content_of(answer, what)
+                address, target = http_lookup.redirected_to(answer, self._url.tls)
+                answer = await self._get(address, target)
+            raise LookupError(f"{what} was redirected too often, last to {answer.location!r}")
+
+        return await self.hosts.first_that(attempt)
+
+    async def _get(self, address: Address, path: str) -> http_lookup.HttpAnswer:
+        settings = self._core.settings
+        credentials = await obtain_credentials(self._core.loop, settings.credentials)
+        question = http_lookup.request(address, path, credentials.http_headers)
+        try:
+            async with asyncio.timeout(settings.connection_timeout_seconds):
+                reader, writer = await asyncio.open_connection(
+                    address.host,
+                    address.port,
+                    ssl=self._core.pool.tls_context() if address.tls else None,
+                    server_hostname=address.host if address.tls else None,
+                )
+        except (OSError, ssl.SSLError) as error:
+            if isinstance(error, TimeoutError):
+                raise ConnectError(f"{address.host_port} did not accept a connection in time") from error
+            raise connect_error(address, error) from error
+        try:
+            writer.write(question)
+            return http_lookup.read_answer(address, await _read_all(reader, address))
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectError(f"the connection to {address.host_port} was lost: {error}") from error
+        finally:
+            writer.close()
+
+
+async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
+    """What comes until the other side ends the connection."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await reader.read(1 << 16):
+        pieces.append(piece)
+        size += len(piece)
+        if size > http_lookup.ANSWER_BYTES_MAX:
+            raise LookupError(
+                f"the answer of {address.host_port} has more than {http_lookup.ANSWER_BYTES_MAX} bytes"
+            )
+    return b"".join(pieces)
+
+
+def make_lookup(core: ClientCore, url: ServiceUrl) -> ServiceLookup:
+    """The way of asking that a service URL names. The first host is chosen at random, so that many clients
+    do not all begin with the same one."""
+    start = core.random.randrange(len(url.addresses))
+    return HttpLookup(core, url, start) if url.http else BinaryLookup(core, url, start)

@@ -1,0 +1,163 @@
+"""Looking up over HTTP, against a scripted REST interface; the binary way is tested in test_core.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from geminga import errors
+from geminga.client.core import ClientCore
+from geminga.client.service_lookup import ServiceUnreachable
+from geminga.client.settings import ClientSettings
+from geminga.connection.authentication import BasicCredentials
+
+TOPIC = "persistent://public/default/t"
+
+
+class Rest:
+    """Answers GETs by path; counts them; keeps the headers."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Callable[[], tuple[int, Any, str]]] = {}
+        self.asked: list[str] = []
+        self.headers: list[bytes] = []
+        self.port = 0
+
+    async def __aenter__(self) -> Rest:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = await reader.readuntil(b"\r\n\r\n")
+        path = question.split(b" ")[1].decode().partition("?")[0]
+        self.asked.append(path)
+        self.headers.append(question)
+        kind = next((name for name in self.answers if name in path), None)
+        status, body, extra = (404, {"reason": "nothing here"}, "") if kind is None else self.answers[kind]()
+        content = json.dumps(body).encode()
+        writer.write(
+            f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n{extra}\r\n".encode() + content
+        )
+        writer.close()
+
+
+def run(
+    body: Callable[[Rest, ClientCore], Awaitable[Any]], url: str = "http://127.0.0.1:{port}", **options: Any
+) -> Any:
+    async def main() -> Any:
+        async with Rest() as rest:
+            settings = ClientSettings(
+                service_url=url.format(port=rest.port),
+                operation_timeout_seconds=5,
+                backoff_initial_seconds=0.001,
+                connection_timeout_seconds=1,
+                **options,
+            )
+            core = ClientCore(settings, random=random.Random(1))
+            try:
+                return await asyncio.wait_for(body(rest, core), 20)
+            finally:
+                await core.close()
+
+    return asyncio.run(main())
+
+
+def test_places_partitions_and_topics() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        rest.answers = {
+            "/lookup/": lambda: (200, {"brokerUrl": "pulsar://b:6650"}, ""),
+            "/partitions": lambda: (200, {"partitions": 2}, ""),
+            "/topics": lambda: (200, [TOPIC], ""),
+        }
+        assert (await core.lookup(TOPIC)).broker.host == "b"
+        assert await core.partition_topics(TOPIC) == [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
+        assert list((await core.topics_of_namespace("public/default", 0)).topics) == [TOPIC]
+        assert b"Authorization: Basic dTpw\r\n" in rest.headers[0]
+        with pytest.raises(errors.OperationNotSupported):
+            await core.service_connection()
+
+    run(body, credentials=BasicCredentials("u", "p"))
+
+
+def test_servers_faults_are_retried() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        rest.answers["/lookup/"] = lambda: (
+            (503, {"reason": "loading"}, "")
+            if len(rest.asked) < 4
+            else (200, {"brokerUrl": "pulsar://b:1"}, "")
+        )
+        await core.lookup(TOPIC)
+        assert len(rest.asked) == 4
+
+    run(body)
+
+
+def test_refusals_are_told_at_once() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        with pytest.raises(errors.TopicNotFound, match="nothing here"):
+            await core.lookup(TOPIC)
+        assert len(rest.asked) == 1
+
+    run(body, url="http://127.0.0.1:{port},127.0.0.1:{port}")
+
+
+def test_redirects_are_followed_to_their_end() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        there = f"Location: http://127.0.0.1:{rest.port}"
+        rest.answers["/lookup/"] = lambda: (307, "", f"{there}/elsewhere\r\n")
+        rest.answers["/elsewhere"] = lambda: (200, {"brokerUrl": "pulsar://b:1"}, "")
+        assert (await core.lookup(TOPIC)).broker.host == "b"
+        rest.answers["/elsewhere"] = lambda: (307, "", f"{there}/elsewhere\r\n")
+        rest.asked.clear()
+        with pytest.raises(errors.PulsarException, match="redirected too often"):
+            await core.lookup(TOPIC, timeout=0.1)
+        assert rest.asked.count("/elsewhere") >= core.settings.lookup_redirects_max
+
+    run(body)
+
+
+def test_hosts_are_tried_in_turn() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        rest.answers["/partitions"] = lambda: (200, {"partitions": 0}, "")
+        for _ in range(3):
+            assert await core.partitions(TOPIC) == 0
+
+    run(body, url="http://127.0.0.1:1,127.0.0.1:{port}")
+
+
+def test_nobody_answers() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        with pytest.raises((ServiceUnreachable, errors.Timeout), match="refused the connection"):
+            await core.lookup(TOPIC, timeout=0.2)
+
+    run(body, url="http://127.0.0.1:1")
+
+
+def test_a_binary_port_is_told() -> None:
+    async def body(rest: Rest, core: ClientCore) -> None:
+        async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"\x00\x00\x00\x09\x00\x00\x00\x05")
+            writer.close()
+
+        server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        other = ClientCore(
+            ClientSettings(service_url=f"http://127.0.0.1:{port}", operation_timeout_seconds=1)
+        )
+        with pytest.raises(errors.PulsarException, match="REST interface of a Pulsar broker"):
+            await other.lookup(TOPIC, timeout=0.2)
+        await other.close()
+        server.close()
+
+    run(body)

@@ -1,0 +1,152 @@
+"""Questions and answers of the REST interface, byte by byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from geminga import errors
+from geminga.connection import http_lookup
+from geminga.connection.addresses import Address
+from geminga.connection.authentication import TokenCredentials
+from geminga.connection.lookup import BrokerPlace
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+HOST = Address("h", 8080)
+MODES = pb.CommandGetTopicsOfNamespace
+
+
+def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def read(body: Any, status: str = "200 OK", *headers: str) -> http_lookup.HttpAnswer:
+    return http_lookup.read_answer(HOST, answer(json.dumps(body).encode(), status, *headers))
+
+
+def test_the_questions() -> None:
+    topic = TopicName.parse("persistent://t/n/a topic/x".replace("/x", "%x"))
+    assert http_lookup.place_path(str(topic), None) == "/lookup/v2/topic/persistent/t/n/a%20topic%25x"
+    assert http_lookup.place_path("t", "inner one").endswith("/public/default/t?listenerName=inner+one")
+    assert (
+        http_lookup.partitions_path(TopicName.parse("t"), auto_creation=True)
+        == "/admin/v2/persistent/public/default/t/partitions?checkAllowAutoCreation=true"
+    )
+    assert http_lookup.topics_path("t/n", MODES.ALL) == "/admin/v2/namespaces/t/n/topics?mode=ALL"
+    headers = TokenCredentials("abc").credentials().http_headers
+    said = http_lookup.request(HOST, "/p?q=1", headers).decode().split("\r\n")
+    assert said[:2] == ["GET /p?q=1 HTTP/1.1", "Host: h:8080"]
+    assert {"Authorization: Bearer abc", "Connection: close"} <= set(said)
+    assert said[-2:] == ["", ""]
+
+
+def test_credentials_cannot_write_headers() -> None:
+    with pytest.raises(errors.AuthenticationError, match="line break"):
+        http_lookup.request(HOST, "/", (("Authorization", "Bearer a\r\nX-Admin: yes"),))
+
+
+@pytest.mark.parametrize(
+    ("content", "tls", "place"),
+    [
+        ({"brokerUrl": "pulsar://b:6650"}, False, Address("b", 6650)),
+        (
+            {"brokerUrl": "pulsar://b:6650", "brokerUrlTls": "pulsar+ssl://b:6651"},
+            True,
+            Address("b", 6651, True),
+        ),
+        ({"brokerUrlSsl": "pulsar+ssl://b:6651", "brokerUrlTls": ""}, True, Address("b", 6651, True)),
+    ],
+)
+def test_where_a_topic_lives(content: dict[str, str], tls: bool, place: Address) -> None:
+    found = http_lookup.place_of(http_lookup.content_of(read(content), "lookup"), "t", tls=tls)
+    assert found == BrokerPlace(place)
+
+
+@pytest.mark.parametrize(
+    ("content", "tls", "kind", "said"),
+    [
+        ([], False, errors.ProtocolError, "list"),
+        ({}, False, errors.LookupError, "no address for plain connections"),
+        ({"brokerUrl": "pulsar://b:1"}, True, errors.LookupError, "no address for TLS"),
+        ({"brokerUrlTls": "pulsar://b:1"}, True, errors.LookupError, "from TLS to a plain address"),
+        ({"brokerUrl": "http://b:1"}, False, errors.LookupError, "REST interface"),
+        ({"brokerUrl": 5}, False, errors.LookupError, "no address"),
+    ],
+)
+def test_places_that_cannot_be_used(content: Any, tls: bool, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        http_lookup.place_of(content, "t", tls=tls)
+
+
+def test_partitions_and_topics() -> None:
+    assert http_lookup.partitions_of({"partitions": 3}, "t") == 3
+    for wrong in (
+        {},
+        [],
+        {"partitions": -1},
+        {"partitions": "3"},
+        {"partitions": True},
+        {"partitions": 10**9},
+    ):
+        with pytest.raises(errors.ProtocolError, match="partitions"):
+            http_lookup.partitions_of(wrong, "t")
+    assert list(http_lookup.topics_of(["a", "b"], "t/n").topics) == ["a", "b"]
+    for wrong in ({}, [1], None):
+        with pytest.raises(errors.ProtocolError, match="no list"):
+            http_lookup.topics_of(wrong, "t/n")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retriable"),
+    [
+        ("401 Unauthorized", errors.AuthenticationError, False),
+        ("403 Forbidden", errors.AuthorizationError, False),
+        ("404 Not Found", errors.TopicNotFound, False),
+        ("409 Conflict", errors.ConnectError, False),
+        ("412 Precondition Failed", errors.ConnectError, False),
+        ("429 Too Many Requests", errors.TooManyLookupRequestException, True),
+        ("500 Internal Server Error", errors.ServiceUnitNotReady, True),
+        ("503 Service Unavailable", errors.ServiceUnitNotReady, True),
+    ],
+)
+def test_refusals(status: str, kind: type[errors.PulsarException], retriable: bool) -> None:
+    with pytest.raises(kind, match=f"asking: HTTP {status[:3]}: because") as caught:
+        http_lookup.content_of(read({"reason": "because"}, status), "asking")
+    assert isinstance(caught.value, errors.ConnectError)  # what pulsar-client calls them all
+    assert caught.value.retriable is retriable
+    if kind is not errors.ConnectError:
+        assert caught.value.error().name == kind.__name__
+
+
+def test_a_refusal_without_json() -> None:
+    data = answer(b"<html>go away</html>", "400 Bad Request")
+    with pytest.raises(errors.ConnectError, match="<html>go away</html>"):
+        http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking")
+    with pytest.raises(errors.ProtocolError, match="no JSON"):
+        http_lookup.content_of(http_lookup.read_answer(HOST, answer(b"<html>")), "asking")
+
+
+def test_a_chunked_answer() -> None:
+    data = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n["a",\r\n5\r\n "b"]\r\n0\r\n\r\n'
+    assert http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking") == ["a", "b"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x05", answer(b"{}")[:-1], b"HTTP/1.1 2"])
+def test_what_is_no_whole_answer(data: bytes) -> None:
+    with pytest.raises(errors.ConnectError, match=r"h:8080 gave no whole HTTP answer"):
+        http_lookup.read_answer(HOST, data)
+
+
+def test_redirects() -> None:
+    found = read("", "307 Temporary Redirect", "Location: http://other:8081/lookup/v2/x?a=b")
+    assert found.redirected
+    assert http_lookup.redirected_to(found, False) == (Address("other", 8081), "/lookup/v2/x?a=b")
+    secure = read("", "307 Temporary Redirect", "Location: https://other/x")
+    assert http_lookup.redirected_to(secure, True) == (Address("other", 443, True), "/x")
+    for location, tls in (("http://other/x", True), ("/x", False), ("ftp://other/x", False)):
+        with pytest.raises(errors.LookupError, match="refused"):
+            http_lookup.redirected_to(read("", "307 T", f"Location: {location}"), tls)
