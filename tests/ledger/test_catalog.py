@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from geminga.ledger.api import Value
 from geminga.ledger.catalog import (
     CHUNK_ENTRIES_MAX,
     Catalog,
@@ -16,7 +17,7 @@ from geminga.ledger.catalog import (
     LedgerChange,
     Snapshot,
 )
-from geminga.ledger.damage import Damage
+from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import RealFileSystem
 
 STORE_ID = bytes(16)
@@ -53,7 +54,7 @@ def snapshot(number: int, **changes: object) -> Snapshot:
         "file_sizes": {1: 5000},
         "live_bytes": {},
         "damage": [],
-        "suspects": set(),
+        "settled": [],
         "doubt": (0, 0),
     }
     return Snapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
@@ -115,8 +116,11 @@ def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
     assert catalog.deltas("k", 99) == [b"1", b"2", b"3"]
     assert catalog.deltas("k", 2) == [b"1"]
     assert catalog.base("d") == b""
-    assert catalog.keys("", None, 10) == ["d", "k"]
-    assert catalog.keys("", "d", 10) == ["k"]
+    whole = {"d": Value(b"", (b"x",)), "k": Value(b"base", (b"1", b"2", b"3"))}
+    assert catalog.values("", None, 99, 10) == sorted(whole.items())
+    assert catalog.values("", "d", 99, 10) == [("k", whole["k"])]
+    assert catalog.values("", None, 2, 1) == [("d", whole["d"])]
+    assert catalog.values("k", None, 2, 10) == [("k", Value(b"base", (b"1",)))]
     catalog.write(snapshot(3, keys={"k": KeyChange(b"k", 0, b"new"), "d": KeyChange(b"d", 0, deleted=True)}))
     assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"new", [])
     assert catalog.base("d") is None
@@ -124,12 +128,20 @@ def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
     assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"", [b"again"])
 
 
-def test_damage_suspects_and_doubt_come_back(catalog: Catalog) -> None:
-    damage = Damage("log-0000000001", 5, "what", 1, 2, 3)
-    catalog.write(snapshot(1, damage=[damage, damage], suspects={7, 8}, doubt=(5, 100)))
+def test_damage_and_doubt_come_back(catalog: Catalog) -> None:
+    damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=Loss.ENTRIES)
+    catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
     assert catalog.damage() == [damage]
-    assert catalog.suspects() == {7, 8}
+    assert catalog.settled() == ["log-0000000001@9"]
     assert (catalog.number("doubt_below"), catalog.number("doubt_entries")) == (5, 100)
+
+
+@pytest.mark.parametrize("prefix", ["a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", ""])
+def test_a_prefix_finds_all_its_keys_and_no_others(catalog: Catalog, prefix: str) -> None:
+    keys = ["", "a", "a\ud7ff", "a\ud7ffz", "a\ue000", "a\U0010ffff", "a\U0010ffffz", "b", "\U0010ffff"]
+    catalog.write(snapshot(1, keys={key: KeyChange(key.encode(), 0, b"v") for key in keys}))
+    found = [key for key, _ in catalog.values(prefix, None, 99, 100)]
+    assert found == [key for key in keys if key.startswith(prefix)]
 
 
 def test_a_failed_checkpoint_changes_nothing(catalog: Catalog) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.damage import Damage, EntriesDamaged
-from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC
+from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -306,8 +306,27 @@ def test_damaged_mark_file_harms_nothing(settings: StoreSettings) -> None:
     store.close()
 
 
-def test_damaged_superblock_is_refused(settings: StoreSettings) -> None:
+def test_a_damaged_superblock_is_written_again(settings: StoreSettings) -> None:
+    original = make_disk(settings, clean=True)
+    before = bytes(original.names[f"{FOLDER}/superblock"].visible)
+    for offset in range(len(before)):
+        disk = original.copy()
+        disk.content(f"{FOLDER}/superblock")[offset] ^= 1 << offset % 8
+        store = open_store(disk, settings)
+        assert audit(store) == 0
+        store.close()
+        assert bytes(disk.names[f"{FOLDER}/superblock"].durable) == before
+
+
+@pytest.mark.parametrize("logs", ["none", "of two stores"])
+def test_a_damaged_superblock_that_nothing_tells_is_refused(settings: StoreSettings, logs: str) -> None:
     disk = make_disk(settings, clean=True)
+    if logs == "none":
+        for path in [path for path in disk.names if "/log-" in path]:
+            disk.remove(path)
+    else:
+        content = disk.content(LOGS[1])
+        content[:FILE_HEADER_BYTES] = encode_file_header(2, b"another store id")
     disk.content(f"{FOLDER}/superblock")[20] ^= 1
     with pytest.raises(StoreDamaged, match="superblock"):
         open_store(disk, settings)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import random
 from array import array
 
 import pytest
@@ -51,20 +53,47 @@ def test_groups_come_back(payloads: list[bytes]) -> None:
         assert crc == crc32c(payload)
 
 
-def test_no_flipped_bit_in_header_or_directory_is_believed() -> None:
+def test_a_flipped_bit_in_header_or_directory_is_put_right() -> None:
     data = encode([b"one", b"two", b""])
+    right = layout.decode_group_header(data, POSITION, SEED)
+    assert right is not None
+    right_directory = layout.decode_directory(right, data[layout.GROUP_HEADER_BYTES : -6])
+    assert right_directory is not None
     for offset in range(len(data) - 6):
         for bit in range(8):
             damaged = bytearray(data)
             damaged[offset] ^= 1 << bit
-            header = layout.decode_group_header(bytes(damaged[: layout.GROUP_HEADER_BYTES]), POSITION, SEED)
-            if header is None:
-                continue
             start = layout.GROUP_HEADER_BYTES
-            assert (
-                layout.decode_directory(header, bytes(damaged[start : start + header.directory_bytes]))
-                is None
+            head = bytes(damaged[:start])
+            header = layout.decode_group_header(head, POSITION, SEED)
+            assert (header is None) == (offset < start)
+            if header is None:
+                header = layout.mend_group_header(head, POSITION, SEED)
+            assert header is not None
+            directory = layout.decode_directory(
+                header, bytes(damaged[start : start + header.directory_bytes])
             )
+            assert directory is not None
+            assert header.was_mended != directory.was_mended
+            assert dataclasses.replace(header, was_mended=False) == right
+            assert dataclasses.replace(directory, was_mended=False) == right_directory
+
+
+def test_more_wrong_bits_in_header_or_directory_are_not_believed() -> None:
+    data = encode([b"one", b"two", b""])
+    chance = random.Random(1)
+    for _ in range(2000):
+        damaged = bytearray(data[:-6])
+        for offset in chance.sample(range(len(damaged)), chance.randrange(2, 6)):
+            damaged[offset] ^= chance.randrange(1, 256)
+        start = layout.GROUP_HEADER_BYTES
+        header = layout.decode_group_header(bytes(damaged[:start]), POSITION, SEED)
+        if header is None:
+            header = layout.mend_group_header(bytes(damaged[:start]), POSITION, SEED)
+        if header is None:
+            continue
+        directory = layout.decode_directory(header, bytes(damaged[start : start + header.directory_bytes]))
+        assert directory is None or (header.was_mended and directory.was_mended)
 
 
 def test_groups_of_another_place_or_store_are_not_believed() -> None:

@@ -57,7 +57,7 @@ def catalog(tmp_path: Path) -> Catalog:
                 file_sizes={},
                 live_bytes={},
                 damage=[],
-                suspects=set(),
+                settled=[],
                 doubt=(0, 0),
             )
         )

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from geminga.errors import StoreDamaged
-from geminga.ledger.api import Value
+from geminga.ledger.api import Lost, Value
 from geminga.ledger.catalog import Catalog, Snapshot
+from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.keys import KeyMap
+from geminga.ledger.quarantine import Quarantine
 
 
 class Checkpoints:
@@ -18,7 +19,8 @@ class Checkpoints:
     def __init__(self, path: Path) -> None:
         self.catalog = Catalog(RealFileSystem().connect(str(path)))
         self.catalog.create(bytes(16))
-        self.keys = KeyMap(self.catalog)
+        self.quarantine = Quarantine()
+        self.keys = KeyMap(self.catalog, self.quarantine)
         self.number = 0
 
     def freeze(self) -> None:
@@ -28,7 +30,14 @@ class Checkpoints:
     def write(self) -> None:
         values: dict[str, object] = {field.name: {} for field in dataclasses.fields(Snapshot)}
         values |= {"number": self.number, "position": 0, "sequence": 0, "next_ledger_id": 0}
-        values |= {"ledgers": [], "dropped": [], "damage": [], "doubt": (0, 0), "keys": self.keys.frozen}
+        values |= {
+            "ledgers": [],
+            "dropped": [],
+            "damage": [],
+            "settled": [],
+            "doubt": (0, 0),
+            "keys": self.keys.frozen,
+        }
         self.catalog.write(Snapshot(**values))  # type: ignore[arg-type]
 
     def thaw(self) -> None:
@@ -99,16 +108,33 @@ def test_scan_goes_through_many_pages(checkpoints: Checkpoints) -> None:
     assert [key for key, _ in keys.scan("key-001")] == names[100:200]
 
 
-def test_suspect_keys_are_refused_until_set_again(checkpoints: Checkpoints) -> None:
+def test_keys_are_found_by_their_fingerprint_at_every_step(checkpoints: Checkpoints) -> None:
     keys = checkpoints.keys
     fingerprint = keys.put("cursor", b"v").fingerprint
-    assert keys.find(fingerprint) == ["cursor"]
-    checkpoints.freeze()
-    checkpoints.write()
-    checkpoints.thaw()
-    assert keys.find(fingerprint) == ["cursor"]
-    keys.suspects.add(fingerprint)
-    with pytest.raises(StoreDamaged, match="cursor"):
-        keys.get("cursor")
+    for move in (checkpoints.freeze, checkpoints.write, checkpoints.thaw):
+        assert keys.named({fingerprint, 5}) == {fingerprint: ["cursor"]}
+        move()
+    assert keys.named({fingerprint, 5}) == {fingerprint: ["cursor"]}
+
+
+def test_a_key_that_lost_writes_says_so_until_set_again(checkpoints: Checkpoints) -> None:
+    keys, quarantine = checkpoints.keys, checkpoints.quarantine
+    keys.put("cursor", b"v")
+    keys.put("other", b"v")
+    quarantine.add(Damage("log-0000000001", 70, "what", lost=Loss.DELTA, key="cursor"))
+    quarantine.add(Damage("log-0000000001", 90, "what", lost=Loss.VALUE, key="gone"))
+    expected = {
+        "cursor": Value(b"v", (), Lost(deltas=1)),
+        "gone": Value(b"", (), Lost(values=1)),
+        "other": Value(b"v", ()),
+    }
+    for move in (checkpoints.freeze, checkpoints.write, checkpoints.thaw):
+        assert {key: keys.get(key) for key in expected} == expected
+        assert dict(keys.scan("")) == expected
+        assert dict(keys.scan("cu")) == {"cursor": expected["cursor"]}
+        move()
     keys.put("cursor", b"new")
-    assert keys.get("cursor") == Value(b"new", ())
+    keys.delete("gone")
+    assert dict(keys.scan("")) == {"cursor": Value(b"new", ()), "other": Value(b"v", ())}
+    assert keys.get("gone") is None
+    assert list(quarantine) == []

@@ -114,7 +114,7 @@ def test_gaps_are_told_from_groups(filesystem: FaultyFileSystem) -> None:
     groups = [writer.write([record(n)]) for n in range(3)]
     writer.sync()
     content = filesystem.disk.content("/store/log-0000000001")
-    content[groups[1].position & 0xFFFFFFFF] ^= 1
+    content[groups[1].position & 0xFFFFFFFF] ^= 3
     content.extend(bytes(700))
     file = LogFiles(filesystem, "/store").get(1)
     items = list(scan_headers(file, 1, FILE_HEADER_BYTES, SEED))[1:]
@@ -164,7 +164,7 @@ def test_a_group_behind_a_long_gap_is_found_wherever_it_begins(
     damaged = writer.write([record(1, (1 << 20) - short_of_boundary)])
     following = writer.write([record(2)])
     content = filesystem.disk.content("/store/log-0000000001")
-    content[damaged.position & 0xFFFFFFFF] ^= 1
+    content[damaged.position & 0xFFFFFFFF] ^= 3
     items = list(scan_headers(LogFiles(filesystem, "/store").get(1), 1, FILE_HEADER_BYTES, SEED))
     gap, found = items[1:]
     assert isinstance(gap, Gap)

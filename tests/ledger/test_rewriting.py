@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from geminga.errors import StoreError
-from geminga.ledger.api import Value
+from geminga.ledger.api import Lost, Value
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -152,8 +152,12 @@ def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSet
         store.checkpoint()
     assert len(log_files(disk)) < 12, f"nothing is given back: {before} became {log_files(disk)}"
     assert store.get("well") == Value(b"value", ())
-    with pytest.raises(StoreError, match="harmed"):
-        store.get("harmed")
+    assert store.get("harmed") == Value(b"base", (), Lost(deltas=1))
+    store.close()
+    disk.databases.clear()
+    store = open_store(disk, small_settings)
+    assert store.get("harmed") == Value(b"base", (), Lost(deltas=1)), "forgotten with the catalog"
+    assert store.get("well") == Value(b"value", ())
     store.close()
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from geminga.errors import StoreError
+from geminga.ledger.damage import Damage
 
 Buffer = bytes | bytearray | memoryview
 Done = Callable[[StoreError | None], None]
@@ -32,11 +33,24 @@ class LedgerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """How many writes of a key damage took: of whole values (`put` or `delete`), and of deltas."""
+
+    values: int = 0
+    deltas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
-    """What is kept under a key: the last `put` value and the deltas merged since, oldest first."""
+    """What is kept under a key: the last `put` value and the deltas merged since, oldest first.
+
+    ``lost`` is None, unless damage took writes of this key. Then the rest is here: without the deltas that
+    are lost, and, where a whole value is lost, the base of before it (empty if there was none).
+    """
 
     base: bytes
     deltas: Sequence[bytes]
+    lost: Lost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,25 @@ class EntryStore(Protocol):
     def failure(self) -> StoreError | None:
         """Why the store stopped; None while it is well. A stopped store refuses all writes."""
 
+    # --- damage ---
+    @property
+    def damage(self) -> list[Damage]:
+        """What is known to be damaged, found when opening and when reading: each thing with what it lost.
+
+        Everything else is served as if nothing were.
+        """
+
+    def settle_damage(self, name: str, done: Done | None = None) -> bool:
+        """Take what is left of a damaged thing for all there is; False when nothing of that name is listed.
+
+        Lost entries are given up: reading them still raises, but they are not listed any more. A key keeps
+        what it has. A ledger whose owner is lost is deleted.
+        """
+
     # --- ledgers ---
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        """Give a ledger whose owner was lost to damage to ``owner``; False when it is no such ledger."""
+
     def create_ledger(self, owner: str) -> int:
         """A new, empty ledger that belongs to ``owner`` (a topic name). Ids only grow, over restarts too."""
 
@@ -90,8 +122,12 @@ class EntryStore(Protocol):
         """Forget ledgers (trimming, topic deletion); their space is given back in the background."""
 
     # --- key-value map: topics, policies, cursors, deduplication ---
-    def put(self, key: str, value: bytes, done: Done | None = None) -> None:
-        """Set a key; replaces its value and drops its deltas."""
+    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
+        """Set a key; replaces its value and drops its deltas.
+
+        ``same``: the value means what is there already, deltas added up. Should damage take this write, what
+        was there before it is as good, and the store serves that.
+        """
 
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
         """Add a delta to a key (which need not exist: then its base is empty)."""

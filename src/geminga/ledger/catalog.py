@@ -11,6 +11,7 @@ SQLite keeps none: `CatalogDamaged` means the catalog must be rebuilt.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geminga.errors import StoreDamaged, StoreError
+from geminga.ledger.api import Value
 from geminga.ledger.damage import Damage
 from geminga.ledger.format import (
     OFFSET_BITS,
@@ -48,7 +50,6 @@ CREATE TABLE delta (key TEXT NOT NULL, checkpoint INTEGER NOT NULL, body BLOB NO
     PRIMARY KEY (key, checkpoint)) WITHOUT ROWID;
 CREATE TABLE file (number INTEGER PRIMARY KEY, size_bytes INTEGER NOT NULL, live_bytes INTEGER NOT NULL);
 CREATE TABLE damage (body TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE suspect (fingerprint INTEGER PRIMARY KEY);
 """
 
 
@@ -143,7 +144,7 @@ class Snapshot:
     file_sizes: dict[int, int]
     live_bytes: dict[int, int]
     damage: list[Damage]
-    suspects: set[int]
+    settled: list[str]
     doubt: tuple[int, int]
 
 
@@ -292,12 +293,42 @@ class Catalog:
         if not isinstance(body, bytes) or crc32c(body, _text_crc(key)) != crc:
             raise self._damaged(f"the catalog's value of key {key!r} fails its checksum")
 
-    def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """The next ``limit`` keys with the prefix behind ``after``, in order."""
-        low = prefix if after is None else after
-        compare = ">=" if after is None else ">"
-        rows = self._rows(f"SELECT key FROM item WHERE key {compare} ? ORDER BY key LIMIT ?", (low, limit))
-        return [row[0] for row in rows if row[0].startswith(prefix)]
+    def values(
+        self, prefix: str, after: str | None, before_checkpoint: int, limit: int
+    ) -> list[tuple[str, Value]]:
+        """The next ``limit`` keys with the prefix behind ``after``, in order, with what is under them.
+
+        Of the deltas those that checkpoints before the given one brought.
+        """
+        low, compare = (prefix, ">=") if after is None else (after, ">")
+        end = _behind(prefix)
+        rows = self._rows(
+            f"SELECT key, base, crc FROM item WHERE key {compare} ?"
+            f"{' AND key < ?' if end is not None else ''} ORDER BY key LIMIT ?",
+            (low, limit) if end is None else (low, end, limit),
+        )
+        if not rows:
+            return []
+        deltas: dict[str, list[bytes]] = {}
+        for key, body, crc in self._rows(
+            "SELECT key, body, crc FROM delta WHERE key>=? AND key<=? AND checkpoint<?"
+            " ORDER BY key, checkpoint",
+            (rows[0][0], rows[-1][0], before_checkpoint),
+        ):
+            self._check_key(key, body, crc)
+            deltas.setdefault(key, []).extend(decode_list(body))
+        for key, base, crc in rows:
+            self._check_key(key, base, crc)
+        return [(key, Value(bytes(base), tuple(deltas.get(key, ())))) for key, base, _ in rows]
+
+    def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
+        """The keys whose names have these CRC32Cs; looks at all keys."""
+        found: dict[int, list[str]] = {}
+        for (key,) in self._connection.execute("SELECT key FROM item"):
+            fingerprint = crc32c(key.encode())
+            if fingerprint in fingerprints:
+                found.setdefault(fingerprint, []).append(key)
+        return found
 
     # --- files, damage ---
     def files(self) -> dict[int, int]:
@@ -316,8 +347,9 @@ class Catalog:
     def damage(self) -> list[Damage]:
         return [Damage.from_json(row[0]) for row in self._rows("SELECT body FROM damage")]
 
-    def suspects(self) -> set[int]:
-        return {row[0] for row in self._rows("SELECT fingerprint FROM suspect")}
+    def settled(self) -> list[str]:
+        """The names of damage that was settled."""
+        return list(json.loads(self.meta("settled") or "[]"))
 
     # --- checkpoint ---
     def write(self, snapshot: Snapshot) -> None:
@@ -334,10 +366,9 @@ class Catalog:
             connection.executemany(
                 "INSERT OR IGNORE INTO damage VALUES (?)", ((d.to_json(),) for d in snapshot.damage)
             )
-            connection.execute("DELETE FROM suspect")
-            connection.executemany("INSERT INTO suspect VALUES (?)", ((s,) for s in snapshot.suspects))
             for name in ("number", "position", "sequence", "next_ledger_id"):
                 self._set_meta(name, str(getattr(snapshot, name)))
+            self._set_meta("settled", json.dumps(snapshot.settled))
             self._set_meta("doubt_below", str(snapshot.doubt[0]))
             self._set_meta("doubt_entries", str(snapshot.doubt[1]))
             connection.execute("COMMIT")
@@ -443,6 +474,17 @@ class Catalog:
             "size_bytes=excluded.size_bytes, live_bytes=max(0, live_bytes+excluded.live_bytes)",
             ((number, size, live.get(number, 0)) for number, size in snapshot.file_sizes.items()),
         )
+
+
+def _behind(prefix: str) -> str | None:
+    """The first text behind all that start with ``prefix``; None when there is none."""
+    for index in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[index]) + 1
+        if 0xD800 <= code <= 0xDFFF:
+            code = 0xE000  # no text in UTF-8 has what lies between
+        if code <= 0x10FFFF:
+            return prefix[:index] + chr(code)
+    return None
 
 
 def _subtract(live: dict[int, int], positions: Iterable[int], sizes: Iterable[int]) -> None:

@@ -14,11 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
 from geminga.ledger.filesystem import FileSystem, Lock, write_fully
-from geminga.ledger.format import FORMAT_VERSION, SUPERBLOCK_BYTES, decode_superblock, encode_superblock
+from geminga.ledger.format import (
+    FILE_HEADER_BYTES,
+    FORMAT_VERSION,
+    SUPERBLOCK_BYTES,
+    decode_file_header,
+    decode_superblock,
+    encode_superblock,
+    file_number,
+)
+
+logger = logging.getLogger("geminga.ledger")
 
 SUPERBLOCK_FILE = "superblock"
 LOCK_FILE = "lock"
@@ -39,7 +50,7 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[Lock, bytes]:
     try:
         if SUPERBLOCK_FILE not in filesystem.list_folder(folder):
             _sync_parents(filesystem, folder)
-            _write_superblock(filesystem, folder)
+            _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
         return lock, _read_superblock(filesystem, folder)
     except BaseException:
         lock.release()
@@ -91,13 +102,13 @@ def _sync_parents(filesystem: FileSystem, folder: str) -> None:
         folder = parent
 
 
-def _write_superblock(filesystem: FileSystem, folder: str) -> None:
+def _write_superblock(filesystem: FileSystem, folder: str, store_id: bytes) -> None:
     """Make the folder a store, all or nothing."""
     path = f"{folder}/{SUPERBLOCK_FILE}"
     file = filesystem.open(path + ".new", create=True)
     try:
         file.truncate(0)
-        write_fully(file, [encode_superblock(os.urandom(_STORE_ID_BYTES))], 0)
+        write_fully(file, [encode_superblock(store_id)], 0)
         file.sync()
     finally:
         file.close()
@@ -112,16 +123,38 @@ def _read_superblock(filesystem: FileSystem, folder: str) -> bytes:
     finally:
         file.close()
     if superblock is None:
-        raise StoreDamaged(
-            f"{folder}/{SUPERBLOCK_FILE} fails its checksum: restore this small file from a backup; "
-            "nothing else was touched"
-        )
+        return _rebuild_superblock(filesystem, folder)
     version, store_id = superblock
     if version > FORMAT_VERSION:
         raise StoreError(
             f"the store in {folder} has format {version}, this version of geminga knows up to "
             f"{FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
+    return store_id
+
+
+def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:
+    """Write the superblock again with the store id that the log files agree on."""
+    path = f"{folder}/{SUPERBLOCK_FILE}"
+    ids = set()
+    for name in filesystem.list_folder(folder):
+        number = file_number(name)
+        if number is not None:
+            file = filesystem.open(f"{folder}/{name}")
+            try:
+                header = decode_file_header(file.read(FILE_HEADER_BYTES, 0))
+            finally:
+                file.close()
+            if header is not None and header[0] == number:
+                ids.add(header[1])
+    if len(ids) != 1:
+        raise StoreDamaged(
+            f"{path} fails its checksum, and the log files do not tell whose it is: restore this small file "
+            "from a backup; nothing else was touched"
+        )
+    (store_id,) = ids
+    logger.error("%s fails its checksum; it is written again with what the log files say", path)
+    _write_superblock(filesystem, folder, store_id)
     return store_id
 
 

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
+from geminga.ledger.correction import corrected
 from geminga.wire.checksum import crc32c
 
 FORMAT_VERSION = 1
@@ -64,6 +65,11 @@ MANIFEST = 9  # (next ledger id, 0): the numbers of the log files that exist
 DROP_FILE = 10  # (file number, 0): the file is dead and may be missing from now on
 CHECKPOINT = 11  # (checkpoint number, 0): the last record before a checkpoint
 NOTHING = 12  # (0, 0): changes nothing; keeps a callback's place in the order of writes
+GIVE_UP = 13  # (ledger, entry): the entry is lost to damage, and nobody waits for it any more
+REMAINS = 14  # (key bytes, key fingerprint): key, u32 values lost, u32 deltas lost, and then as RESTATE
+SETTLE = 15  # (0, 0): the name of a damage that is taken for settled
+
+KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE, REMAINS))
 
 KIND_NAMES = {
     ENTRY: "entry",
@@ -78,6 +84,9 @@ KIND_NAMES = {
     DROP_FILE: "file deletion",
     CHECKPOINT: "checkpoint",
     NOTHING: "empty record",
+    GIVE_UP: "giving up of an entry",
+    REMAINS: "key-value write",
+    SETTLE: "settling of damage",
 }
 
 _SWAP = sys.byteorder == "big"
@@ -156,6 +165,8 @@ class GroupHeader:
     records: int
     payload_bytes: int
     directory_crc: int
+    was_mended: bool = False
+    """Whether one bit of it was wrong on the disk."""
 
     @property
     def directory_bytes(self) -> int:
@@ -180,6 +191,8 @@ class Directory:
     crcs: array[int]
     firsts: array[int]
     seconds: array[int]
+    was_mended: bool = False
+    """Whether one bit of it was wrong on the disk."""
 
     def positions(self, payload_position: int) -> list[int]:
         """Where each record's bytes begin."""
@@ -250,10 +263,30 @@ def decode_group_header(data: bytes | memoryview, position: int, seed: int) -> G
     return GroupHeader(position, sequence, synced_through, records, payload_bytes, directory_crc)
 
 
-def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
-    """The directory that follows ``header``; None when it fails its checksum."""
-    if len(data) != header.directory_bytes or crc32c(data) != header.directory_crc:
+def mend_group_header(data: bytes | memoryview, position: int, seed: int) -> GroupHeader | None:
+    """The header at ``position`` after putting one flipped bit right; None when that gives none."""
+    if len(data) < GROUP_HEADER_BYTES:
         return None
+    (checksum,) = _CHECKSUM.unpack_from(data, _GROUP.size)
+    right = corrected(data[: _GROUP.size], checksum, seed)
+    if right is None:
+        return None
+    header = decode_group_header(right + _CHECKSUM.pack(crc32c(right, seed)), position, seed)
+    if header is not None:
+        header.was_mended = True
+    return header
+
+
+def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
+    """The directory that follows ``header``; None when more of it is wrong than one bit."""
+    if len(data) != header.directory_bytes:
+        return None
+    was_mended = crc32c(data) != header.directory_crc
+    if was_mended:
+        right = corrected(data, header.directory_crc)
+        if right is None:
+            return None
+        data = right
     n = header.records
     view = memoryview(data)
     directory = Directory(
@@ -262,8 +295,14 @@ def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
         _unpacked("I", view[5 * n : 9 * n]),
         _unpacked("Q", view[9 * n : 17 * n]),
         _unpacked("Q", view[17 * n :]),
+        was_mended,
     )
     return directory if sum(directory.sizes) == header.payload_bytes else None
+
+
+def key_name(data: bytes | memoryview, fingerprint: int) -> bytes | None:
+    """The name in a key record that fails its checksum, at most one bit put right; None when it is lost."""
+    return bytes(data) if crc32c(data) == fingerprint else corrected(data, fingerprint)
 
 
 def encode_value(key: bytes, base: bytes, deltas: Iterable[bytes]) -> bytes:
@@ -278,6 +317,18 @@ def decode_value(data: bytes | memoryview) -> tuple[bytes, list[bytes]]:
     """(base, deltas) of a RESTATE payload behind its key."""
     first, *rest = decode_list(data)
     return first, rest
+
+
+def encode_remains(key: bytes, values: int, deltas: int, base: bytes, rest: Iterable[bytes]) -> bytes:
+    """The payload of a REMAINS record."""
+    return b"".join((key, _CHECKSUM.pack(values), _CHECKSUM.pack(deltas), encode_value(b"", base, rest)))
+
+
+def decode_remains(data: bytes | memoryview) -> tuple[int, int, bytes, list[bytes]]:
+    """(values lost, deltas lost, base, deltas) of a REMAINS payload behind its key."""
+    (values,), (deltas,) = _CHECKSUM.unpack_from(data), _CHECKSUM.unpack_from(data, 4)
+    base, rest = decode_value(data[8:])
+    return values, deltas, base, rest
 
 
 def encode_list(items: Iterable[bytes]) -> bytes:

@@ -15,6 +15,8 @@ from geminga.ledger.catalog import Catalog, Chunk, LedgerChange
 
 MISSING = 0
 """The position of an entry that the log does not have any more (damage)."""
+GIVEN_UP = 1
+"""The position of an entry that is lost to damage and that nobody waits for any more."""
 
 _CHUNK_OVERHEAD_BYTES = 400
 _ENTRY_BYTES = 16
@@ -78,6 +80,13 @@ class LedgerState:
         before = tail.positions[index], tail.sizes[index]
         tail.positions[index], tail.sizes[index], tail.crcs[index] = position, size, crc
         return before
+
+    def give_up(self, entry_id: int) -> None:
+        """Say that an entry of the tail is nowhere."""
+        at = entry_id - self.tail.first
+        if at >= len(self.tail):
+            self.place(entry_id, GIVEN_UP, 0, 0)
+        self.tail.positions[at] = GIVEN_UP
 
     @property
     def is_idle(self) -> bool:

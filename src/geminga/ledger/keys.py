@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import chain
 
-from geminga.errors import StoreDamaged
 from geminga.ledger.api import Value
 from geminga.ledger.catalog import Catalog, KeyChange
+from geminga.ledger.quarantine import Quarantine
 from geminga.wire.checksum import crc32c
 
 _PAGE_KEYS = 512
@@ -52,18 +53,17 @@ class _KeyOrder:
 class KeyMap:
     """Keys with their unsaved changes. Used on the owner's thread only.
 
-    ``suspects`` are the fingerprints of keys that lost a write to damage: reading such a key raises
-    until it is set or deleted anew.
+    ``quarantine`` knows which keys lost a write to damage, until they are set or deleted anew.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, quarantine: Quarantine) -> None:
         self._catalog = catalog
+        self._quarantine = quarantine
         self._changes: dict[str, KeyChange] = {}
         self._frozen: dict[str, KeyChange] = {}
         self._order = _KeyOrder()
         self._frozen_order = _KeyOrder()
         self._checkpoint = 0
-        self.suspects: set[int] = set()
 
     def change(self, key: str) -> KeyChange:
         """The key's change since the last checkpoint, begun if there is none."""
@@ -78,7 +78,7 @@ class KeyMap:
         change = self.change(key)
         change.base = value
         change.deltas = []
-        self.suspects.discard(change.fingerprint)
+        self._quarantine.key_is_whole(key)
         return change
 
     def delete(self, key: str) -> KeyChange:
@@ -86,7 +86,7 @@ class KeyMap:
         change.base = None
         change.deltas = []
         change.deleted = True
-        self.suspects.discard(change.fingerprint)
+        self._quarantine.key_is_whole(key)
         return change
 
     def restate(self, key: str, base: bytes, deltas: list[bytes]) -> KeyChange:
@@ -97,16 +97,14 @@ class KeyMap:
         return change
 
     def get(self, key: str) -> Value | None:
-        """Raises `StoreDamaged` when a write of the key was lost."""
-        if self.suspects and crc32c(key.encode()) in self.suspects:
-            raise StoreDamaged(
-                f"a write of key {key!r} was lost to damage in the log (see the store's list of damage): "
-                "set or delete the key to go on"
-            )
-        return self.remains(key)
+        """What is under a key, with what it lost to damage."""
+        value = self._find(key)
+        lost = self._quarantine.lost(key)
+        if lost is None:
+            return value
+        return Value(b"", (), lost) if value is None else Value(value.base, value.deltas, lost)
 
-    def remains(self, key: str) -> Value | None:
-        """What is under a key, whether or not a write of it was lost."""
+    def _find(self, key: str) -> Value | None:
         deltas: list[bytes] = []
         for layer in (self._changes, self._frozen):
             change = layer.get(key)
@@ -124,18 +122,28 @@ class KeyMap:
         return Value(base, (*self._catalog.deltas(key, before), *deltas))
 
     def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
-        unsaved = sorted({*self._order.under(prefix), *self._frozen_order.under(prefix)})
+        """The keys that start with ``prefix``, in order; what changes meanwhile may show or not."""
+        unsaved = sorted(
+            {
+                *self._order.under(prefix),
+                *self._frozen_order.under(prefix),
+                *self._quarantine.keys_under(prefix),
+            }
+        )
         after: str | None = None
         place = 0
         while True:
-            page = self._catalog.keys(prefix, after, _PAGE_KEYS)
-            last = page[-1] if len(page) == _PAGE_KEYS else None
-            keys = set(page)
+            before = self._checkpoint if self._frozen else self._checkpoint + 1
+            page = self._catalog.values(prefix, after, before, _PAGE_KEYS)
+            last = page[-1][0] if len(page) == _PAGE_KEYS else None
+            found: dict[str, Value | None] = dict(page)
             while place < len(unsaved) and (last is None or unsaved[place] <= last):
-                keys.add(unsaved[place])
+                found[unsaved[place]] = None
                 place += 1
-            for key in sorted(keys):
-                value = self.get(key)
+            for key in sorted(found):
+                value = found[key]
+                if value is None or key in self._changes or key in self._frozen:
+                    value = self.get(key)
                 if value is not None:
                     yield key, value
             if last is None:
@@ -166,15 +174,17 @@ class KeyMap:
     def unsaved(self) -> int:
         return len(self._changes)
 
-    def find(self, fingerprint: int, limit: int = 16) -> list[str]:
-        """Keys with the fingerprint, for naming what damage hit. Reads all keys: for recovery only."""
-        found = []
-        after: str | None = None
-        while True:
-            page = self._catalog.keys("", after, _PAGE_KEYS)
-            found += [key for key in page if crc32c(key.encode()) == fingerprint]
-            if len(page) < _PAGE_KEYS or len(found) >= limit:
-                break
-            after = page[-1]
-        found += [key for key, change in self._changes.items() if change.fingerprint == fingerprint]
-        return sorted(set(found))[:limit]
+    def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
+        """The keys with these fingerprints. Reads all keys: for what damage made nameless only."""
+        found = self.named_unsaved(fingerprints)
+        for fingerprint, keys in self._catalog.named(fingerprints).items():
+            found[fingerprint] = sorted({*found.get(fingerprint, ()), *keys})
+        return found
+
+    def named_unsaved(self, fingerprints: set[int]) -> dict[int, list[str]]:
+        """The same among the keys that the catalog need not know."""
+        found: dict[int, list[str]] = {}
+        for key, change in chain(self._frozen.items(), self._changes.items()):
+            if change.fingerprint in fingerprints:
+                found.setdefault(change.fingerprint, []).append(key)
+        return found

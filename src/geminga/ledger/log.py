@@ -36,6 +36,7 @@ from geminga.ledger.format import (
     encode_group,
     encode_mark,
     file_name,
+    mend_group_header,
     pack_numbers,
 )
 from geminga.wire.checksum import crc32c
@@ -375,7 +376,10 @@ def scan_headers(file: Readable, number: int, offset: int, seed: int) -> Iterato
     size = file.size()
     base = number << OFFSET_BITS
     while offset < size:
-        header = decode_group_header(file.read(GROUP_HEADER_BYTES, offset), base | offset, seed)
+        data = file.read(GROUP_HEADER_BYTES, offset)
+        header = decode_group_header(data, base | offset, seed)
+        if header is None and any(data):
+            header = mend_group_header(data, base | offset, seed)
         if header is not None and header.end <= base | size:
             yield header
             offset = header.end & OFFSET_MASK

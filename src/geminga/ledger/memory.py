@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
+from geminga.ledger.damage import Damage
 
 
 class _Ledger:
@@ -51,7 +52,21 @@ class MemoryStore:
         """Whether the owner should stop taking in writes for a while; never, in memory."""
         return False
 
+    @property
+    def damage(self) -> list[Damage]:
+        """Nothing, in memory."""
+        return []
+
+    def settle_damage(self, name: str, done: Done | None = None) -> bool:
+        self._check_open()
+        self._complete(done)
+        return False
+
     # --- ledgers ---
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        self._check_open()
+        return False
+
     def create_ledger(self, owner: str) -> int:
         self._check_open()
         ledger_id = self._next_ledger_id
@@ -103,7 +118,7 @@ class MemoryStore:
         self._complete(done)
 
     # --- key-value map ---
-    def put(self, key: str, value: bytes, done: Done | None = None) -> None:
+    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
         self._check_open()
         if key not in self._values:
             insort(self._keys, key)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.damage import Damage, EntriesDamaged
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
-from geminga.ledger.index import MISSING, LedgerState
+from geminga.ledger.index import GIVEN_UP, MISSING, LedgerState
 from geminga.ledger.log import LogFiles
 from geminga.ledger.state import StoreState
 from geminga.wire.checksum import crc32c
@@ -79,8 +79,8 @@ class EntryReader:
 
     def _read_run(self, ledger: LedgerState, run: list[Place], entries: list[bytes]) -> None:
         base = run[0][1]
-        if base == MISSING:
-            raise self._damaged(ledger, run[0], "the entry is lost")
+        if base <= GIVEN_UP:
+            raise self._lost(ledger, run)
         size = run[-1][1] + run[-1][2] - base
         try:
             data = self._files.get(base >> OFFSET_BITS).read(size, base & OFFSET_MASK)
@@ -102,27 +102,47 @@ class EntryReader:
 
     def _damaged(self, ledger: LedgerState, place: Place, what: str) -> EntriesDamaged:
         entry_id, position = place[:2]
-        name = file_name(position >> OFFSET_BITS) if position != MISSING else "log"
-        damage = Damage(name, position & OFFSET_MASK, what, ledger.ledger_id, entry_id, entry_id)
+        damage = Damage(
+            file_name(position >> OFFSET_BITS),
+            position & OFFSET_MASK,
+            what,
+            ledger.ledger_id,
+            entry_id,
+            entry_id,
+            Loss.ENTRIES,
+        )
         self._note_damage(damage)
-        where = describe(position) if position != MISSING else "the log"
         return EntriesDamaged(
-            f"ledger {ledger.ledger_id}, entry {entry_id} ({where}): {what}; "
+            f"ledger {ledger.ledger_id}, entry {entry_id} ({describe(position)}): {what}; "
             "the store's other data is not affected",
             damage,
         )
 
+    def _lost(self, ledger: LedgerState, run: list[Place]) -> EntriesDamaged:
+        """For entries that the log does not have; they are listed unless somebody gave them up."""
+        first, last = run[0][0], run[-1][0]
+        what = "entries lost to damage" if run[0][1] == MISSING else "entries lost to damage and given up"
+        damage = Damage("log", 0, what, ledger.ledger_id, first, last, Loss.ENTRIES)
+        if run[0][1] == MISSING:
+            self._note_damage(damage)
+        return EntriesDamaged(f"{damage.thing}: {what}; the store's other data is not affected", damage)
+
 
 def _run_end(places: list[Place], start: int) -> int:
-    """Where the run of entries ends that one read fetches."""
+    """Where the run of entries ends that one read fetches, or that are lost in the same way."""
     first = places[start][1]
     end = first + places[start][2]
     stop = start + 1
     while stop < len(places):
         _, position, size, _ = places[stop]
+        if first <= GIVEN_UP:
+            if position != first:
+                break
+            stop += 1
+            continue
         if not end <= position <= end + _GAP_BYTES_MAX or position >> OFFSET_BITS != first >> OFFSET_BITS:
             break
-        if position + size - first > _RUN_BYTES_MAX or first == MISSING:
+        if position + size - first > _RUN_BYTES_MAX:
             break
         end = position + size
         stop += 1

@@ -6,8 +6,8 @@ Checksums decide what is believed, never the catalog's index. The log is read fr
 * An intact group is taken over.
 * A group that is not intact, behind the synced-through mark, is a torn tail: nothing in it was
   receipted. It is cut off, with a line in the log.
-* The same before the mark is damage: it is reported, by file, offset, ledger and entries, and what is
-  intact around it is taken over.
+* The same before the mark is damage: it is listed in the quarantine, by file, offset, and what it took,
+  and what is intact around it is taken over.
 
 The mark is the furthest of what the mark file, the catalog and the groups themselves say was synced.
 Recovery changes nothing on disk but the tail (cut, or written again to be sure of it), so it can be
@@ -16,19 +16,21 @@ interrupted anywhere and repeated.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.damage import Damage
+from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import FileSystem, write_fully
 from geminga.ledger.format import (
-    DELETE_KEY,
+    CREATE,
     ENTRY,
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
+    KEY_KINDS,
     KIND_NAMES,
     MANIFEST,
     MARK_BYTES,
@@ -36,7 +38,6 @@ from geminga.ledger.format import (
     MOVED,
     OFFSET_BITS,
     OFFSET_MASK,
-    PUT,
     RECORD_BYTES,
     RESTATE,
     Directory,
@@ -47,6 +48,7 @@ from geminga.ledger.format import (
     describe,
     file_name,
     file_number,
+    key_name,
     unpack_numbers,
 )
 from geminga.ledger.index import MISSING
@@ -61,12 +63,11 @@ from geminga.ledger.log import (
     read_payload,
     scan_headers,
 )
-from geminga.ledger.state import StoreState
+from geminga.ledger.state import NOBODY, StoreState
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
 
-_KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE))
 _COPY_BYTES = 1024 * 1024
 
 
@@ -85,7 +86,11 @@ class Recovered:
 
 
 class Recovery:
-    """One run over the log of a store."""
+    """One run over the log of a store.
+
+    ``unwritten_keys`` and ``unwritten_ledgers`` are those of which the catalog knows what the log has only
+    as damaged bytes: the store is to write them anew, for the log must hold everything.
+    """
 
     def __init__(
         self, filesystem: FileSystem, folder: str, store_id: bytes, files: LogFiles, state: StoreState
@@ -97,8 +102,10 @@ class Recovery:
         self._files = files
         self._state = state
         self._result = Recovered()
-        self._known_damage = set(state.damage)
         self._lost_records = 0
+        self._from_beginning = False
+        self.unwritten_keys: set[str] = set()
+        self.unwritten_ledgers: set[int] = set()
         self._foreign: set[int] = set()
         self._discarded: set[int] = set()
 
@@ -107,6 +114,7 @@ class Recovery:
 
         ``sizes``: the bytes of the files before it, as far as the catalog knows them.
         """
+        self._from_beginning = not position
         present = self._present()
         self._report_short_files(present, {**sizes, position >> OFFSET_BITS: position & OFFSET_MASK})
         start = position >> OFFSET_BITS
@@ -163,18 +171,18 @@ class Recovery:
                         self._report(self._damage(item.position, "synced bytes that are no group of records"))
                     continue
                 self._verify_group(reader, item)
+        self._resolve_names()
 
     def _verify_group(self, file: Readable, header: GroupHeader) -> None:
         directory = read_directory(file, header)
         if directory is None:
             self._report(self._damage(header.position, f"the directory of {header.records} records"))
             return
+        self._report_mended(header, directory)
         positions = directory.positions(header.payload_position)
-        for index in sorted(_bad_records(directory, read_payload(file, header))):
-            kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
-            entry = (first, second, second) if kind in (ENTRY, MOVED) else ()
-            name = KIND_NAMES.get(kind, "record")
-            self._report(self._damage(positions[index], f"{name} fails its checksum", *entry))
+        payload = read_payload(file, header)
+        for index in sorted(_bad_records(directory, payload)):
+            self._report_record(directory, index, positions[index], payload, is_cataloged=True)
 
     # --- finding ---
     def _present(self) -> list[int]:
@@ -286,9 +294,9 @@ class Recovery:
         if header.sequence <= self._result.sequence:
             return False  # left over from before an earlier cut
         directory = read_directory(file, header)
+        if header.end > synced and (header.was_mended or directory is None or directory.was_mended):
+            return False
         if directory is None:
-            if header.end > synced:
-                return False
             self._lost_records += header.records
             self._report(self._damage(header.position, f"the directory of {header.records} records"))
         else:
@@ -296,6 +304,7 @@ class Recovery:
             bad = _bad_records(directory, payload)
             if bad and header.end > synced:
                 return False
+            self._report_mended(header, directory)
             self._replay_records(header, directory, payload, bad)
         self._result.position = header.end
         self._result.sequence = header.sequence
@@ -306,11 +315,14 @@ class Recovery:
         self, header: GroupHeader, directory: Directory, payload: memoryview, bad: set[int]
     ) -> None:
         positions = directory.positions(header.payload_position)
-        for index in sorted(bad):
-            self._report_record(
-                directory.kinds[index], directory.firsts[index], directory.seconds[index], positions[index]
-            )
-        self._state.replay_group(directory, positions, payload, bad)
+        if not bad:
+            self._state.replay_group(directory, positions, payload)
+            return
+
+        def report(index: int) -> None:
+            self._report_record(directory, index, positions[index], payload, is_cataloged=False)
+
+        self._state.replay_group(directory, positions, payload, bad, report)
 
     def _cut(self, position: int, *, is_zero: bool) -> bool:
         """End the log here; always False."""
@@ -330,15 +342,40 @@ class Recovery:
         return False
 
     # --- damage ---
-    def _report(self, damage: Damage) -> None:
-        if damage in self._known_damage:
-            return
-        self._known_damage.add(damage)
-        self._state.damage.append(damage)
-        logger.error("damage in the store %s: %s", self._folder, damage)
+    def _report(self, damage: Damage) -> bool:
+        """List the damage; False when it was known."""
+        is_new = self._state.quarantine.add(damage)
+        if is_new:
+            logger.error("damage in the store %s: %s", self._folder, damage)
+        return is_new
 
-    def _damage(self, position: int, what: str, *entries: int) -> Damage:
-        return Damage(file_name(position >> OFFSET_BITS), position & OFFSET_MASK, what, *entries)
+    def _damage(
+        self,
+        position: int,
+        what: str,
+        ledger_id: int | None = None,
+        first_entry_id: int | None = None,
+        last_entry_id: int | None = None,
+        *,
+        lost: Loss = Loss.RECORDS,
+    ) -> Damage:
+        return Damage(
+            file_name(position >> OFFSET_BITS),
+            position & OFFSET_MASK,
+            what,
+            ledger_id,
+            first_entry_id,
+            last_entry_id,
+            lost,
+        )
+
+    def _report_mended(self, header: GroupHeader, directory: Directory) -> None:
+        """Say so when a bit of a group's head was wrong; nothing is lost by it."""
+        for part, was_mended in (("header", header.was_mended), ("directory", directory.was_mended)):
+            if was_mended:
+                self._report(
+                    self._damage(header.position, f"one bit of a group's {part} is wrong", lost=Loss.NOTHING)
+                )
 
     def _report_gap(self, gap: Gap, synced: int) -> None:
         end = min(gap.end, synced) if synced >> OFFSET_BITS == gap.position >> OFFSET_BITS else gap.end
@@ -346,18 +383,69 @@ class Recovery:
         self._lost_records += size // RECORD_BYTES + 1
         self._report(self._damage(gap.position, f"{size} synced bytes that are no group of records"))
 
-    def _report_record(self, kind: int, first: int, second: int, position: int) -> None:
-        name = KIND_NAMES.get(kind, f"record of kind {kind}")
+    def _report_record(
+        self, directory: Directory, index: int, position: int, payload: memoryview, *, is_cataloged: bool
+    ) -> None:
+        """Put what a record's damage harms into quarantine.
+
+        ``is_cataloged``: the record lies before the checkpoint, so that the catalog has what it said.
+        """
+        kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
+        state = self._state
+        what = f"{KIND_NAMES.get(kind, f'record of kind {kind}')} fails its checksum"
         if kind in (ENTRY, MOVED):
-            self._report(self._damage(position, "entry fails its checksum", first, second, second))
+            if not is_cataloged:
+                state.replay_entry(
+                    kind, first, second, position, directory.sizes[index], directory.crcs[index]
+                )
+            if not is_cataloged or state.is_at(first, second, position):
+                self._report(self._damage(position, what, first, second, second, lost=Loss.ENTRIES))
             return
-        if kind in _KEY_KINDS:
-            self._state.keys.suspects.add(second)
-            keys = self._state.keys.find(second)
-            name += f" (key {' or '.join(map(repr, keys))})" if keys else " (of a key not known otherwise)"
-            self._report(self._damage(position, f"{name} fails its checksum"))
+        if kind in KEY_KINDS:
+            start = sum(directory.sizes[:index])
+            body = payload[start : start + directory.sizes[index]]
+            name = key_name(body[:first], second)
+            if name is not None and crc32c(whole := name + body[first:]) == directory.crcs[index]:
+                # It was one bit of the name, and two sums agree on that.
+                if not is_cataloged:
+                    state.replay(kind, first, second, memoryview(whole), position, directory.crcs[index])
+                self._report(self._damage(position, "one bit of a key's name is wrong", lost=Loss.NOTHING))
+                return
+            self._report_key(kind, name, second, position, what, is_cataloged)
             return
-        self._report(self._damage(position, f"{name} fails its checksum", *((first,) if first else ())))
+        if kind == CREATE:
+            if is_cataloged or state.exists(first):
+                if self._report(self._damage(position, what, first, lost=Loss.NOTHING)):
+                    self.unwritten_ledgers.add(first)
+            else:
+                state.replay_create(first, NOBODY)
+                self._report(self._damage(position, what, first, lost=Loss.OWNER))
+            return
+        self._report(self._damage(position, what, lost=Loss.NOTHING))
+
+    def _report_key(
+        self, kind: int, name: bytes | None, fingerprint: int, position: int, what: str, is_cataloged: bool
+    ) -> None:
+        """A write of a key is damaged; its name may be too."""
+        keys = self._state.keys
+        key = name.decode("utf-8", "replace") if name is not None else None
+        lost = Loss.DELTA if kind == MERGE else Loss.VALUE
+        if is_cataloged or (kind == RESTATE and not self._from_beginning):
+            lost = Loss.NOTHING  # the catalog has what it said
+        damage = dataclasses.replace(
+            self._damage(position, what, lost=lost),
+            key=key,
+            fingerprint=fingerprint if key is None else None,
+        )
+        if self._report(damage) and lost == Loss.NOTHING:
+            found = [key] if key is not None else keys.named({fingerprint}).get(fingerprint, [])
+            self.unwritten_keys.update(found)
+
+    def _resolve_names(self) -> None:
+        """Find out which keys the nameless losses belong to, where these keys are known at all."""
+        quarantine = self._state.quarantine
+        if quarantine.nameless:
+            quarantine.resolve(self._state.keys.named(quarantine.nameless))
 
     # --- the end ---
     def _finish(self, present: list[int], synced: int) -> None:
@@ -386,9 +474,8 @@ class Recovery:
             result.position = max(last, number) << OFFSET_BITS
         for ledger in state.end_replay():
             name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
-            self._report(
-                Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, 0, ledger.next_entry - 1)
-            )
+            self._report(Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, lost=Loss.OWNER))
+        self._resolve_names()
         self._report_missing_entries()
         state.cast_doubt(self._lost_records)
         self._write_tail_again(synced)
@@ -419,6 +506,7 @@ class Recovery:
                             ledger.ledger_id,
                             tail.first + first,
                             tail.first + index - 1,
+                            lost=Loss.ENTRIES,
                         )
                     )
                     first = None

@@ -10,7 +10,10 @@ Rewriting has a budget: what the owner writes and what rewriting sets free adds 
 writes takes from it. So it can never keep itself busy, whatever the files hold.
 
 The worker reads and checks the file, a slice at a time; the owner submits what still lives then. Appends
-are never held up by more than a slice. A file with damage in it is left alone.
+are never held up by more than a slice. Damaged records hold nothing up, as long as it is known what they
+were: keys and ledgers are written anew from what the store knows of them. Two things keep a file, as the
+only evidence there is: a damaged entry that still lives, until somebody gives it up, and bytes that are no
+group of records at all.
 """
 
 from __future__ import annotations
@@ -30,27 +33,32 @@ from geminga.ledger.format import (
     DROP_FILE,
     ENTRY,
     FILE_HEADER_BYTES,
-    MERGE,
+    GIVE_UP,
+    KEY_KINDS,
     MOVED,
     OFFSET_MASK,
-    PUT,
     RECORD_BYTES,
+    REMAINS,
     RESTATE,
+    SETTLE,
     Directory,
+    encode_remains,
     encode_value,
     file_name,
+    key_name,
 )
+from geminga.ledger.index import GIVEN_UP
 from geminga.ledger.log import Gap, LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import StoreState
+from geminga.ledger.state import NOBODY, StoreState
 from geminga.ledger.worker import Worker
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
 
 Submit = Callable[[int, int, int, Buffer, Done | None], None]
+NewRecord = tuple[int, int, int, bytes]
 
-_KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE))
 _SLICE_BYTES = 1024 * 1024
 _SLICE_RECORDS = 1000
 
@@ -65,14 +73,18 @@ class Slice:
 
     entries: list[tuple[int, int, bytes]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
+    fingerprints: set[int] = field(default_factory=set)
     created: set[int] = field(default_factory=set)
     deleted: set[int] = field(default_factory=set)
+    given_up: list[tuple[int, int]] = field(default_factory=list)
+    settled: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     is_last: bool = False
 
     @property
     def is_full(self) -> bool:
         records = len(self.entries) + len(self.keys) + len(self.created) + len(self.deleted)
+        records += len(self.given_up) + len(self.settled)
         return self.size_bytes >= _SLICE_BYTES or records >= _SLICE_RECORDS
 
 
@@ -125,15 +137,22 @@ class FileReader:
                 data = self._payload(directory, index, position)
                 into.entries.append((first, second, data))
                 into.size_bytes += len(data)
-        elif kind in _KEY_KINDS:
-            key = str(self._payload(directory, index, position)[:first], "utf-8")
-            if key not in self._keys_seen:
+        elif kind in KEY_KINDS:
+            name = key_name(self._file.read(first, position & OFFSET_MASK), second)
+            if name is None:
+                into.keys.update(*self._catalog.named({second}).values())
+                into.fingerprints.add(second)
+            elif (key := str(name, "utf-8")) not in self._keys_seen:
                 self._keys_seen.add(key)
                 into.keys.add(key)
         elif kind == CREATE:
             into.created.add(first)
         elif kind == DELETE_LEDGER:
             into.deleted.add(first)
+        elif kind == GIVE_UP:
+            into.given_up.append((first, second))
+        elif kind == SETTLE:
+            into.settled.append(self._payload(directory, index, position))
 
     def _lives(self, ledger_id: int, entry_id: int, position: int) -> bool:
         """Whether the catalog says that the entry is here; one that moved or was deleted is not."""
@@ -148,6 +167,23 @@ class FileReader:
         if crc32c(data) != directory.crcs[index]:
             raise FileDamagedError(f"a record fails its checksum at offset {position & OFFSET_MASK}")
         return data
+
+
+def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecord | None:
+    """The record that says again what is under a key; None when there is nothing to say."""
+    value = state.keys.get(key)
+    if value is None:
+        if not with_deletion:
+            return None
+        change = state.keys.delete(key)
+        return DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes
+    change = state.keys.restate(key, value.base, list(value.deltas))
+    lost = value.lost
+    if lost is None:
+        data = encode_value(change.key_bytes, value.base, value.deltas)
+        return RESTATE, len(change.key_bytes), change.fingerprint, data
+    data = encode_remains(change.key_bytes, lost.values, lost.deltas, value.base, value.deltas)
+    return REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
 class Rewriter:
@@ -198,6 +234,10 @@ class Rewriter:
     def stop(self) -> None:
         """Begin nothing new; what runs ends at its next slice."""
         self._stopping = True
+
+    def look_again(self) -> None:
+        """Something was given up: a file that was kept for its sake may go now."""
+        self._left_alone.clear()
 
     def consider(self, sealed_before: int) -> None:
         """Look for a file worth emptying among those before the given number (all of it in the catalog)."""
@@ -285,28 +325,29 @@ class Rewriter:
         assert self._reader is not None
         self._slice = self._reader.next_slice()
 
-    def _living(self, number: int) -> list[tuple[int, int, int, bytes]]:
+    def _living(self, number: int) -> list[NewRecord]:
         """The records that keep alive what is in the slice."""
         state, part = self._state, self._slice
-        records: list[tuple[int, int, int, bytes]] = []
+        records: list[NewRecord] = []
         has_older = any(other < number for other in self._sizes)
         for ledger_id in sorted(part.created):
-            if state.exists(ledger_id):
+            if state.exists(ledger_id) and state.ledger(ledger_id).owner != NOBODY:
                 records.append((CREATE, ledger_id, 0, state.ledger(ledger_id).owner.encode()))
         for ledger_id, entry_id, data in part.entries:
             if state.exists(ledger_id):
                 records.append((MOVED, ledger_id, entry_id, data))
         if has_older:
             records += ((DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
+            records += ((SETTLE, 0, 0, name) for name in part.settled)
+        for ledger_id, entry_id in part.given_up:
+            if state.is_at(ledger_id, entry_id, GIVEN_UP):
+                records.append((GIVE_UP, ledger_id, entry_id, b""))
+        if part.fingerprints:
+            part.keys.update(*state.keys.named_unsaved(part.fingerprints).values())
         for key in sorted(part.keys):
-            value = state.keys.remains(key)
-            if value is not None:
-                change = state.keys.restate(key, value.base, list(value.deltas))
-                data = encode_value(change.key_bytes, value.base, value.deltas)
-                records.append((RESTATE, len(change.key_bytes), change.fingerprint, data))
-            elif has_older:
-                change = state.keys.delete(key)
-                records.append((DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes))
+            record = restatement(state, key, with_deletion=has_older)
+            if record is not None:
+                records.append(record)
         return records
 
     def _dropped(self, number: int, sealed_before: int, failure: StoreError | None) -> None:

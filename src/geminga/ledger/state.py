@@ -8,32 +8,43 @@ adds where the bytes lie. After a restart `replay` does both from the log alone.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import LedgerInfo
 from geminga.ledger.catalog import Catalog, Chunk, LedgerChange, Snapshot
-from geminga.ledger.damage import Damage
+from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.format import (
     CREATE,
     DELETE_KEY,
     DELETE_LEDGER,
     DROP_FILE,
     ENTRY,
+    GIVE_UP,
     MANIFEST,
     MERGE,
     MOVED,
     OFFSET_BITS,
+    OFFSET_MASK,
     PUT,
     RECORD_BYTES,
+    REMAINS,
     RESTATE,
+    SETTLE,
     Directory,
+    decode_remains,
     decode_value,
+    file_name,
     unpack_numbers,
 )
-from geminga.ledger.index import Index, LedgerState
+from geminga.ledger.index import GIVEN_UP, Index, LedgerState
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.log import Group
+from geminga.ledger.quarantine import Quarantine
+
+NOBODY = ""
+"""The owner of a ledger whose own is lost to damage."""
 
 
 @dataclass(slots=True)
@@ -50,11 +61,11 @@ class StoreState:
     def __init__(self, catalog: Catalog, index_cache_bytes: int) -> None:
         self._catalog = catalog
         self.index = Index(catalog, index_cache_bytes)
-        self.keys = KeyMap(catalog)
+        self.quarantine = Quarantine()
+        self.keys = KeyMap(catalog, self.quarantine)
         self.ledgers: dict[int, LedgerState] = {}
         self.next_ledger_id = 0
         self.checkpoint = 0
-        self.damage: list[Damage] = []
         self.doubt = Doubt()
         self.files: set[int] = set()
         self.dropped_files: set[int] = set()
@@ -80,6 +91,24 @@ class StoreState:
         ledger.generation = self.checkpoint
         self.ledgers[ledger.ledger_id] = ledger
         self._uncataloged.setdefault(ledger.owner, []).append(ledger.ledger_id)
+
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        """Give a ledger whose owner was lost to damage one; False when there is none such."""
+        if not self.exists(ledger_id) or self.ledgers[ledger_id].owner != NOBODY:
+            return False
+        self._uncatalog(NOBODY, ledger_id)
+        self.ledgers[ledger_id].owner = owner
+        self._add_ledger(self.ledgers[ledger_id])
+        self.quarantine.ledger_has_owner(ledger_id)
+        return True
+
+    def _uncatalog(self, owner: str, ledger_id: int) -> None:
+        """Take a ledger off the list of those that the catalog does not know under their owner."""
+        siblings = self._uncataloged.get(owner)
+        if siblings is not None and ledger_id in siblings:
+            siblings.remove(ledger_id)
+            if not siblings:
+                del self._uncataloged[owner]
 
     def ledger(self, ledger_id: int) -> LedgerState:
         """The ledger, loaded if need be; raises `LedgerNotFound`."""
@@ -113,6 +142,11 @@ class StoreState:
         is_doubted = ledger.doubted if ledger is not None else ledger_id < self.doubt.ledgers_below
         return self.doubt.entries_max if is_doubted else 0
 
+    def give_up(self, ledger_id: int, entry_id: int) -> None:
+        """Nobody waits for the entry any more."""
+        if self.exists(ledger_id):
+            self.index.moved.setdefault(ledger_id, {})[entry_id] = GIVEN_UP
+
     def exists(self, ledger_id: int) -> bool:
         try:
             self.ledger(ledger_id)
@@ -126,7 +160,8 @@ class StoreState:
         for ledger_id in sorted(ids - self._deleted - self._deleted_frozen):
             ledger = self.ledgers.get(ledger_id)
             if ledger is not None:
-                infos.append(LedgerInfo(ledger_id, owner, ledger.next_entry, ledger.size_bytes))
+                if ledger.owner == owner:
+                    infos.append(LedgerInfo(ledger_id, owner, ledger.next_entry, ledger.size_bytes))
                 continue
             found = self._catalog.ledger(ledger_id)
             if found is not None:
@@ -143,12 +178,9 @@ class StoreState:
         except LedgerNotFound:
             return False
         self._dying[ledger_id] = self.ledgers.pop(ledger_id)
-        uncataloged = self._uncataloged.get(ledger.owner)
-        if uncataloged is not None and ledger_id in uncataloged:
-            uncataloged.remove(ledger_id)
-            if not uncataloged:
-                del self._uncataloged[ledger.owner]
+        self._uncatalog(ledger.owner, ledger_id)
         self._deleted.add(ledger_id)
+        self.quarantine.ledger_is_gone(ledger_id)
         return True
 
     def _settle_deletion(self, ledger_id: int) -> None:
@@ -224,6 +256,8 @@ class StoreState:
             elif kind == MOVED and self.exists(first):
                 self.index.moved.setdefault(first, {})[second] = position
                 moved_bytes += size + RECORD_BYTES
+            elif kind == GIVE_UP:
+                self.give_up(first, second)
         self._live_bytes[group.position >> OFFSET_BITS] += live_bytes + records * RECORD_BYTES + moved_bytes
         return counts, live_bytes
 
@@ -235,11 +269,17 @@ class StoreState:
 
     # --- replay ---
     def replay_group(
-        self, directory: Directory, positions: list[int], payload: memoryview, bad: set[int]
+        self,
+        directory: Directory,
+        positions: list[int],
+        payload: memoryview,
+        bad: Set[int] = frozenset(),
+        report: Callable[[int], None] | None = None,
     ) -> None:
         """Take over a group of the log, as the calls and their settling did once.
 
-        Of the ``bad`` records only the places of entries are taken, so that reading them names the damage.
+        The ``bad`` records are left to ``report``, each in its turn, for what is written of a key behind its
+        loss makes it whole again.
         """
         ledgers = self.ledgers
         live_bytes = start = 0
@@ -255,6 +295,10 @@ class StoreState:
             )
         ):
             end = start + size
+            if report is not None and index in bad:
+                report(index)
+                start = end
+                continue
             ledger = ledgers.get(first) if kind == ENTRY else None
             if ledger is not None and second == ledger.tail.first + len(ledger.tail.positions):
                 ledger.tail.positions.append(position)
@@ -265,17 +309,17 @@ class StoreState:
                 if not ledger.changed:
                     ledger.changed = True
                     self._changed.append(ledger)
-            elif kind in (ENTRY, MOVED) or index not in bad:
-                self._replay(kind, first, second, payload[start:end], position, crc)
+            else:
+                self.replay(kind, first, second, payload[start:end], position, crc)
             start = end
         self._live_bytes[positions[0] >> OFFSET_BITS] += live_bytes
         self.unsaved_records += len(positions)
 
-    def _replay(
+    def replay(
         self, kind: int, first: int, second: int, payload: memoryview, position: int, crc: int
     ) -> None:
         if kind in (ENTRY, MOVED):
-            self._replay_entry(kind, first, second, position, len(payload), crc)
+            self.replay_entry(kind, first, second, position, len(payload), crc)
         elif kind == MERGE:
             self.keys.change(str(payload[:first], "utf-8")).deltas.append(bytes(payload[first:]))
         elif kind == PUT:
@@ -283,12 +327,20 @@ class StoreState:
         elif kind == DELETE_KEY:
             self.keys.delete(str(payload[:first], "utf-8"))
         elif kind == RESTATE:
-            base, deltas = decode_value(payload[first:])
-            self.keys.restate(str(payload[:first], "utf-8"), base, deltas)
+            key = str(payload[:first], "utf-8")
+            self.keys.restate(key, *decode_value(payload[first:]))
+            self.quarantine.key_is_whole(key)
+        elif kind == REMAINS:
+            self._replay_remains(str(payload[:first], "utf-8"), payload[first:], position)
         elif kind == CREATE:
-            self._replay_create(first, str(payload, "utf-8"))
+            self.replay_create(first, str(payload, "utf-8"))
+        elif kind == GIVE_UP:
+            self._replay_give_up(first, second)
+        elif kind == SETTLE:
+            self.quarantine.settle(str(payload, "utf-8"))
         elif kind == DELETE_LEDGER:
             self._orphans.pop(first, None)
+            self.quarantine.ledger_is_gone(first)
             self.delete_ledger(first)
             self._settle_deletion(first)
             self._deleted.add(first)
@@ -299,7 +351,14 @@ class StoreState:
             self.files.discard(first)
             self.dropped_files.add(first)
 
-    def _replay_entry(self, kind: int, first: int, second: int, position: int, size: int, crc: int) -> None:
+    def is_at(self, ledger_id: int, entry_id: int, position: int) -> bool:
+        """Whether an entry lies there, as far as the index knows."""
+        if not self.exists(ledger_id):
+            return False
+        located = self.index.locate(self.ledgers[ledger_id], entry_id)
+        return located is not None and self.index.position(ledger_id, *located) == position
+
+    def replay_entry(self, kind: int, first: int, second: int, position: int, size: int, crc: int) -> None:
         ledger = self.ledgers.get(first) or self._orphans.get(first)
         if ledger is None:
             if first in self._deleted:
@@ -323,9 +382,37 @@ class StoreState:
             ledger.changed = True
             self._changed.append(ledger)
 
-    def _replay_create(self, ledger_id: int, owner: str) -> None:
+    def _replay_remains(self, key: str, payload: memoryview, position: int) -> None:
+        values, deltas, base, rest = decode_remains(payload)
+        self.keys.restate(key, base, rest)
+        self.quarantine.key_is_whole(key)
+        name, offset = file_name(position >> OFFSET_BITS), position & OFFSET_MASK
+        for number in range(values + deltas):
+            lost = Loss.VALUE if number < values else Loss.DELTA
+            self.quarantine.add(
+                Damage(name, offset + number, f"a {lost} was lost before", lost=lost, key=key)
+            )
+
+    def _replay_give_up(self, ledger_id: int, entry_id: int) -> None:
+        ledger = self.ledgers.get(ledger_id) or self._orphans.get(ledger_id)
+        if ledger is None:
+            if not self.exists(ledger_id):
+                return
+            ledger = self.ledgers[ledger_id]
+        if entry_id < ledger.tail.first:
+            self.index.moved.setdefault(ledger_id, {})[entry_id] = GIVEN_UP
+        else:
+            ledger.give_up(entry_id)
+            self._mark_changed(ledger_id)
+
+    def replay_create(self, ledger_id: int, owner: str) -> None:
+        """A ledger's creation, or its adoption. `NOBODY` when the owner is lost."""
         self.next_ledger_id = max(self.next_ledger_id, ledger_id + 1)
-        if ledger_id in self._deleted or self.exists(ledger_id):
+        if ledger_id in self._deleted:
+            return
+        if self.exists(ledger_id):
+            if owner != NOBODY and self.adopt_ledger(ledger_id, owner):
+                self._mark_changed(ledger_id)
             return
         ledger = self._orphans.pop(ledger_id, None) or LedgerState(ledger_id, owner, 0, 0)
         ledger.owner = owner
@@ -333,15 +420,16 @@ class StoreState:
         self._mark_changed(ledger_id)
 
     def end_replay(self) -> list[LedgerState]:
-        """The ledgers that have entries but whose creation is lost; they are left out."""
+        """The ledgers that have entries but whose creation is lost; they belong to `NOBODY`."""
         orphans = [orphan for orphan in self._orphans.values() if orphan.ledger_id not in self._deleted]
-        for ledger in (*self._changed, *orphans):
-            ledger.next_entry = ledger.recent_first = ledger.tail.first + len(ledger.tail)
-            ledger.size_bytes = ledger.written_bytes
+        self._orphans.clear()
         for orphan in orphans:
             self.next_ledger_id = max(self.next_ledger_id, orphan.ledger_id + 1)
+            self._add_ledger(orphan)
         self._changed = [ledger for ledger in self._changed if ledger.ledger_id in self.ledgers]
-        self._orphans.clear()
+        for ledger in self._changed:
+            ledger.next_entry = ledger.recent_first = ledger.tail.first + len(ledger.tail)
+            ledger.size_bytes = ledger.written_bytes
         return orphans
 
     # --- checkpoints ---
@@ -377,8 +465,8 @@ class StoreState:
             keys=self.keys.frozen,
             file_sizes=file_sizes,
             live_bytes=live_bytes,
-            damage=list(self.damage),
-            suspects=set(self.keys.suspects),
+            damage=list(self.quarantine),
+            settled=self.quarantine.settled,
             doubt=(self.doubt.ledgers_below, self.doubt.entries_max),
         )
 
@@ -390,11 +478,7 @@ class StoreState:
             ledger = self.ledgers.get(change.ledger_id) or self._dying.get(change.ledger_id)
             if ledger is not None:
                 ledger.frozen = None
-            siblings = self._uncataloged.get(change.owner)
-            if siblings is not None and change.ledger_id in siblings:
-                siblings.remove(change.ledger_id)
-                if not siblings:
-                    del self._uncataloged[change.owner]
+            self._uncatalog(change.owner, change.ledger_id)
         for ledger_id in snapshot.moved:
             ledger = self.ledgers.get(ledger_id)
             if ledger is not None:
@@ -429,7 +513,9 @@ class StoreState:
         self.checkpoint = catalog.number("number")
         self.next_ledger_id = catalog.number("next_ledger_id")
         self.keys.resume(self.checkpoint)
-        self.keys.suspects = catalog.suspects()
-        self.damage = catalog.damage()
+        for name in catalog.settled():
+            self.quarantine.settle(name)
+        for damage in catalog.damage():
+            self.quarantine.add(damage)
         self.files = set(catalog.files())
         self.doubt = Doubt(catalog.number("doubt_below"), catalog.number("doubt_entries"))

@@ -21,7 +21,7 @@ from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.catalog import Catalog, CatalogDamaged, Snapshot
-from geminga.ledger.damage import Damage
+from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
 from geminga.ledger.folder import CATALOG_DAMAGED_FILE, CATALOG_FILE, discard_catalog, open_folder
 from geminga.ledger.format import (
@@ -31,16 +31,20 @@ from geminga.ledger.format import (
     DELETE_LEDGER,
     DROP_FILE,
     ENTRY,
+    GIVE_UP,
     MERGE,
     NOTHING,
     OFFSET_BITS,
     PUT,
+    RESTATE,
+    SETTLE,
+    encode_value,
 )
 from geminga.ledger.journal import Failed, Journal
 from geminga.ledger.log import Group, LogFiles, LogWriter
 from geminga.ledger.reading import EntryReader
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
-from geminga.ledger.rewriting import Rewriter
+from geminga.ledger.rewriting import Rewriter, restatement
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.state import StoreState
 from geminga.ledger.worker import Worker
@@ -172,12 +176,13 @@ class FileStore:
         self._appended_bytes = 0
         self._log_bytes_unsaved = self._groups_unsaved = 0
         self._checkpoint_running = False
-        self._checkpoint_at = 0.0
+        self._checkpoint_at = time.monotonic()
         self._deletions_unsaved = False
         if self._threads:
             self._journal.start()
             self._worker.start()
-        if recovered.replayed_groups > 1 or self._state.damage:
+        self._write_what_only_the_catalog_has()
+        if recovered.replayed_groups > 1 or len(self._state.quarantine):
             self._begin_checkpoint()
 
     def _recover(self, store_id: bytes) -> Recovered:
@@ -189,7 +194,7 @@ class FileStore:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
-        recovery = Recovery(self._filesystem, self.folder, store_id, self._files, state)
+        recovery = self._recovery = Recovery(self._filesystem, self.folder, store_id, self._files, state)
         if self.settings.verify_on_open:
             recovery.verify(position)
         recovered = recovery.run(position, sequence, sizes)
@@ -241,7 +246,7 @@ class FileStore:
     @property
     def damage(self) -> list[Damage]:
         """What is known to be damaged, found when opening and when reading."""
-        return list(self._state.damage)
+        return list(self._state.quarantine)
 
     @property
     def congested(self) -> bool:
@@ -249,11 +254,58 @@ class FileStore:
         return self._pending_bytes > self.settings.pending_bytes_max
 
     def _note_damage(self, damage: Damage) -> None:
-        if damage not in self._state.damage:
-            self._state.damage.append(damage)
+        if self._state.quarantine.add(damage):
             logger.error("damage in the store %s: %s", self.folder, damage)
 
+    def settle_damage(self, name: str, done: Done | None = None) -> bool:
+        self._check_running()
+        things = self._state.quarantine.named(name)
+        for thing in things:
+            self._settle(thing)
+        if things:
+            self._state.quarantine.settle(name)
+            self._rewriter.look_again()
+        self._submit(SETTLE if things else NOTHING, 0, 0, name.encode() if things else b"", done)
+        return bool(things)
+
+    def _settle(self, thing: Damage) -> None:
+        """Write down that nobody waits any more for what the thing lost."""
+        if thing.lost == Loss.ENTRIES and thing.ledger_id is not None:
+            assert thing.first_entry_id is not None
+            assert thing.last_entry_id is not None
+            for entry_id in range(thing.first_entry_id, thing.last_entry_id + 1):
+                self._state.give_up(thing.ledger_id, entry_id)
+                self._submit(GIVE_UP, thing.ledger_id, entry_id, b"", None)
+        elif thing.lost == Loss.OWNER and thing.ledger_id is not None:
+            self.delete_ledgers([thing.ledger_id])
+        elif thing.key is not None and thing.lost != Loss.NOTHING:
+            self._state.quarantine.key_is_whole(thing.key)
+            self._restate(thing.key)
+
+    def _restate(self, key: str) -> None:
+        """Write again what is under a key."""
+        record = restatement(self._state, key, with_deletion=True)
+        if record is not None:
+            self._submit(*record, None)
+
+    def _write_what_only_the_catalog_has(self) -> None:
+        """The log must say everything, also what it said in bytes that are damaged now."""
+        recovery = self._recovery
+        for key in sorted(recovery.unwritten_keys):
+            self._restate(key)
+        for ledger_id in sorted(recovery.unwritten_ledgers):
+            if self._state.exists(ledger_id):
+                owner = self._state.ledger(ledger_id).owner
+                self._submit(CREATE, ledger_id, 0, owner.encode(), None)
+
     # --- ledgers ---
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        self._check_running()
+        if not self._state.adopt_ledger(ledger_id, owner):
+            return False
+        self._submit(CREATE, ledger_id, 0, owner.encode(), None)
+        return True
+
     def create_ledger(self, owner: str) -> int:
         self._check_running()
         name = owner.encode()
@@ -302,11 +354,13 @@ class FileStore:
             self._submit(NOTHING, 0, 0, b"", done)
 
     # --- key-value map ---
-    def put(self, key: str, value: bytes, done: Done | None = None) -> None:
+    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
         self._check_running()
         value = bytes(value)
         change = self._state.keys.put(key, value)
-        self._submit(PUT, len(change.key_bytes), change.fingerprint, change.key_bytes + value, done)
+        key_bytes = change.key_bytes
+        data = encode_value(key_bytes, value, ()) if same else key_bytes + value
+        self._submit(RESTATE if same else PUT, len(key_bytes), change.fingerprint, data, done)
 
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
         if self._failure is not None:

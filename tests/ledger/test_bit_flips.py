@@ -1,0 +1,314 @@
+"""Every bit of every key record, of every group's head and of sampled entry bytes, flipped one at a time.
+
+The store opens, the one thing that lay there says what it lost, everything else is as it was. What the store
+may show after a flip follows from the list of writes alone: it is what they amount to without the harmed one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from geminga.ledger.api import Lost, Value
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.format import (
+    CHECKPOINT,
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    OFFSET_MASK,
+    RECORD_BYTES,
+)
+from geminga.ledger.log import LogFiles, read_directory, scan_headers
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state import NOBODY
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from geminga.wire.checksum import crc32c
+
+FOLDER = "/s"
+LOG = f"{FOLDER}/log-0000000001"
+SETTINGS = StoreSettings(
+    preallocate_bytes=0, cache_bytes=0, rewrite_live_fraction=0.0, deletion_delay_seconds=3600.0
+)
+ENTRIES_SAMPLED = 10_000
+CHANCE = random.Random(5)
+
+Operation = tuple[str, str, bytes]
+"""(what, key or owner, bytes). Ledgers are named by their owners, of which each has one."""
+
+OPERATIONS: list[Operation] = [
+    ("put", "broker/starts", b"1"),
+    ("put", "policies/public/default", b'{"retention":7}'),
+    ("put", "topic/a", b"{}"),
+    ("create", "a", b""),
+    ("merge", "ledgers/a", b"\0\0\7"),
+    ("append", "a", CHANCE.randbytes(900)),
+    ("put", "cursor/a/s", b"base"),
+    ("merge", "cursor/a/s", b"+1"),
+    ("put", "topic/b", b"{}"),
+    ("create", "b", b""),
+    ("append", "b", CHANCE.randbytes(700)),
+    ("append", "a", b""),
+    ("merge", "cursor/a/s", b"+2"),
+    ("append", "a", CHANCE.randbytes(60)),
+    ("put", "cursor/b/s", b"old"),
+    ("merge", "cursor/b/s", b"+1"),
+    ("same", "cursor/b/s", b"all"),
+    ("merge", "cursor/b/s", b"+2"),
+    ("append", "b", CHANCE.randbytes(3000)),
+    ("put", "schema/b", b"\1\2"),
+    ("delete", "schema/b", b""),
+    ("put", "topic/c", b"{}"),
+    ("create", "c", b""),
+    ("append", "c", CHANCE.randbytes(400)),
+    ("delete_ledger", "c", b""),
+    ("delete", "topic/c", b""),
+    ("put", "policies/public/default", b'{"retention":9}'),
+    ("merge", "cursor/a/s", b"+3"),
+    ("append", "a", CHANCE.randbytes(1500)),
+]
+POLLED_AFTER = {3, 7, 8, 13, 18, 20, 24}
+OWNERS = ["a", "b", "c"]
+LEDGERS = {"a": 0, "b": 1, "c": 2}
+KEYS = sorted({name for what, name, _ in OPERATIONS if what in ("put", "merge", "same", "delete")})
+
+
+def open_store(disk: SimulatedDisk, *, verify: bool = False) -> FileStore:
+    settings = dataclasses.replace(SETTINGS, verify_on_open=verify)
+    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
+
+
+def perform(store: FileStore, operation: Operation) -> None:
+    what, name, data = operation
+    if what == "create":
+        assert store.create_ledger(name) == LEDGERS[name]
+    elif what == "append":
+        store.append(LEDGERS[name], data, lambda error: None)
+    elif what == "delete_ledger":
+        store.delete_ledgers([LEDGERS[name]])
+    elif what == "delete":
+        store.delete(name)
+    elif what == "merge":
+        store.merge(name, data)
+    else:
+        store.put(name, data, same=what == "same")
+
+
+def make_disk(*, clean: bool) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    for number, operation in enumerate(OPERATIONS):
+        perform(store, operation)
+        if number in POLLED_AFTER:
+            store.poll()
+    store.poll()
+    if clean:
+        store.close()
+    return disk.kill()
+
+
+class Seen(NamedTuple):
+    """What a store shows: entries (None: damaged) by owner, and keys."""
+
+    entries: dict[str, list[bytes | None]]
+    keys: dict[str, Value | None]
+
+
+@cache
+def expected_of(lost: int | None) -> Seen:
+    """What the operations amount to, without the one that damage took."""
+    entries: dict[str, list[bytes | None]] = {}
+    keys: dict[str, Value | None] = dict.fromkeys(KEYS)
+    for number, (what, name, data) in enumerate(OPERATIONS):
+        if what == "create":
+            entries[NOBODY if number == lost else name] = []
+        elif what == "append":
+            entries[name if name in entries else NOBODY].append(None if number == lost else data)
+        elif what == "delete_ledger":
+            entries.pop(name if name in entries else NOBODY)
+        else:
+            keys[name] = with_write(keys[name], what, data, is_lost=number == lost)
+    return Seen(entries, keys)
+
+
+def with_write(before: Value | None, what: str, data: bytes, *, is_lost: bool) -> Value | None:
+    if is_lost:
+        lost = Lost(deltas=1) if what == "merge" else Lost(values=1)
+        return Value(b"", (), lost) if before is None else dataclasses.replace(before, lost=lost)
+    if what == "delete":
+        return None
+    if what != "merge":
+        return Value(data, ())
+    before = before or Value(b"", ())
+    return dataclasses.replace(before, deltas=(*before.deltas, data))
+
+
+def observe(store: FileStore) -> Seen:
+    entries: dict[str, list[bytes | None]] = {}
+    for owner in (*OWNERS, NOBODY):
+        for info in store.ledgers(owner):
+            entries[owner] = [read(store, info.ledger_id, entry_id) for entry_id in range(info.entries)]
+    keys = {key: store.get(key) for key in KEYS}
+    assert dict(store.scan("")) == {key: value for key, value in keys.items() if value is not None}
+    return Seen(entries, keys)
+
+
+def read(store: FileStore, ledger_id: int, entry_id: int) -> bytes | None:
+    try:
+        (entry,) = store.read(ledger_id, entry_id, entries_max=1, bytes_max=1)
+    except EntriesDamaged as error:
+        check_names_entry(store, error, ledger_id, entry_id)
+        return None
+    return entry
+
+
+def check_names_entry(store: FileStore, error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
+    assert error.damage is not None
+    assert (error.damage.ledger_id, error.damage.first_entry_id) == (ledger_id, entry_id)
+    assert error.damage in store.damage
+
+
+class Place(NamedTuple):
+    """A byte of the log: what it belongs to (-1: the head of a group), and which of its bytes it is."""
+
+    offset: int
+    operation: int
+    index: int
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Damage is logged each time; here it is only looked at."""
+    caplog.set_level("CRITICAL", "geminga.ledger")
+
+
+@pytest.fixture(scope="module")
+def places() -> list[Place]:
+    return list(find_places(make_disk(clean=False)))
+
+
+def find_places(disk: SimulatedDisk) -> Iterator[Place]:
+    filesystem = FaultyFileSystem(disk)
+    file = LogFiles(filesystem, FOLDER).get(1)
+    seed = crc32c(superblock_id(disk))
+    operation = -1  # the list of log files comes first
+    for header in scan_headers(file, 1, FILE_HEADER_BYTES, seed):
+        directory = read_directory(file, header)  # type: ignore[arg-type]
+        assert directory is not None
+        start = header.position & OFFSET_MASK
+        for index in range(GROUP_HEADER_BYTES + len(directory.kinds) * RECORD_BYTES):
+            yield Place(start + index, -1, index)
+        start += GROUP_HEADER_BYTES + len(directory.kinds) * RECORD_BYTES
+        for kind, size in zip(directory.kinds, directory.sizes, strict=True):
+            if operation >= 0 and kind != CHECKPOINT:
+                for index in range(size):
+                    yield Place(start + index, operation, index)
+            start += size
+            operation += kind != CHECKPOINT
+    assert operation == len(OPERATIONS)
+
+
+def superblock_id(disk: SimulatedDisk) -> bytes:
+    return bytes(disk.names[f"{FOLDER}/superblock"].visible[20:36])
+
+
+def check(disk: SimulatedDisk, harmed: int | None, *, verify: bool = False) -> None:
+    """What a store with one flipped bit shows, says, and forgets when it is settled."""
+    store = open_store(disk, verify=verify)
+    found = observe(store)
+    assert found == expected_of(harmed)
+    if harmed is None:
+        assert [thing.lost for thing in store.damage] == [Loss.NOTHING]
+    elif found != expected_of(None):
+        check_names(store.damage, OPERATIONS[harmed])
+    for thing in store.damage:
+        assert store.settle_damage(thing.name)
+    assert not store.damage
+    store.close()
+
+
+def check_names(damage: list[Damage], operation: Operation) -> None:
+    (thing,) = damage
+    what, name, _ = operation
+    if what == "create":
+        assert (thing.lost, thing.ledger_id) == (Loss.OWNER, LEDGERS[name])
+    elif what == "append":
+        assert (thing.lost, thing.ledger_id) == (Loss.ENTRIES, LEDGERS[name])
+    else:
+        assert thing.lost == (Loss.DELTA if what == "merge" else Loss.VALUE)
+        assert thing.key == name
+
+
+def flip(disk: SimulatedDisk, offset: int, bit: int) -> SimulatedDisk:
+    flipped = disk.copy()
+    flipped.content(LOG)[offset] ^= 1 << bit
+    return flipped
+
+
+def test_every_bit_of_every_key_record(places: list[Place]) -> None:
+    """All that a key record says, be it a topic, a policy, a cursor's snapshot or an acknowledgement."""
+    disk = make_disk(clean=False)
+    count = 0
+    for place in places:
+        if place.operation >= 0 and OPERATIONS[place.operation][0] != "append":
+            what, name, _ = OPERATIONS[place.operation]
+            # A flip in the name of a key is put right: the name has a sum of its own.
+            harmed = place.operation if what == "create" or place.index >= len(name) else None
+            for bit in range(8):
+                check(flip(disk, place.offset, bit), harmed)
+                count += 1
+    assert count > 2000
+
+
+def test_every_bit_of_every_groups_head(places: list[Place]) -> None:
+    """It tells the records of many topics apart, and harms none of them."""
+    disk = make_disk(clean=False)
+    count = 0
+    for place in places:
+        if place.operation < 0:
+            for bit in range(8):
+                check(flip(disk, place.offset, bit), None)
+                count += 1
+    assert count > 8000
+
+
+def test_ten_thousand_bytes_of_entries(places: list[Place]) -> None:
+    disk = make_disk(clean=False)
+    check_entries(disk, places, ENTRIES_SAMPLED)
+
+
+@pytest.mark.parametrize("catalog", ["kept", "lost"])
+def test_bytes_of_entries_behind_a_clean_end(places: list[Place], catalog: str) -> None:
+    disk = make_disk(clean=True)
+    if catalog == "lost":
+        disk.databases.clear()
+    check_entries(disk, places, 500, verify=catalog == "kept")
+
+
+def check_entries(disk: SimulatedDisk, places: list[Place], count: int, *, verify: bool = False) -> None:
+    entries = [
+        place
+        for place in places
+        if place.operation >= 0 and OPERATIONS[place.operation][:2] in (("append", "a"), ("append", "b"))
+    ]
+    for number in range(count):
+        place = CHANCE.choice(entries)
+        check(flip(disk, place.offset, number % 8), place.operation, verify=verify)
+
+
+def test_before_a_checkpoint_no_key_is_harmed(places: list[Place]) -> None:
+    """The catalog has what the log said; once it was seen, the log says it again, and the catalog may go."""
+    disk = make_disk(clean=True)
+    keys = [p for p in places if p.operation >= 0 and OPERATIONS[p.operation][0] != "append"]
+    for place in CHANCE.sample(keys, 200):
+        flipped = flip(disk, place.offset, CHANCE.randrange(8))
+        check(flipped, None, verify=True)
+        flipped.databases.clear()
+        store = open_store(flipped)
+        assert observe(store) == expected_of(None)
+        store.close()

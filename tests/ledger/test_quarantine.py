@@ -1,0 +1,283 @@
+"""The quarantine: what a damaged thing lost, how long it is listed, and what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from geminga.errors import StoreError
+from geminga.ledger import quarantine as module
+from geminga.ledger.api import Lost, Value
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.quarantine import Quarantine
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state import NOBODY
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from geminga.wire.checksum import crc32c
+
+FOLDER = "/s"
+LOG = "log-0000000001"
+
+
+def entries(first: int, last: int | None = None, ledger_id: int = 1) -> Damage:
+    last = first if last is None else last
+    return Damage(LOG, 100 + first, "what", ledger_id, first, last, Loss.ENTRIES)
+
+
+def key(offset: int, name: str | None, lost: Loss = Loss.DELTA) -> Damage:
+    fingerprint = crc32c(b"nameless") if name is None else None
+    return Damage(LOG, offset, "what", lost=lost, key=name, fingerprint=fingerprint)
+
+
+def test_damaged_entries_that_follow_each_other_are_one_thing() -> None:
+    quarantine = Quarantine()
+    assert quarantine.add(entries(5))
+    assert not quarantine.add(entries(5))
+    assert not quarantine.add(entries(6)), "it is the same thing, grown"
+    assert quarantine.add(entries(8))
+    assert quarantine.add(entries(7, ledger_id=2))
+    assert not quarantine.add(entries(5, 6))
+    assert [thing.thing for thing in quarantine] == [
+        "ledger 1, entries 5 to 6",
+        "ledger 1, entry 8",
+        "ledger 2, entry 7",
+    ]
+    quarantine.ledger_is_gone(1)
+    assert [thing.ledger_id for thing in quarantine] == [2]
+
+
+def test_the_list_of_damaged_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ENTRY_DAMAGE_LISTED_MAX", 10)
+    quarantine = Quarantine()
+    for number in range(50):
+        quarantine.add(entries(2 * number))
+    assert len(quarantine) == 10
+    assert quarantine.unlisted == 40
+    assert quarantine.add(key(1, "k")), "what a key lost is always known"
+    assert quarantine.lost("k") == Lost(deltas=1)
+
+
+def test_losses_of_a_key_add_up_until_it_is_whole() -> None:
+    quarantine = Quarantine([key(1, "k"), key(2, "k"), key(3, "k", Loss.VALUE), key(4, "other")])
+    assert quarantine.lost("k") == Lost(values=1, deltas=2)
+    assert quarantine.lost("nothing") is None
+    assert sorted(quarantine.keys_under("")) == ["k", "other"]
+    quarantine.key_is_whole("k")
+    assert quarantine.lost("k") is None
+    assert quarantine.keys_under("k") == []
+    assert len(quarantine) == 1
+
+
+def test_a_key_whose_name_is_lost_is_known_by_its_sum() -> None:
+    quarantine = Quarantine([key(1, None), key(2, None)])
+    assert quarantine.lost("nameless") == Lost(deltas=2)
+    assert quarantine.lost("another") is None
+    quarantine.resolve({crc32c(b"nameless"): ["nameless"]})
+    assert quarantine.nameless == set()
+    assert quarantine.lost("nameless") == Lost(deltas=2)
+    quarantine.key_is_whole("nameless")
+    assert len(quarantine) == 0
+    quarantine.add(key(3, None))
+    quarantine.key_is_whole("nameless")
+    assert len(quarantine) == 0
+
+
+def test_what_is_settled_is_not_listed_again() -> None:
+    quarantine = Quarantine([key(1, "k")])
+    quarantine.settle(f"{LOG}@1")
+    assert len(quarantine) == 0
+    assert not quarantine.add(key(1, "k"))
+    assert quarantine.settled == [f"{LOG}@1"]
+
+
+# --- in a store ---
+SETTINGS = StoreSettings(preallocate_bytes=0, cache_bytes=0, deletion_delay_seconds=3600.0)
+
+
+def nothing(error: StoreError | None) -> None:
+    assert error is None
+
+
+def open_store(disk: SimulatedDisk, settings: StoreSettings = SETTINGS) -> FileStore:
+    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
+
+
+def harm(disk: SimulatedDisk, what: bytes, file: str = LOG) -> None:
+    content = disk.content(f"{FOLDER}/{file}")
+    assert content.count(what) == 1
+    content[content.index(what) + len(what) - 1] ^= 0x10
+
+
+def lives(disk: SimulatedDisk) -> list[SimulatedDisk]:
+    """The same store with its catalog, and without."""
+    without = disk.copy()
+    without.databases.clear()
+    return [disk.copy(), without]
+
+
+def test_a_key_with_a_lost_delta_says_so_in_every_life_until_it_is_set() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    for key_name in ("cursor/a", "cursor/b"):
+        store.put(key_name, b"base")
+        for number in range(3):
+            store.merge(key_name, f"{key_name} +{number}".encode())
+    store.poll()
+    harm(disk.kill(), b"cursor/acursor/a +1")
+    harmed = Value(b"base", (b"cursor/a +0", b"cursor/a +2"), Lost(deltas=1))
+    well = Value(b"base", (b"cursor/b +0", b"cursor/b +1", b"cursor/b +2"))
+    store = open_store(disk)
+    store.close()
+    for life in lives(disk):
+        store = open_store(life)
+        assert dict(store.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
+        (thing,) = store.damage
+        assert (thing.key, thing.lost) == ("cursor/a", Loss.DELTA)
+        assert "cursor/a" in str(thing)
+        store.merge("cursor/a", b"more")
+        assert store.get("cursor/a") == Value(b"base", (*harmed.deltas, b"more"), Lost(deltas=1))
+        store.put("cursor/a", b"anew", nothing)
+        store.close()
+        for again in lives(life):
+            store = open_store(again)
+            assert store.get("cursor/a") == Value(b"anew", ())
+            assert store.damage == []
+            store.close()
+
+
+def test_a_lost_snapshot_costs_nothing_and_is_written_again() -> None:
+    """A value that only adds up what was there is as good lost as kept, as long as that is there."""
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    store.put("cursor", b"base")
+    store.merge("cursor", b"+1")
+    store.checkpoint()
+    store.put("cursor", b"snapshot", same=True)
+    store.merge("cursor", b"+2")
+    store.poll()
+    harm(disk.kill(), b"snapshot")
+    store = open_store(disk)
+    assert store.get("cursor") == Value(b"base", (b"+1", b"+2"))
+    assert [thing.lost for thing in store.damage] == [Loss.NOTHING]
+    store.close()
+    for life in lives(disk):
+        store = open_store(life)
+        assert store.get("cursor") == Value(b"base", (b"+1", b"+2"))
+        store.close()
+
+
+def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    ledgers = [store.create_ledger(f"topic-{number}") for number in range(3)]
+    for ledger in ledgers:
+        for number in range(4):
+            store.append(ledger, b"entry %d" % number, nothing)
+    store.poll()
+    harm(disk.kill(), b"topic-1")
+    for life in lives(disk):
+        store = open_store(life)
+        assert store.ledgers("topic-1") == []
+        assert [info.ledger_id for info in store.ledgers(NOBODY)] == [ledgers[1]]
+        assert len(store.read(ledgers[1], 0, entries_max=9, bytes_max=999)) == 4
+        assert not store.adopt_ledger(ledgers[0], "thief")
+        assert not store.adopt_ledger(77, "nobody there")
+        assert store.adopt_ledger(ledgers[1], "topic-1")
+        assert store.damage == []
+        store.append(ledgers[1], b"more", nothing)
+        store.close()
+        for again in lives(life):
+            store = open_store(again)
+            assert [info.ledger_id for info in store.ledgers("topic-1")] == [ledgers[1]]
+            assert store.ledgers(NOBODY) == []
+            assert store.damage == []
+            entries_found = store.read(ledgers[1], 0, entries_max=99, bytes_max=999)
+            assert entries_found[:4] == [b"entry %d" % number for number in range(4)]
+            store.close()
+
+
+def test_entries_that_are_given_up_are_listed_no_more_and_free_their_file(
+    small_settings: StoreSettings,
+) -> None:
+    settings = small_settings
+    disk = SimulatedDisk()
+    store = open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0))
+    ledger = store.create_ledger("kept")
+    for number in range(40):
+        store.append(ledger, b"entry %d " % number * 20, nothing)
+        short = store.create_ledger("short")
+        store.append(short, bytes(300), nothing)
+        store.delete_ledgers([short])
+        store.poll()
+    store.close()
+    path = f"{FOLDER}/{LOG}"
+    for number in (3, 4):
+        content = disk.content(path)
+        content[content.index(b"entry %d " % number * 20) + 9] ^= 3
+    store = open_store(disk, settings)
+    for number in (3, 4):
+        with pytest.raises(EntriesDamaged):
+            store.read(ledger, number, entries_max=1, bytes_max=999)
+    (thing,) = store.damage
+    assert (thing.first_entry_id, thing.last_entry_id) == (3, 4)
+    for _ in range(6):
+        store.checkpoint()
+    assert path in disk.names, "the only evidence is gone"
+    receipts: list[StoreError | None] = []
+    assert not store.settle_damage("nothing of this name", receipts.append)
+    assert store.settle_damage(thing.name, receipts.append)
+    store.poll()
+    assert receipts == [None, None]
+    for _ in range(30):
+        store.append(ledger, bytes(900), nothing)  # rewriting may write as much as its owner does
+        store.checkpoint()
+    assert path not in disk.names, "nothing in it is waited for"
+    store.close()
+    for life in lives(disk):
+        store = open_store(life, settings)
+        for number in range(40):
+            if number in (3, 4):
+                with pytest.raises(EntriesDamaged, match="given up"):
+                    store.read(ledger, number, entries_max=1, bytes_max=999)
+            else:
+                assert store.read(ledger, number, entries_max=1, bytes_max=1) == [b"entry %d " % number * 20]
+        assert store.damage == []
+        store.close()
+
+
+def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(
+    small_settings: StoreSettings,
+) -> None:
+    """Damage to what the catalog knows keeps no file: it is written anew, with everything else in there."""
+    disk = SimulatedDisk()
+    store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
+    kept = store.create_ledger("topic of the ledger")
+    store.put("the key", b"the value")
+    store.put("another key", b"another value")
+    store.poll()
+    for _ in range(30):
+        short = store.create_ledger("short")
+        store.append(short, bytes(300), nothing)
+        store.delete_ledgers([short])
+        store.poll()
+    store.append(kept, b"entry", nothing)
+    store.close()
+    for what in (b"topic of the ledger", b"the keythe value", b"another keyanother value"):
+        harm(disk, what)
+    store = open_store(disk, small_settings)
+    for _ in range(6):
+        store.append(kept, b"x", nothing)
+        store.checkpoint()
+    assert f"{FOLDER}/{LOG}" not in disk.names
+    store.close()
+    for life in lives(disk):
+        store = open_store(life, small_settings)
+        assert dict(store.scan("")) == {
+            "the key": Value(b"the value", ()),
+            "another key": Value(b"another value", ()),
+        }
+        assert store.read(kept, 0, entries_max=1, bytes_max=99) == [b"entry"]
+        assert [info.ledger_id for info in store.ledgers("topic of the ledger")] == [kept]
+        store.close()
