@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker
 from geminga.broker.settings import BrokerSettings
@@ -142,6 +143,11 @@ class Peer:
             encode_send(producer_id, sequence_id, messages, highest, len(entry), is_chunk=is_chunk) + entry
         )
 
+    def publish(self, count: int, first: int = 0, **fields: Any) -> None:
+        """Send entries with the sequence ids from ``first`` on."""
+        for sequence_id in range(first, first + count):
+            self.send(sequence_id, **fields)
+
     def ack(
         self, *ids: tuple[int, int], consumer_id: int = 1, cumulative: bool = False, **fields: Any
     ) -> None:
@@ -180,6 +186,9 @@ class Peer:
         self.frames = [frame for frame in self.frames if frame not in found]
         return [frame.message for frame in found]
 
+    def entry_ids(self, consumer_id: int | None = None) -> list[int]:
+        return [message.entry_id for message in self.messages(consumer_id)]
+
     def payloads(self, consumer_id: int | None = None) -> list[bytes]:
         from geminga.wire.metadata import parse_entry
 
@@ -203,6 +212,10 @@ class Harness:
 
     def _open(self) -> Broker:
         return Broker(self.store, self.settings, random=random.Random(1), now=self.now, now_ms=self.now_ms)
+
+    @property
+    def actions(self) -> TopicActions:
+        return TopicActions(self.broker)
 
     @property
     def now_ms(self) -> int:

@@ -1,6 +1,8 @@
-"""Rates for stats: counters compared over a window, without a timer."""
+"""What stats are made of: counters compared over a window, without a timer, and times as text."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 WINDOW_SECONDS = 10.0
 _SHORTEST_SECONDS = 1.0
@@ -25,3 +27,9 @@ class Rates:
         if elapsed >= WINDOW_SECONDS:
             self._when, self._counts, self._rates = now, counts, rates
         return rates
+
+
+def iso_time(milliseconds: int) -> str:
+    """``2026-11-21T00:46:42.051Z``"""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from geminga.broker.peer import Peer
 from geminga.errors import StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.commands.session import Session
 
 
 class Refused(Exception):
@@ -27,9 +23,9 @@ class Refused(Exception):
 
 
 class Busy(Refused):
-    """Somebody has what is wanted. ``holder`` is its session: a dead one may be found out and dropped."""
+    """Somebody has what is wanted. ``holder`` is its peer: a dead one may be found out and dropped."""
 
-    def __init__(self, code: int, reason: str, holder: Session) -> None:
+    def __init__(self, code: int, reason: str, holder: Peer) -> None:
         super().__init__(code, reason)
         self.holder = holder
 

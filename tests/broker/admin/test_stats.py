@@ -72,7 +72,7 @@ def prepared(harness: Any) -> Any:
     for sequence_id in range(5):
         producer.send(sequence_id)
     shared.ack((0, 0), (0, 1))
-    return harness.broker.topics
+    return harness.actions
 
 
 def test_topic_stats(harness: Any) -> None:
@@ -116,7 +116,7 @@ def test_internal_stats(harness: Any) -> None:
     assert (shared["markDeletePosition"], shared["readPosition"]) == ("0:1", "0:5")
     assert key_shared["markDeletePosition"] == "0:-1"
     assert shared["numberOfEntriesSinceFirstNotAckedMessage"] == 4
-    topics.find(NAME).subscriptions["shared"].cursor.acknowledge(3)
+    topics.topics.find(NAME).subscriptions["shared"].cursor.acknowledge(3)
     shown = topics.internal_stats(NAME)["cursors"]["shared"]["individuallyDeletedMessages"]
     assert shown == "[(0:2..0:3]]"
 
@@ -136,7 +136,7 @@ def test_counters_outlive_the_consumers(harness: Any) -> None:
         peer.subscribe(TOPIC, subscription, durable=durable)
         producer.send(0)
         peer.disconnect()
-    assert harness.broker.topics.stats(NAME)["msgOutCounter"] == 3
+    assert harness.actions.stats(NAME)["msgOutCounter"] == 3
 
 
 def test_times() -> None:

@@ -27,7 +27,7 @@ def ignore(error: Exception | None) -> None:
 
 @pytest.fixture
 def topics(harness: Any) -> Any:
-    return harness.broker.topics
+    return harness.actions
 
 
 def fill(harness: Any, make_entry: Callable[..., bytes], count: int = 5) -> Any:
@@ -36,8 +36,8 @@ def fill(harness: Any, make_entry: Callable[..., bytes], count: int = 5) -> Any:
     for n in range(count):
         peer.send(n, make_entry(b"m%d" % n, publish_time=1_800_000_000_000 + n * 1000))
     peer.disconnect()
-    harness.broker.topics.create_subscription(NAME, "s", MessageId.earliest, ignore)
-    return harness.broker.topics
+    harness.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
+    return harness.actions
 
 
 def read(harness: Any) -> list[bytes]:
@@ -66,8 +66,8 @@ def test_creating(harness: Any, topics: Any) -> None:
     refused(404, topics.create, TopicName.parse("persistent://no/where/t"), ignore)
     assert (topics.partitions(NAME), topics.properties(NAME)) == (0, {"a": "b"})
     harness.restart()
-    assert harness.broker.topics.list("public/default", "persistent") == [TOPIC]
-    assert harness.broker.topics.properties(NAME) == {"a": "b"}
+    assert harness.actions.list("public/default", "persistent") == [TOPIC]
+    assert harness.actions.properties(NAME) == {"a": "b"}
 
 
 def test_partitioned_topics(harness: Any, topics: Any) -> None:
@@ -86,7 +86,7 @@ def test_partitioned_topics(harness: Any, topics: Any) -> None:
     refused(409, topics.update_partitions, NAME, 3, ignore)
     topics.update_partitions(PARTS, 4, ignore)
     harness.restart()
-    topics = harness.broker.topics
+    topics = harness.actions
     assert topics.partitions(PARTS) == 4
     assert topics.properties(PARTS) == {"x": "y"}
     assert len(topics.list("public/default", "persistent")) == 5
@@ -118,16 +118,16 @@ def test_deleting(harness: Any, topics: Any, make_entry: Any) -> None:
     assert left == []
     assert harness.store.ledgers(TOPIC) == []
     harness.restart()
-    assert not harness.broker.topics.exists(NAME)
+    assert not harness.actions.exists(NAME)
 
 
 def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    subscription = topics.find(NAME).subscriptions["s"]
+    subscription = topics.topics.find(NAME).subscriptions["s"]
     subscription.cursor.acknowledge(0)
-    harness.broker.mark_cursor(subscription)
+    harness.broker.agenda.mark_cursor(subscription)
     topics.delete_subscription(NAME, "s", ignore)
-    harness.broker.flush_cursors()
+    harness.broker.agenda.flush_cursors()
     assert not list(harness.store.scan("cursor/"))
 
 
@@ -139,7 +139,7 @@ def test_unloading_disconnects_and_loses_nothing(harness: Any, make_entry: Any) 
     peer.ack((0, 0))
     topics.unload(NAME)
     assert peer.pop().type == Command.CLOSE_CONSUMER
-    assert topics.loaded() == []
+    assert topics.topics.loaded() == []
     assert read(harness) == [b"m1", b"m2", b"m3", b"m4"]
     refused(404, topics.unload, PARTS)
 
@@ -150,16 +150,16 @@ def test_unloading_with_entries_under_way_keeps_the_topic(harness: Any, topics: 
     harness.auto_poll = False
     peer.send(0)
     topics.unload(NAME)
-    assert topics.loaded() == [NAME]
+    assert topics.topics.loaded() == [NAME]
     harness.poll()
     assert len(peer.receipts()) == 1
 
 
 def test_idle_topics_leave_memory(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    assert topics.loaded() == [NAME]
+    assert topics.topics.loaded() == [NAME]
     harness.advance(100)
-    assert topics.loaded() == []
+    assert topics.topics.loaded() == []
     assert len(read(harness)) == 5
 
 
@@ -167,7 +167,7 @@ def test_truncating(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     topics.truncate(NAME, ignore)
     assert read(harness) == []
-    assert topics.find(NAME).ledger.size_bytes == 0
+    assert topics.topics.find(NAME).ledger.size_bytes == 0
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(9)
@@ -185,7 +185,7 @@ def test_subscriptions(harness: Any, make_entry: Any) -> None:
     assert backlog == {"end": 0, "mid": 2, "s": 5}
     topics.set_subscription_properties(NAME, "mid", {"new": "1"}, ignore)
     harness.restart()
-    topics = harness.broker.topics
+    topics = harness.actions
     assert topics.subscription_properties(NAME, "end") == {"k": "v"}
     assert topics.subscription_properties(NAME, "mid") == {"new": "1"}
     harness.peer().subscribe(TOPIC)
@@ -223,7 +223,7 @@ def test_a_reset_needs_a_place(harness: Any, make_entry: Any) -> None:
 
 def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
+    topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
     topics.skip(NAME, "s", 2, ignore)
     assert read(harness) == [b"m3", b"m4"]
     topics.skip(NAME, "s", 100, ignore)
@@ -256,7 +256,7 @@ def payload(entry: bytes) -> bytes:
 
 def test_peeking_and_reading(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
+    topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
     found = [topics.peek(NAME, "s", nth) for nth in (1, 2, 3)]
     assert [(i.entry_id, payload(e)) for i, e in found] == [(0, b"m0"), (2, b"m2"), (3, b"m3")]
     refused(404, topics.peek, NAME, "s", 5)
@@ -282,7 +282,7 @@ def test_properties(harness: Any, topics: Any) -> None:
     topics.create(NAME, ignore)
     topics.set_properties(NAME, {"a": "1"}, ignore)
     harness.restart()
-    assert harness.broker.topics.properties(NAME) == {"a": "1"}
+    assert harness.actions.properties(NAME) == {"a": "1"}
     refused(404, topics.properties, PARTS)
 
 

@@ -71,7 +71,7 @@ def test_a_live_consumer_id_gets_success(harness: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     peer.subscribe(TOPIC, "other")
-    assert list(harness.broker.topics.subscriptions(NAME)) == ["s"]
+    assert list(harness.actions.subscriptions(NAME)) == ["s"]
 
 
 def test_an_equal_id_while_the_first_is_being_made_is_told_to_wait(harness: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_reader_leaves_nothing_behind(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, "reader-1", durable=False)
     peer.disconnect()
-    assert list(harness.broker.topics.subscriptions(NAME)) == []
+    assert list(harness.actions.subscriptions(NAME)) == []
 
 
 def test_subscription_types_are_limited_by_policy(harness: Any) -> None:
@@ -320,7 +320,7 @@ def test_unsubscribing_removes_the_cursor(harness: Any, producer: Any) -> None:
     peer.ack((0, 0))
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
     harness.restart()
-    assert list(harness.broker.topics.subscriptions(NAME)) == []
+    assert list(harness.actions.subscriptions(NAME)) == []
     assert not list(harness.store.scan("cursor/"))
 
 
@@ -466,7 +466,7 @@ def test_the_end_of_a_terminated_topic(harness: Any, producer: Any, client: str,
     peer.subscribe(TOPIC)
     publish(producer, 1)
     entries(peer)
-    harness.broker.topics.terminate(NAME, lambda error: None)
+    harness.actions.terminate(NAME, lambda error: None)
     assert not peer.take(Command.REACHED_END_OF_TOPIC)
     peer.ack((0, 0))
     assert bool(peer.take(Command.REACHED_END_OF_TOPIC)) == told

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.commands import lookup
+from geminga.broker.commands import topic_list
 from geminga.broker.commands.lookup import WATCHERS_PER_CONNECTION_MAX
 from geminga.broker.commands.topic_list import topics_hash
 from geminga.ids import TopicName
@@ -19,7 +19,7 @@ Command = pb.BaseCommand
 
 def create(harness: Any, *topics: str) -> None:
     for topic in topics:
-        harness.broker.topics.create(TopicName.parse(topic), lambda error: None)
+        harness.actions.create(TopicName.parse(topic), lambda error: None)
     harness.poll()
 
 
@@ -44,14 +44,14 @@ def metadata(peer: Any, topic: str, **fields: Any) -> Any:
 )
 def test_partitions(harness: Any, topic: str, flag: bool, expected: int) -> None:
     create(harness, P + "there")
-    harness.broker.topics.create_partitioned(TopicName.parse(P + "parts"), 3, lambda error: None)
+    harness.actions.create_partitioned(TopicName.parse(P + "parts"), 3, lambda error: None)
     body = metadata(harness.peer(), topic, metadata_auto_creation_enabled=flag)
     if body.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
         assert body.error == expected
         assert body.HasField("message")
     else:
         assert body.partitions == expected
-    assert not harness.broker.topics.exists(TopicName.parse(P + "absent"))
+    assert not harness.actions.exists(TopicName.parse(P + "absent"))
 
 
 def test_an_absent_topic_is_made_partitioned_where_the_policy_says_so(
@@ -63,7 +63,7 @@ def test_an_absent_topic_is_made_partitioned_where_the_policy_says_so(
     assert metadata(peer, P + "new", metadata_auto_creation_enabled=False).partitions == 4
     assert metadata(peer, P + "other-partition-1").partitions == 0
     harness.restart()
-    assert harness.broker.topics.partitions(TopicName.parse(P + "new")) == 4
+    assert harness.actions.partitions(TopicName.parse(P + "new")) == 4
 
 
 def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
@@ -136,10 +136,10 @@ def test_watching(harness: Any) -> None:
     update = peer.pop().command.watchTopicUpdate
     assert (list(update.new_topics), list(update.deleted_topics)) == ([P + "a2"], [])
     assert update.topics_hash == topics_hash([P + "a1", P + "a2"])
-    harness.broker.topics.delete(TopicName.parse(P + "a1"), False, lambda error: None)
+    harness.actions.delete(TopicName.parse(P + "a1"), False, lambda error: None)
     update = peer.pop().command.watchTopicUpdate
     assert (list(update.new_topics), list(update.deleted_topics)) == ([], [P + "a1"])
-    harness.broker.topics.create_partitioned(TopicName.parse(P + "a9"), 2, lambda error: None)
+    harness.actions.create_partitioned(TopicName.parse(P + "a9"), 2, lambda error: None)
     assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [
         [P + "a9-partition-0"], [P + "a9-partition-1"],
     ]  # fmt: skip
@@ -181,23 +181,23 @@ def test_watchers_end_with_their_connection_and_are_bounded(harness: Any) -> Non
     refused = peer.request("watchTopicList", watcher_id=99_999, **fields)
     assert refused.command.error.error == pb.NotAllowedError
     peer.disconnect()
-    assert not harness.broker._watchers
+    assert not len(harness.broker.watchers)
     create(harness, P + "a1")
 
 
 def test_what_watchers_hold_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "WATCHED_TOPICS_MAX", 5)
+    monkeypatch.setattr(topic_list, "WATCHED_TOPICS_MAX", 5)
     create(harness, *(P + f"a{number}" for number in range(3)))
     peer = harness.peer()
     fields = {"namespace": "public/default", "topics_pattern": ".*"}
     assert peer.request("watchTopicList", watcher_id=1, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
     refused = peer.request("watchTopicList", watcher_id=2, **fields)
     assert refused.command.error.error == pb.NotAllowedError
-    assert harness.broker.watched_topics == 3
+    assert harness.broker.watchers.held == 3
     create(harness, P + "a9")
-    harness.broker.topics.delete(TopicName.parse(P + "a0"), False, lambda error: None)
+    harness.actions.delete(TopicName.parse(P + "a0"), False, lambda error: None)
     peer.disconnect()
-    assert harness.broker.watched_topics == 0
+    assert harness.broker.watchers.held == 0
 
 
 def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:

@@ -42,7 +42,7 @@ def test_a_live_producer_id_gets_its_own_producer_again(harness: Any) -> None:
     peer = harness.peer()
     name = peer.producer(TOPIC).producer_name
     assert peer.producer("persistent://public/default/other").producer_name == name
-    assert not harness.broker.topics.exists(TopicName.parse("other"))
+    assert not harness.actions.exists(TopicName.parse("other"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_live_producer_id_gets_its_own_producer_again(harness: Any) -> None:
     ],
 )
 def test_topics_that_cannot_be_produced_to(harness: Any, topic: str, code: int) -> None:
-    harness.broker.topics.create_partitioned(TopicName.parse("parts"), 2, lambda error: None)
+    harness.actions.create_partitioned(TopicName.parse("parts"), 2, lambda error: None)
     peer = harness.peer()
     assert refused(peer, topic=topic) == code
     assert peer.producer("persistent://public/default/parts-partition-1").producer_ready
@@ -67,7 +67,7 @@ def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_topics=False)
     peer = harness.peer()
     assert refused(peer) == pb.TopicNotFound
-    harness.broker.topics.create(TopicName.parse(TOPIC), lambda error: None)
+    harness.actions.create(TopicName.parse(TOPIC), lambda error: None)
     assert peer.producer(TOPIC).producer_ready
 
 
@@ -194,7 +194,7 @@ def test_a_send_of_no_messages_is_a_violation(harness: Any) -> None:
 def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
-    harness.broker.topics.unload(TopicName.parse(TOPIC))
+    harness.actions.unload(TopicName.parse(TOPIC))
     closed = peer.pop().command.close_producer
     assert (closed.producer_id, closed.request_id) == (1, (1 << 64) - 1)
     harness.advance(29)
@@ -259,7 +259,7 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
     consumer.subscribe(TOPIC)
     peer.send(0)
     peer.receipts()
-    last = harness.broker.topics.terminate(TopicName.parse(TOPIC), lambda error: None)
+    last = harness.actions.terminate(TopicName.parse(TOPIC), lambda error: None)
     harness.poll()
     assert (last.ledger_id, last.entry_id) == (0, 0)
     assert peer.pop().type == Command.CLOSE_PRODUCER

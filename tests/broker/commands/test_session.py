@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import core
-from geminga.broker.commands.session import HANDLERS, State
+from geminga.broker.commands.session import State
+from geminga.broker.commands.table import HANDLERS
 from geminga.errors import StoreStopped
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -256,10 +256,8 @@ def test_bytes_may_come_one_at_a_time(harness: Any) -> None:
     assert [frame.type for frame in peer.frames] == [Command.PONG] * 2
 
 
-def test_publishing_is_paused_while_the_store_is_behind(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core, "PENDING_BYTES_PER_SESSION_MAX", 1000)
+def test_publishing_is_paused_while_the_store_is_behind(harness: Any) -> None:
+    harness.broker.bytes.bytes_per_peer_max = 1000
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -267,15 +265,15 @@ def test_publishing_is_paused_while_the_store_is_behind(
     for sequence_id in range(10):
         peer.send(sequence_id, entry)
     assert not peer.reading
-    assert harness.broker.pending_bytes == 1060
+    assert harness.broker.bytes.pending_bytes == 1060
     harness.poll()
     assert peer.reading
-    assert harness.broker.pending_bytes == 0
+    assert harness.broker.bytes.pending_bytes == 0
     assert len(peer.receipts()) == 10
 
 
-def test_all_connections_together_are_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "PENDING_BYTES_MAX", 500)
+def test_all_connections_together_are_bounded(harness: Any) -> None:
+    harness.broker.bytes.bytes_max = 500
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
         peer.producer(TOPIC)
@@ -294,9 +292,9 @@ def test_what_was_pending_of_a_lost_connection_is_given_back(harness: Any) -> No
     harness.auto_poll = False
     peer.send(0)
     peer.disconnect()
-    assert harness.broker.pending_bytes > 0
+    assert harness.broker.bytes.pending_bytes > 0
     harness.poll()
-    assert harness.broker.pending_bytes == 0
+    assert harness.broker.bytes.pending_bytes == 0
 
 
 def test_handles_on_a_connection_are_bounded(make_harness: Callable[..., Any]) -> None:

@@ -45,9 +45,9 @@ def test_readiness(consumer: Any) -> None:
     assert not consumer.ready
     consumer.add_permits(1, 0)
     assert consumer.ready
-    consumer.session.output.writable = False
+    consumer.output.writable = False
     assert not consumer.ready
-    consumer.session.output.writable = True
+    consumer.output.writable = True
     consumer.blocked = True
     assert not consumer.ready
 

@@ -156,7 +156,7 @@ def test_a_new_version_is_answered_when_it_is_durable(harness: Any) -> None:
 def test_deleting_the_topic_deletes_its_schemas(harness: Any) -> None:
     produce(harness, record("a"))
     done: list[Any] = []
-    harness.broker.topics.delete(NAME, True, done.append)
+    harness.actions.delete(NAME, True, done.append)
     harness.poll()
     assert done == [None]
     assert harness.store.get(schema_key(NAME)) is None

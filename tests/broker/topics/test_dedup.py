@@ -189,7 +189,7 @@ def test_switching_it_on_and_off(make_harness: Callable[..., Any], make: Any) ->
 def test_deleting_the_topic_forgets_everything(harness: Any, make: Any) -> None:
     peer, _ = connect(harness)
     peer.send(0, make(0))
-    harness.broker.topics.delete(NAME, True, lambda error: None)
+    harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
     peer, last = connect(harness)
     assert last == -1

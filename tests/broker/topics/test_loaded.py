@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.refusal import Refused
+from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import (
     TOPICS_KEPT_MAX,
     TOPICS_LOADED_IDLE_SECONDS,
@@ -109,12 +110,11 @@ def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, 
 def test_a_failing_store_does_not_stop_housekeeping(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = harness.peer()
     peer.producer(str(NAME))
-    topic = harness.broker.topics.find(NAME)
 
-    def stopped() -> int:
+    def stopped(topic: Any) -> int:
         raise StoreStopped("no space left")
 
-    monkeypatch.setattr(type(topic), "trim", lambda self: stopped())
+    monkeypatch.setattr(maintenance, "trim", stopped)
     harness.advance(20)
     assert not peer.is_closed
 

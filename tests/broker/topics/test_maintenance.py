@@ -22,6 +22,7 @@ class Topic:
     def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
         self.harness = harness
         self.topics = harness.broker.topics
+        self.actions = harness.actions
         self._make_entry = make_entry
         self.peer = harness.peer()
         self.peer.producer(TOPIC)
@@ -35,7 +36,7 @@ class Topic:
         self.peer.receipts()
 
     def subscribe(self, name: str = "s") -> None:
-        self.topics.create_subscription(NAME, name, MessageId.earliest, lambda error: None)
+        self.actions.create_subscription(NAME, name, MessageId.earliest, lambda error: None)
 
     @property
     def stored(self) -> int:
@@ -99,7 +100,7 @@ def test_what_a_subscription_has_not_acknowledged_stays(make: Any) -> None:
     topic.publish(6)
     topic.keep_connected(20)
     assert topic.stored == 6
-    topic.topics.skip(NAME, "s", 3, lambda error: None)
+    topic.actions.skip(NAME, "s", 3, lambda error: None)
     topic.keep_connected(20)
     assert (topic.stored, topic.backlog()) == (4, 3)
 
@@ -121,7 +122,7 @@ def test_topics_that_are_not_in_memory_are_looked_after_too(make: Any) -> None:
     topic = make(retention_minutes=0)
     topic.publish(6)
     topic.peer.disconnect()
-    topic.harness.broker.topics.unload(NAME)
+    topic.harness.actions.unload(NAME)
     assert topic.topics.loaded() == []
     topic.harness.advance(HOUSEKEEPING_SECONDS * 4)
     assert topic.topics.loaded() == []
@@ -138,7 +139,7 @@ def test_old_messages_expire(make: Any) -> None:
     assert topic.backlog() == 4
     topic.keep_connected(40)
     assert topic.backlog() == 2
-    stats = topic.topics.stats(NAME)["subscriptions"]["s"]
+    stats = topic.actions.stats(NAME)["subscriptions"]["s"]
     assert stats["totalMsgExpired"] == 2
     assert stats["lastExpireTimestamp"] > 0
     topic.harness.restart()
@@ -149,9 +150,9 @@ def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
     topic = make(message_ttl_seconds=10)
     topic.subscribe()
     topic.publish(2)
-    topic.topics.skip_all(NAME, "s", lambda error: None)
+    topic.actions.skip_all(NAME, "s", lambda error: None)
     topic.keep_connected(60)
-    assert topic.topics.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
+    assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 
 
 # --- backlog quotas ---
@@ -170,7 +171,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert topic.peer.take(Command.CLOSE_PRODUCER)
     frame = topic.peer.request("producer", topic=TOPIC, producer_id=1)
     assert frame.command.error.error == code
-    topic.topics.skip_all(NAME, "s", lambda error: None)
+    topic.actions.skip_all(NAME, "s", lambda error: None)
     topic.keep_connected(16)
     assert topic.peer.producer(TOPIC).producer_ready
 
@@ -180,7 +181,7 @@ def test_eviction_gives_up_the_oldest(make: Any) -> None:
     topic.subscribe("slow")
     topic.publish(10)
     topic.subscribe("fast")
-    topic.topics.skip_all(NAME, "fast", lambda error: None)
+    topic.actions.skip_all(NAME, "fast", lambda error: None)
     topic.keep_connected(16)
     assert 0 < topic.backlog("slow") < 5
     assert topic.backlog("fast") == 0
@@ -202,10 +203,10 @@ def test_inactive_topics_are_deleted_where_that_is_wanted(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
     topic.publish(1)
     topic.keep_connected(60)
-    assert topic.topics.exists(NAME)
+    assert topic.actions.exists(NAME)
     topic.peer.disconnect()
     topic.harness.advance(60)
-    assert not topic.topics.exists(NAME)
+    assert not topic.actions.exists(NAME)
 
 
 def test_subscriptions_keep_a_topic(make: Any) -> None:
@@ -213,7 +214,7 @@ def test_subscriptions_keep_a_topic(make: Any) -> None:
     topic.subscribe()
     topic.peer.disconnect()
     topic.harness.advance(300)
-    assert topic.topics.exists(NAME)
+    assert topic.actions.exists(NAME)
 
 
 def test_unused_subscriptions_expire_where_that_is_wanted(make: Any) -> None:
@@ -224,7 +225,7 @@ def test_unused_subscriptions_expire_where_that_is_wanted(make: Any) -> None:
     for _ in range(8):
         topic.keep_connected(15)
         consumer.command("ping")
-    assert list(topic.topics.subscriptions(NAME)) == ["used"]
+    assert list(topic.actions.subscriptions(NAME)) == ["used"]
 
 
 def test_a_reader_that_does_not_come_back_after_a_seek_is_forgotten(make: Any) -> None:
@@ -232,6 +233,6 @@ def test_a_reader_that_does_not_come_back_after_a_seek_is_forgotten(make: Any) -
     reader = topic.harness.peer()
     reader.subscribe(TOPIC, "r", durable=False)
     reader.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
-    assert list(topic.topics.subscriptions(NAME)) == ["r"]
+    assert list(topic.actions.subscriptions(NAME)) == ["r"]
     topic.keep_connected(80)
-    assert list(topic.topics.subscriptions(NAME)) == []
+    assert list(topic.actions.subscriptions(NAME)) == []

@@ -101,7 +101,7 @@ def test_what_needs_storage_is_refused(harness: Any, body: str, fields: dict[str
     peer.subscribe(TOPIC)
     assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
     with pytest.raises(AdminError) as refused:
-        harness.broker.topics.truncate(NAME, lambda error: None)
+        harness.actions.truncate(NAME, lambda error: None)
     assert refused.value.status == 405
 
 
@@ -113,26 +113,26 @@ def test_unsubscribing(harness: Any) -> None:
 
 def test_it_is_gone_when_nobody_is_left(harness: Any, producer: Any) -> None:
     producer.disconnect()
-    assert harness.broker.topics.list("public/default", "non-persistent") == [TOPIC]
+    assert harness.actions.list("public/default", "non-persistent") == [TOPIC]
     harness.advance(200)
-    assert harness.broker.topics.list("public/default", "non-persistent") == []
+    assert harness.actions.list("public/default", "non-persistent") == []
 
 
 def test_deleting_and_unloading_disconnect(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
-    harness.broker.topics.unload(NAME)
+    harness.actions.unload(NAME)
     assert producer.pop().type == Command.CLOSE_PRODUCER
     assert peer.pop().type == Command.CLOSE_CONSUMER
     harness.peer().producer(TOPIC)
-    harness.broker.topics.delete(NAME, True, lambda error: None)
-    assert not harness.broker.topics.exists(NAME)
+    harness.actions.delete(NAME, True, lambda error: None)
+    assert not harness.actions.exists(NAME)
 
 
 def test_stats(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     producer.send(0)
-    stats = harness.broker.topics.stats(NAME)
+    stats = harness.actions.stats(NAME)
     assert (stats["msgInCounter"], stats["storageSize"]) == (1, 0)
     assert stats["subscriptions"]["s"]["msgOutCounter"] == 1

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.refusal import Refused
-from geminga.broker.topics.persistent import decode_record, encode_record, refuse_storage
-from geminga.errors import StoreDamaged, StoreStopped
+from geminga.broker.topics.persistent import decode_record, encode_record
+from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 
 NAME = TopicName.parse("t")
@@ -71,5 +70,3 @@ def test_records() -> None:
     for damaged in (b"{", b"[]"):
         with pytest.raises(StoreDamaged, match="the record is no JSON object"):
             decode_record(damaged, "the record")
-    assert refuse_storage(None) is None
-    assert isinstance(refuse_storage(StoreStopped("x")), Refused)

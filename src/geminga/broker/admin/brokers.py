@@ -7,24 +7,21 @@ import dataclasses
 import os
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker.admin import metrics
-from geminga.broker.admin.http import Resource, answer, bare_text, breathe, done_answer, part
+from geminga.broker.admin.http import Resource, Server, answer, bare_text, breathe, done_answer, part
 from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
-
-if TYPE_CHECKING:
-    from geminga.broker.serving.server import BrokerServer
 
 
 class Brokers(Resource):
     """One broker, which leads itself."""
 
-    def __init__(self, server: BrokerServer) -> None:
+    def __init__(self, server: Server) -> None:
         super().__init__(server)
         self._counts: Counter[str] | None = None
 
@@ -153,7 +150,7 @@ class Brokers(Resource):
             self._counts = Counter()
             for namespace in self.namespaces.all_namespaces():
                 for domain in ("persistent", "non-persistent"):
-                    self._counts[namespace] += len(self.topics.list(namespace, domain))
+                    self._counts[namespace] += len(self.actions.list(namespace, domain))
             self.topics.watch(self._topic_changed)
         return {name: self._counts[name] for name in self.namespaces.all_namespaces()}
 
@@ -168,7 +165,7 @@ class Brokers(Resource):
         loaded = []
         for index, topic in enumerate(self.topics.loaded()):
             with contextlib.suppress(AdminError):  # it may have been deleted meanwhile
-                loaded.append((topic, self.topics.stats(topic)))
+                loaded.append((topic, self.actions.stats(topic)))
             await breathe(index)
         metrics.add_namespaces(out, by_namespace)
         metrics.add_topics(out, loaded, sum(by_namespace.values()))
@@ -197,7 +194,7 @@ class BrokerStats(Resource):
         for topic in self.topics.loaded():
             bundles = found.setdefault(topic.namespace_name, {})
             domains = bundles.setdefault("0x00000000_0xffffffff", {})
-            domains.setdefault(topic.domain, {})[str(topic)] = self.topics.stats(topic)
+            domains.setdefault(topic.domain, {})[str(topic)] = self.actions.stats(topic)
         return answer(found)
 
     async def figures(self, _request: web.Request) -> web.Response:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sized
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
 from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.topic_actions import TopicActions
+from geminga.broker.core import Broker
 from geminga.broker.rules.namespaces import AdminError, Namespaces
+from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import TOPIC_NAME_MAX
 from geminga.errors import (
     InvalidConfiguration,
@@ -20,13 +23,11 @@ from geminga.errors import (
     StoreError,
 )
 from geminga.ids import MessageId, TopicName
-
-if TYPE_CHECKING:
-    from geminga.broker.admin.topic_actions import TopicRegistry
-    from geminga.broker.serving.server import BrokerServer
+from geminga.ledger.api import EntryStore
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
@@ -37,19 +38,34 @@ WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 _NO_BODY = object()
 
 
+class Server(Protocol):
+    """What the resources need of the server that they belong to."""
+
+    settings: BrokerSettings
+    broker: Broker
+    store: EntryStore
+    connections_refused: int
+    started_at_ms: int
+
+    @property
+    def connections(self) -> Sized:
+        """The peers of the binary protocol."""
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run an administrative call on the core."""
+
+
 class Resource:
     """Base of the resources: each registers its routes and works on one server."""
 
-    def __init__(self, server: BrokerServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
+        self.topics = server.broker.topics
+        self.actions = TopicActions(server.broker)
 
     @property
     def namespaces(self) -> Namespaces:
         return self.server.broker.namespaces
-
-    @property
-    def topics(self) -> TopicRegistry:
-        return self.server.broker.topics
 
     async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
         """Runs ``call(done)`` on the core and waits until it is as durable as the store promises."""

@@ -41,14 +41,14 @@ async def delete_namespace_with_topics(resource: Resource, tenant: str, namespac
     """Forced deletion: the topics go first, clients are disconnected."""
     for topic in topics_of(resource, tenant, namespace):
         await _delete_topic(resource, topic)
-    for base in resource.topics.partitioned(f"{tenant}/{namespace}"):
+    for base in resource.actions.partitioned(f"{tenant}/{namespace}"):
         await _delete_topic(resource, TopicName.parse(base))
     await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
 
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:
     try:
-        await resource.durable(lambda done: resource.topics.delete(topic, True, done))
+        await resource.durable(lambda done: resource.actions.delete(topic, True, done))
     except AdminError as error:
         if error.status != 404:
             raise
@@ -60,7 +60,7 @@ def topics_of(
     """All topics of a namespace, partitions as topics of their own, sorted by name."""
     found: list[str] = []
     for domain in domains:
-        found += resource.topics.list(f"{tenant}/{namespace}", domain)
+        found += resource.actions.list(f"{tenant}/{namespace}", domain)
     return [TopicName.parse(name) for name in sorted(found)]
 
 
@@ -113,7 +113,7 @@ class Namespaces(Resource):
             await delete_namespace_with_topics(self, tenant, namespace)
             return done_answer()
         left = [str(t) for t in topics_of(self, tenant, namespace)]
-        left += self.topics.partitioned(f"{tenant}/{namespace}")
+        left += self.actions.partitioned(f"{tenant}/{namespace}")
         if left:
             raise AdminError(409, f"Cannot delete non empty namespace {tenant}/{namespace}: it has {left[0]}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
@@ -128,22 +128,22 @@ class Namespaces(Resource):
 
     async def unload(self, request: web.Request) -> web.Response:
         for topic in self._topics_in_path(request):
-            self.now(partial(self.topics.unload, topic))
+            self.now(partial(self.actions.unload, topic))
         return done_answer()
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
         only = request.match_info.get("subscription")
         for topic in self._topics_in_path(request, ("persistent",)):
-            for subscription in self.topics.subscriptions(topic):
+            for subscription in self.actions.subscriptions(topic):
                 if only in (None, subscription):
-                    await self.durable(partial(self.topics.skip_all, topic, subscription))
+                    await self.durable(partial(self.actions.skip_all, topic, subscription))
         return done_answer()
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         name = part(request, "subscription")
         for topic in self._topics_in_path(request, ("persistent",)):
-            if name in self.topics.subscriptions(topic):
-                await self.durable(partial(self.topics.delete_subscription, topic, name, force=False))
+            if name in self.actions.subscriptions(topic):
+                await self.durable(partial(self.actions.delete_subscription, topic, name, force=False))
         return done_answer()
 
     def _topics_in_path(

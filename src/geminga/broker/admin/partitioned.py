@@ -41,18 +41,18 @@ class PartitionedTopics(TopicResource):
     async def names(self, request: web.Request) -> web.Response:
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
-        found = self.topics.partitioned(f"{tenant}/{namespace}")
+        found = self.actions.partitioned(f"{tenant}/{namespace}")
         return answer(sorted(name for name in found if name.startswith(f"{domain}://")))
 
     async def get(self, request: web.Request) -> web.Response:
         topic = topic_of(request)
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
-        if self.topics.exists(topic):
-            count = self.topics.partitions(topic)
+        if self.actions.exists(topic):
+            count = self.actions.partitions(topic)
         elif query_flag(request, "checkAllowAutoCreation") and policies.auto_create_topics:
             count = policies.auto_create_partitions
             if count and topic.partition < 0:
-                await self.durable(lambda done: self.topics.create_partitioned(topic, count, done))
+                await self.durable(lambda done: self.actions.create_partitioned(topic, count, done))
         else:
             raise AdminError(404, f"Topic {topic} not found")
         return answer({"partitions": count, "deleted": False})
@@ -67,14 +67,14 @@ class PartitionedTopics(TopicResource):
             wanted = wanted.get("partitions")
         count = self._checked_count(wanted, 1)
         await self.durable(
-            lambda done: self.topics.create_partitioned(topic, count, done, properties=properties)
+            lambda done: self.actions.create_partitioned(topic, count, done, properties=properties)
         )
         return done_answer()
 
     async def grow(self, request: web.Request) -> web.Response:
         topic = self.existing(request)
         count = self._checked_count(await body(request), 1)
-        await self.durable(lambda done: self.topics.update_partitions(topic, count, done))
+        await self.durable(lambda done: self.actions.update_partitions(topic, count, done))
         return done_answer()
 
     def _checked_count(self, wanted: Any, minimum: int) -> int:
@@ -86,7 +86,7 @@ class PartitionedTopics(TopicResource):
 
     async def delete(self, request: web.Request) -> web.Response:
         topic, force = self._partitioned(request), query_flag(request, "force")
-        await self.durable(lambda done: self.topics.delete(topic, force, done))
+        await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
     async def create_missed(self, request: web.Request) -> web.Response:
@@ -97,21 +97,21 @@ class PartitionedTopics(TopicResource):
     async def terminate(self, request: web.Request) -> web.Response:
         topic = self._partitioned(request)
         found = {}
-        for index in range(self.topics.partitions(topic)):
+        for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)
-            position = await self.durable(partial(self.topics.terminate, name))
+            position = await self.durable(partial(self.actions.terminate, name))
             found[str(index)] = message_id_json(position)
         return answer(found)
 
     # --- stats ---
     async def stats(self, request: web.Request) -> web.Response:
         topic = self._partitioned(request)
-        count = self.topics.partitions(topic)
+        count = self.actions.partitions(topic)
         by_partition = {}
         for index in range(count):
             name = topic.partition_name(index)
-            if self.topics.exists(name):
-                by_partition[str(name)] = self.topics.stats(name)
+            if self.actions.exists(name):
+                by_partition[str(name)] = self.actions.stats(name)
             await breathe(index)
         merged = merge_stats(list(by_partition.values()))
         merged["metadata"] = {"partitions": count, "deleted": False}
@@ -120,19 +120,19 @@ class PartitionedTopics(TopicResource):
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         topic = self._partitioned(request)
-        count = self.topics.partitions(topic)
+        count = self.actions.partitions(topic)
         found = {}
         for index in range(count):
             name = topic.partition_name(index)
-            if self.topics.exists(name):
-                found[str(name)] = self.topics.internal_stats(name)
+            if self.actions.exists(name):
+                found[str(name)] = self.actions.internal_stats(name)
             await breathe(index)
         return answer({"metadata": {"partitions": count, "deleted": False}, "partitions": found})
 
     def _partitioned(self, request: web.Request) -> TopicName:
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
-        if not self.topics.exists(topic) or not self.topics.partitions(topic):
+        if not self.actions.exists(topic) or not self.actions.partitions(topic):
             raise AdminError(404, f"Partitioned Topic not found: {topic} has zero partitions")
         return topic
 

@@ -277,7 +277,7 @@ class TopicPolicies(_PolicyResource):
 
     def _topic(self, request: web.Request) -> TopicName:
         topic = topic_of(request)
-        if not self.topics.exists(topic.base) and not self.topics.exists(topic):
+        if not self.actions.exists(topic.base) and not self.actions.exists(topic):
             raise AdminError(404, f"Topic {topic} not found")
         return topic
 

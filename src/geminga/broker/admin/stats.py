@@ -6,29 +6,20 @@ compaction, transactions) are there with the value that says "nothing".
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatchers import SharedDispatcher, SingleActiveDispatcher
+from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
-from geminga.broker.delivery.subscription import Subscription, type_name
-from geminga.broker.topics.nonpersistent import NonPersistentTopic
-from geminga.wire.frames import encode_command
+from geminga.broker.delivery.shared import SharedDispatcher
+from geminga.broker.delivery.single_active import SingleActiveDispatcher
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.rates import iso_time
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.topic import Topic
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-if TYPE_CHECKING:
-    from geminga.broker.topics.nonpersistent import NonPersistentSubscription
-    from geminga.broker.topics.persistent import Topic
-    from geminga.broker.topics.producer import Producer
-
 Json = dict[str, Any]
-
-
-def iso_time(milliseconds: int) -> str:
-    """``2026-11-21T00:46:42.051Z``"""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # --- topics ---
@@ -55,16 +46,16 @@ _COMPACTION: Json = {
 }
 
 
-def topic_stats(topic: Topic | NonPersistentTopic) -> Json:
-    """``GET .../stats`` of one topic."""
+def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
+    """``GET .../stats`` of one topic; ``now`` is monotonic, for rates."""
     subscriptions = {
-        name: _subscription_stats(topic.subscriptions[name]) for name in sorted(topic.subscriptions)
+        name: _subscription_stats(topic.subscriptions[name], now) for name in sorted(topic.subscriptions)
     }
-    publishers = [_publisher_stats(producer) for producer in topic.access.producers.values()]
+    publishers = [_publisher_stats(producer, now) for producer in topic.access.producers.values()]
     messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())
     bytes_out = topic.bytes_out_gone + sum(each["bytesOutCounter"] for each in subscriptions.values())
     policies = topic.policies
-    stored = 0 if isinstance(topic, NonPersistentTopic) else topic.ledger.size_bytes
+    stored = topic.ledger.size_bytes if isinstance(topic, PersistentTopic) else 0
     return {
         **_NOTHING,
         "msgRateIn": sum(each["msgRateIn"] for each in publishers),
@@ -91,18 +82,16 @@ def topic_stats(topic: Topic | NonPersistentTopic) -> Json:
         ),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "compaction": dict(_COMPACTION),
-        "ownerBroker": topic.broker.settings.broker_id,
+        "ownerBroker": broker_id,
     }
 
 
-def _deduplication(topic: Topic | NonPersistentTopic) -> str:
-    if isinstance(topic, NonPersistentTopic):
-        return "Disabled"
-    return "Enabled" if topic.dedup is not None else "Disabled"
+def _deduplication(topic: Topic) -> str:
+    return "Enabled" if isinstance(topic, PersistentTopic) and topic.dedup is not None else "Disabled"
 
 
-def _publisher_stats(producer: Producer) -> Json:
-    rates = producer.rates.read(producer.topic.broker.now, producer.messages_in, producer.bytes_in)
+def _publisher_stats(producer: Producer, now: float) -> Json:
+    rates = producer.rates.read(now, producer.messages_in, producer.bytes_in)
     return {
         "accessMode": producer.access_mode_name,
         "msgRateIn": rates[0],
@@ -112,16 +101,16 @@ def _publisher_stats(producer: Producer) -> Json:
         "producerId": producer.producer_id,
         "supportsPartialProducer": False,
         "producerName": producer.name,
-        "address": producer.session.peer,
+        "address": producer.peer.address,
         "connectedSince": iso_time(producer.connected_since_ms),
-        "clientVersion": producer.session.client_version,
+        "clientVersion": producer.peer.client_version,
         "metadata": dict(producer.metadata),
     }
 
 
 # --- subscriptions ---
-def _subscription_stats(subscription: Subscription | NonPersistentSubscription) -> Json:
-    consumers = [_consumer_stats(consumer) for consumer in subscription.consumers]
+def _subscription_stats(subscription: Subscription, now: float) -> Json:
+    consumers = [_consumer_stats(consumer, now) for consumer in subscription.consumers]
     stats: Json = {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
@@ -148,7 +137,7 @@ def _subscription_stats(subscription: Subscription | NonPersistentSubscription) 
     }
     if subscription.type is not None:
         stats["type"] = type_name(subscription.type)
-    if isinstance(subscription, Subscription):
+    if isinstance(subscription, PersistentSubscription):
         stats |= _cursor_stats(subscription)
     else:
         stats |= {
@@ -167,7 +156,7 @@ _FILTERS = (
 )  # fmt: skip
 
 
-def _cursor_stats(subscription: Subscription) -> Json:
+def _cursor_stats(subscription: PersistentSubscription) -> Json:
     cursor = subscription.cursor
     dispatcher = subscription.dispatcher
     backlog = subscription.backlog
@@ -206,19 +195,13 @@ def _cursor_stats(subscription: Subscription) -> Json:
 RANGES_COUNTED_MAX = 10_000
 
 
-def _range_count(subscription: Subscription) -> int:
+def _range_count(subscription: PersistentSubscription) -> int:
     """Ranges of acknowledged entries behind the mark; counting stops at `RANGES_COUNTED_MAX`."""
     return sum(1 for _ in subscription.cursor.holes.ranges(RANGES_COUNTED_MAX))
 
 
-def _consumer_stats(consumer: Consumer) -> Json:
-    rates = consumer.rates.read(
-        consumer.session.broker.now,
-        consumer.messages_out,
-        consumer.bytes_out,
-        consumer.redelivered,
-        consumer.ack_count,
-    )
+def _consumer_stats(consumer: Consumer, now: float) -> Json:
+    rates = consumer.rates_now(now)
     stats: Json = {
         "msgRateOut": rates[0],
         "msgThroughputOut": rates[1],
@@ -235,9 +218,9 @@ def _consumer_stats(consumer: Consumer) -> Json:
         "drainingHashesCount": 0,
         "drainingHashesClearedTotal": 0,
         "drainingHashesUnackedMessages": 0,
-        "address": consumer.session.peer,
+        "address": consumer.peer.address,
         "connectedSince": iso_time(consumer.connected_since_ms),
-        "clientVersion": consumer.session.client_version,
+        "clientVersion": consumer.peer.client_version,
         "lastAckedTimestamp": consumer.last_acked_ms,
         "lastConsumedTimestamp": consumer.last_consumed_ms,
         "lastConsumedFlowTimestamp": consumer.last_flow_ms,
@@ -246,7 +229,7 @@ def _consumer_stats(consumer: Consumer) -> Json:
         "metadata": dict(consumer.metadata),
     }
     subscription = consumer.subscription
-    dispatcher = subscription.dispatcher if isinstance(subscription, Subscription) else None
+    dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
     if isinstance(dispatcher, KeySharedDispatcher):
         ranges = dispatcher.selector.ranges(consumer)
         stats["keyHashRangeArrays"] = [list(each) for each in ranges]
@@ -255,7 +238,7 @@ def _consumer_stats(consumer: Consumer) -> Json:
 
 
 # --- internals ---
-def internal_stats(topic: Topic) -> Json:
+def internal_stats(topic: PersistentTopic) -> Json:
     """``GET .../internalStats`` of one topic."""
     ledger = topic.ledger
     last_ledger, last_entry = topic.last_position
@@ -294,7 +277,7 @@ def internal_stats(topic: Topic) -> Json:
 RANGES_SHOWN_MAX = 100
 
 
-def _cursor_internals(subscription: Subscription) -> Json:
+def _cursor_internals(subscription: PersistentSubscription) -> Json:
     topic = subscription.topic
     ledger = topic.ledger
     cursor = subscription.cursor
@@ -324,30 +307,3 @@ def _cursor_internals(subscription: Subscription) -> Json:
         "subscriptionHavePendingReplayRead": False,
         "properties": {},
     }
-
-
-# --- CONSUMER_STATS ---
-def consumer_stats_answer(request_id: int, consumer: Consumer | None) -> bytes:
-    """CONSUMER_STATS_RESPONSE for a consumer of the connection."""
-    command = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
-    body = command.consumerStatsResponse
-    body.request_id = request_id
-    if consumer is None:
-        body.error_code = pb.ConsumerNotFound
-        body.error_message = "Consumer not found"
-        return encode_command(command)
-    stats = _consumer_stats(consumer)
-    body.msgRateOut = stats["msgRateOut"]
-    body.msgThroughputOut = stats["msgThroughputOut"]
-    body.msgRateRedeliver = stats["msgRateRedeliver"]
-    body.messageAckRate = stats["messageAckRate"]
-    body.consumerName = consumer.name
-    body.availablePermits = max(0, consumer.permits)
-    body.unackedMessages = consumer.unacked_messages
-    body.blockedConsumerOnUnackedMsgs = consumer.blocked
-    body.address = consumer.session.peer
-    body.connectedSince = stats["connectedSince"]
-    body.type = consumer.type_name
-    body.msgRateExpired = 0.0
-    body.msgBacklog = consumer.subscription.backlog
-    return encode_command(command)

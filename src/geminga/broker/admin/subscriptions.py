@@ -53,26 +53,26 @@ class Subscriptions(TopicResource):
 
     async def names(self, request: web.Request) -> web.Response:
         topic = self.existing(request)
-        count = self.topics.partitions(topic)
+        count = self.actions.partitions(topic)
         parts = [topic.partition_name(i) for i in range(count)] if count else [topic]
         found: dict[str, None] = {}
         for name in parts:
-            if self.topics.exists(name):
-                found.update(dict.fromkeys(self.topics.subscriptions(name)))
+            if self.actions.exists(name):
+                found.update(dict.fromkeys(self.actions.subscriptions(name)))
         return answer(list(found))
 
     def _with_subscription(self, request: web.Request) -> tuple[list[TopicName], str]:
         """The (partition) topics of the path that have the subscription; 404 when none has."""
         name = part(request, "subscription")
-        topics = [t for t in self.parts(request) if self.topics.exists(t)]
-        having = [t for t in topics if name in self.topics.subscriptions(t)]
+        topics = [t for t in self.parts(request) if self.actions.exists(t)]
+        having = [t for t in topics if name in self.actions.subscriptions(t)]
         if not having:
             raise AdminError(404, f"Subscription {name} not found on topic {topic_of(request)}")
         return having, name
 
     def _one_with_subscription(self, request: web.Request) -> tuple[TopicName, str]:
         topic, name = self.stored(request), part(request, "subscription")
-        if name not in self.topics.subscriptions(topic):
+        if name not in self.actions.subscriptions(topic):
             raise AdminError(404, f"Subscription {name} not found on topic {topic}")
         return topic, name
 
@@ -87,31 +87,31 @@ class Subscriptions(TopicResource):
         if isinstance(document, dict) and "properties" in document:
             properties = text_map("properties", document["properties"] or {})
         position = MessageId.latest if document is None else message_id_of(document)
-        if not self.topics.exists(topic):
+        if not self.actions.exists(topic):
             if not policies.auto_create_topics:
                 raise AdminError(404, f"Topic {topic} not found")
             await self._auto_create(topic, policies.auto_create_partitions)
         topics = self.parts(request)
-        if all(name in self.topics.subscriptions(t) for t in topics):
+        if all(name in self.actions.subscriptions(t) for t in topics):
             raise AdminError(409, f"Subscription {name} already exists for topic {topic}")
         for target in topics:
-            if name not in self.topics.subscriptions(target):
+            if name not in self.actions.subscriptions(target):
                 await self.durable(
-                    partial(self.topics.create_subscription, target, name, position, properties=properties)
+                    partial(self.actions.create_subscription, target, name, position, properties=properties)
                 )
         return done_answer()
 
     async def _auto_create(self, topic: TopicName, partitions: int) -> None:
         if partitions and topic.partition < 0:
-            await self.durable(lambda done: self.topics.create_partitioned(topic, partitions, done))
+            await self.durable(lambda done: self.actions.create_partitioned(topic, partitions, done))
         else:
-            await self.durable(lambda done: self.topics.create(topic, done))
+            await self.durable(lambda done: self.actions.create(topic, done))
 
     async def delete(self, request: web.Request) -> web.Response:
         topics, name = self._with_subscription(request)
         force = query_flag(request, "force")
         for topic in topics:
-            await self.durable(partial(self.topics.delete_subscription, topic, name, force=force))
+            await self.durable(partial(self.actions.delete_subscription, topic, name, force=force))
         return done_answer()
 
     # --- where it stands ---
@@ -127,7 +127,7 @@ class Subscriptions(TopicResource):
             topics = [topic]
         for target in topics:
             await self.durable(
-                partial(self.topics.reset_cursor, target, name, position=position, excluded=excluded)
+                partial(self.actions.reset_cursor, target, name, position=position, excluded=excluded)
             )
         return done_answer()
 
@@ -135,19 +135,19 @@ class Subscriptions(TopicResource):
         topics, name = self._with_subscription(request)
         moment = whole_number(part(request, "timestamp"), "timestamp")
         for topic in topics:
-            await self.durable(partial(self.topics.reset_cursor, topic, name, timestamp_ms=moment))
+            await self.durable(partial(self.actions.reset_cursor, topic, name, timestamp_ms=moment))
         return done_answer()
 
     async def skip(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)
         count = whole_number(part(request, "count"), "numMessages")
-        await self.durable(lambda done: self.topics.skip(topic, name, count, done))
+        await self.durable(lambda done: self.actions.skip(topic, name, count, done))
         return done_answer()
 
     async def skip_all(self, request: web.Request) -> web.Response:
         topics, name = self._with_subscription(request)
         for topic in topics:
-            await self.durable(partial(self.topics.skip_all, topic, name))
+            await self.durable(partial(self.actions.skip_all, topic, name))
         return done_answer()
 
     async def expire(self, request: web.Request) -> web.Response:
@@ -156,14 +156,14 @@ class Subscriptions(TopicResource):
         return done_answer()
 
     async def expire_all(self, request: web.Request) -> web.Response:
-        topics = [t for t in self.parts(request) if self.topics.exists(t)]
-        await self._expire(request, [(t, s) for t in topics for s in self.topics.subscriptions(t)])
+        topics = [t for t in self.parts(request) if self.actions.exists(t)]
+        await self._expire(request, [(t, s) for t in topics for s in self.actions.subscriptions(t)])
         return done_answer()
 
     async def _expire(self, request: web.Request, targets: list[tuple[TopicName, str]]) -> None:
         seconds = whole_number(part(request, "seconds"), "expireTimeInSeconds")
         for topic, name in targets:
-            await self.durable(partial(self.topics.expire, topic, name, seconds))
+            await self.durable(partial(self.actions.expire, topic, name, seconds))
 
     async def expire_to_position(self, request: web.Request) -> web.Response:
         """Everything up to a message is expired: the cursor is moved behind it."""
@@ -171,20 +171,20 @@ class Subscriptions(TopicResource):
         document = await object_body(request)
         position, excluded = message_id_of(document), not document.get("excluded", False)
         await self.durable(
-            lambda done: self.topics.reset_cursor(topic, name, done, position=position, excluded=excluded)
+            lambda done: self.actions.reset_cursor(topic, name, done, position=position, excluded=excluded)
         )
         return done_answer()
 
     async def peek(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)
         nth = whole_number(part(request, "nth"), "messagePosition", 1)
-        position, entry = self.topics.peek(topic, name, nth)
+        position, entry = self.actions.peek(topic, name, nth)
         return entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def analyze(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)
         # The backlog is counted in entries; how many messages they hold is not looked up.
-        entries = messages = self.topics.stats(topic)["subscriptions"][name]["msgBacklog"]
+        entries = messages = self.actions.stats(topic)["subscriptions"][name]["msgBacklog"]
         counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
         for kind in ("Rejected", "Accepted", "Rescheduled"):
             accepted = kind == "Accepted"
@@ -195,13 +195,13 @@ class Subscriptions(TopicResource):
     # --- properties and replication flag ---
     async def properties(self, request: web.Request) -> web.Response:
         topics, name = self._with_subscription(request)
-        return answer(self.topics.subscription_properties(topics[0], name))
+        return answer(self.actions.subscription_properties(topics[0], name))
 
     async def set_properties(self, request: web.Request) -> web.Response:
         topics, name = self._with_subscription(request)
         properties = text_map("properties", await object_body(request, optional=True))
         for topic in topics:
-            await self.durable(partial(self.topics.set_subscription_properties, topic, name, properties))
+            await self.durable(partial(self.actions.set_subscription_properties, topic, name, properties))
         return done_answer()
 
     async def replicated(self, request: web.Request) -> web.Response:

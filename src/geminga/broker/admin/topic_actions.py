@@ -10,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from geminga.broker.admin.stats import internal_stats, topic_stats
+from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
-from geminga.broker.delivery.subscription import Subscription
+from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import AdminError
-from geminga.broker.topics.loaded import LoadedTopics, partitioned_key
-from geminga.broker.topics.nonpersistent import NonPersistentTopic
-from geminga.broker.topics.persistent import Topic, decode_record, encode_record, topic_key
+from geminga.broker.topics import maintenance
+from geminga.broker.topics.loaded import partitioned_key
+from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
+from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
@@ -50,29 +52,37 @@ class Joined:
             self._done(self._error)
 
 
-class TopicRegistry(LoadedTopics):
+class TopicActions:
     """See the module. ``name`` may be a plain topic, a partition, or a partitioned topic as a whole."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.topics = broker.topics
+        self._store = broker.store
+        self._agenda = broker.agenda
+        self._settings = broker.settings
+        self._namespaces = broker.namespaces
+        self._schemas = broker.schemas
 
     # --- lists ---
     def list(self, namespace: str, domain: str) -> list[str]:
         """Plain topics and partitions of ``tenant/namespace``, in order."""
-        return self.names(namespace, persistent=domain == "persistent")
+        return self.topics.names(namespace, persistent=domain == "persistent")
 
     def partitioned(self, namespace: str) -> Iterable[str]:
         """Partitioned topics of ``tenant/namespace``, both domains, in order."""
         return [
-            *self.partitioned_names(namespace, persistent=False),
-            *self.partitioned_names(namespace, persistent=True),
+            *self.topics.partitioned_names(namespace, persistent=False),
+            *self.topics.partitioned_names(namespace, persistent=True),
         ]
 
     def exists(self, name: TopicName) -> bool:
         """Whether there is such a topic, plain or partitioned."""
-        return self.is_stored(name) or self.partition_count(name) > 0
+        return self.topics.is_stored(name) or self.topics.partition_count(name) > 0
 
     def partitions(self, name: TopicName) -> int:
         """How many partitions; 0 for a plain topic. 404 when there is no such topic."""
-        count = self.partition_count(name)
-        if not count and not self.is_stored(name):
+        count = self.topics.partition_count(name)
+        if not count and not self.topics.is_stored(name):
             raise AdminError(404, f"Topic {name} not found")
         return count
 
@@ -80,10 +90,10 @@ class TopicRegistry(LoadedTopics):
     def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
         """A plain topic; 409 when it exists, 412 for the name of a partition that cannot be."""
         try:
-            self.policies(name)
+            self.topics.policies(name)
             if self.exists(name):
                 raise AdminError(409, "This topic already exists")
-            self.make(name, properties, done)
+            self.topics.make(name, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
 
@@ -93,15 +103,13 @@ class TopicRegistry(LoadedTopics):
         """A partitioned topic with its partitions; 409 when it exists, 412 for a bad name or number."""
         if name.partition >= 0:
             raise AdminError(412, "Partitioned Topic Name should not contain '-partition-'")
-        if not 1 <= count <= self._broker.settings.partitions_max:
-            raise AdminError(
-                412, f"partitions={count}: allowed are 1 to {self._broker.settings.partitions_max}"
-            )
+        if not 1 <= count <= self._settings.partitions_max:
+            raise AdminError(412, f"partitions={count}: allowed are 1 to {self._settings.partitions_max}")
         try:
-            self.policies(name)
+            self.topics.policies(name)
             if self.exists(name):
                 raise AdminError(409, "This topic already exists")
-            self.create_partitions(name, count, properties, done)
+            self.topics.create_partitions(name, count, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
 
@@ -112,15 +120,13 @@ class TopicRegistry(LoadedTopics):
             raise AdminError(409, f"Topic {name} is not a partitioned topic")
         if count < before:
             raise AdminError(422, f"number of partitions must be more than existing {before}")
-        if count > self._broker.settings.partitions_max:
-            raise AdminError(
-                422, f"partitions={count}: at most {self._broker.settings.partitions_max} are allowed"
-            )
+        if count > self._settings.partitions_max:
+            raise AdminError(422, f"partitions={count}: at most {self._settings.partitions_max} are allowed")
         fresh = [name.partition_name(index) for index in range(before, count)]
         subscriptions = self._durable_subscriptions(name.partition_name(0)) if name.persistent else ()
         joined = Joined(1 + len(fresh) * len(subscriptions), done)
         try:
-            self.grow_partitions(name, count, joined)
+            self.topics.grow_partitions(name, count, joined)
         except Refused as refused:
             raise admin_error(refused) from refused
         # Before anybody can publish to them: who has subscribed to the topic misses nothing.
@@ -129,7 +135,7 @@ class TopicRegistry(LoadedTopics):
                 self.create_subscription(partition, subscription, MessageId.earliest, joined)
 
     def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
-        topic = self.find(name)
+        topic = self.topics.find(name)
         return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
@@ -138,26 +144,26 @@ class TopicRegistry(LoadedTopics):
         names = [name.partition_name(index) for index in range(count)] if count else [name]
         if not force:
             for each in names:
-                topic = self._loaded.get(str(each))
+                topic = self.topics.in_memory(each)
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminError(412, "Topic has active producers/subscriptions")
         joined = Joined(len(names) + 2 + (1 if count else 0), done)
         for each in names:
-            self.delete_topic(each, joined)
+            self.topics.delete_topic(each, joined)
         if count:
-            self.delete_partition_record(name, joined)
+            self.topics.delete_partition_record(name, joined)
         if name.partition < 0:
             self._namespaces.forget_topic(name, joined)
-            self._broker.schemas.delete(name, joined)
+            self._schemas.delete(name, joined)
         else:
             joined(None)
             joined(None)
 
     def unload(self, name: TopicName) -> None:
         """Disconnect everybody and let the topic leave memory."""
-        topic = self._loaded.get(str(name))
+        topic = self.topics.in_memory(name)
         if topic is not None:
-            self.unload_topic(topic)
+            self.topics.unload_topic(topic)
         elif not self.exists(name):
             raise AdminError(404, f"Topic {name} not found")
 
@@ -172,13 +178,13 @@ class TopicRegistry(LoadedTopics):
         topic = self._stored(name)
         for subscription in list(topic.subscriptions.values()):
             subscription.skip_to(topic.ledger.confirmed)
-        self._broker.flush_cursors()
-        topic.ledger.truncate(self._broker.now_ms)
+        self._agenda.flush_cursors()
+        topic.ledger.truncate(self._agenda.now_ms)
         topic.save_record(done)
 
     def trim(self, name: TopicName) -> int:
         """Delete ledgers that subscriptions and retention no longer need; returns how many."""
-        return self._stored(name).trim()
+        return maintenance.trim(self._stored(name))
 
     # --- properties ---
     def properties(self, name: TopicName) -> Properties:
@@ -193,7 +199,7 @@ class TopicRegistry(LoadedTopics):
         self._store.put(key, encode_record(record), done)
 
     def _record(self, name: TopicName) -> tuple[str, dict[str, Any]]:
-        topic = self._loaded.get(str(name))
+        topic = self.topics.in_memory(name)
         if topic is not None:
             return topic_key(str(name)), topic.record
         for key in (topic_key(str(name)), partitioned_key(name)):
@@ -205,7 +211,7 @@ class TopicRegistry(LoadedTopics):
     # --- what it holds ---
     def stats(self, name: TopicName) -> dict[str, Any]:
         """``GET .../stats``"""
-        return topic_stats(self._topic(name))
+        return topic_stats(self._topic(name), self._agenda.now, self._settings.broker_id)
 
     def internal_stats(self, name: TopicName) -> dict[str, Any]:
         """``GET .../internalStats``"""
@@ -244,11 +250,11 @@ class TopicRegistry(LoadedTopics):
         ledger = self._stored(name).ledger
         return ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id))
 
-    def _entry(self, topic: Topic, offset: int | None) -> bytes:
+    def _entry(self, topic: PersistentTopic, offset: int | None) -> bytes:
         if offset is not None and offset < topic.ledger.confirmed:
-            found = topic.ledger.read(offset, offset + 1, entries_max=1, bytes_max=1 << 30)
-            if found:
-                return found[0][0]
+            found = topic.ledger.read_one(offset)
+            if found is not None:
+                return found
         raise AdminError(404, "Message not found")
 
     # --- subscriptions ---
@@ -270,9 +276,7 @@ class TopicRegistry(LoadedTopics):
         if subscription in topic.subscriptions:
             raise AdminError(409, f"Subscription {subscription} already exists for topic {name}")
         offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
-        topic.subscription(
-            subscription, offset=offset, properties=properties or {}, replicated=False, done=done
-        )
+        topic.subscription(subscription, offset=offset, properties=properties, done=done)
 
     def delete_subscription(
         self, name: TopicName, subscription: str, done: Done, *, force: bool = False
@@ -281,7 +285,7 @@ class TopicRegistry(LoadedTopics):
         found = self._subscription(name, subscription)
         if found.consumers and not force:
             raise AdminError(412, "Subscription has active connected consumers")
-        found.topic.delete_subscription(found, done)
+        found.delete(done)
 
     def reset_cursor(
         self,
@@ -326,7 +330,7 @@ class TopicRegistry(LoadedTopics):
     def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
         """Skip entries published more than ``seconds`` ago."""
         found = self._subscription(name, subscription)
-        found.expire(self._broker.now_ms - seconds * 1000, done)
+        found.expire(found.topic.offset_by_time(self._agenda.now_ms - seconds * 1000), done)
 
     def peek(self, name: TopicName, subscription: str, nth: int) -> tuple[MessageId, bytes]:
         """The nth open entry of a subscription, counted from 1; 404 past the end."""
@@ -337,7 +341,7 @@ class TopicRegistry(LoadedTopics):
             if offset >= ledger.confirmed:
                 break
             offset = cursor.next_open(offset + 1)
-        entry = self._entry(found.topic, offset)
+        entry = self._entry(self._stored(name), offset)
         return MessageId(name.partition, *ledger.position(offset)), entry
 
     def subscription_properties(self, name: TopicName, subscription: str) -> Properties:
@@ -351,22 +355,22 @@ class TopicRegistry(LoadedTopics):
         found.writer.write_snapshot(done)
 
     # --- inside ---
-    def _topic(self, name: TopicName) -> Topic | NonPersistentTopic:
+    def _topic(self, name: TopicName) -> Topic:
         try:
-            topic = self.find(name)
+            topic = self.topics.find(name)
         except Refused as refused:
             raise admin_error(refused) from refused
         if topic is None:
             raise AdminError(404, f"Topic {name} not found")
         return topic
 
-    def _stored(self, name: TopicName) -> Topic:
+    def _stored(self, name: TopicName) -> PersistentTopic:
         topic = self._topic(name)
-        if not isinstance(topic, Topic):
+        if not isinstance(topic, PersistentTopic):
             raise AdminError(405, f"not possible for a non-persistent topic: {name}")
         return topic
 
-    def _subscription(self, name: TopicName, subscription: str) -> Subscription:
+    def _subscription(self, name: TopicName, subscription: str) -> PersistentSubscription:
         found = self._stored(name).subscriptions.get(subscription)
         if found is None:
             raise AdminError(404, f"Subscription {subscription} not found for topic {name}")

@@ -39,7 +39,7 @@ class TopicResource(Resource):
         """The topic of the path; 404 when it does not exist."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
-        if not self.topics.exists(topic):
+        if not self.actions.exists(topic):
             raise AdminError(404, f"Topic {topic} not found")
         return topic
 
@@ -48,7 +48,7 @@ class TopicResource(Resource):
         topic = self.existing(request)
         if not topic.persistent:
             raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
-        if self.topics.partitions(topic):
+        if self.actions.partitions(topic):
             raise AdminError(405, f"not possible for a partitioned topic, name one partition of it: {topic}")
         return topic
 
@@ -57,7 +57,7 @@ class TopicResource(Resource):
         topic = self.existing(request)
         if not topic.persistent:
             raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
-        count = self.topics.partitions(topic)
+        count = self.actions.partitions(topic)
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
 
 
@@ -96,7 +96,7 @@ class Topics(TopicResource):
     async def names(self, request: web.Request) -> web.Response:
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
-        found = sorted(self.topics.list(f"{tenant}/{namespace}", part(request, "domain")))
+        found = sorted(self.actions.list(f"{tenant}/{namespace}", part(request, "domain")))
         if not query_flag(request, "includeSystemTopic"):
             found = [n for n in found if not TopicName.parse(n).local.startswith(_SYSTEM_PREFIXES)]
         return answer(found)
@@ -104,42 +104,42 @@ class Topics(TopicResource):
     async def create(self, request: web.Request) -> web.Response:
         topic = topic_of(request)
         properties = text_map("properties", await object_body(request, optional=True))
-        await self.durable(lambda done: self.topics.create(topic, done, properties=properties))
+        await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
         topic, force = self.existing(request), query_flag(request, "force")
-        if self.topics.partitions(topic):
+        if self.actions.partitions(topic):
             raise AdminError(409, f"{topic} is partitioned; delete it with .../partitions")
-        await self.durable(lambda done: self.topics.delete(topic, force, done))
+        await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
     async def terminate(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
-        position = await self.durable(lambda done: self.topics.terminate(topic, done))
+        position = await self.durable(lambda done: self.actions.terminate(topic, done))
         return answer(message_id_json(position))
 
     async def truncate(self, request: web.Request) -> web.Response:
         for topic in self.parts(request):
-            await self.durable(partial(self.topics.truncate, topic))
+            await self.durable(partial(self.actions.truncate, topic))
         return done_answer()
 
     async def unload(self, request: web.Request) -> web.Response:
         topic = self.existing(request)
-        count = self.topics.partitions(topic)
+        count = self.actions.partitions(topic)
         for name in [topic.partition_name(i) for i in range(count)] if count else [topic]:
-            self.now(partial(self.topics.unload, name))
+            self.now(partial(self.actions.unload, name))
         return done_answer()
 
     async def trim(self, request: web.Request) -> web.Response:
         for topic in self.parts(request):
-            self.now(partial(self.topics.trim, topic))
+            self.now(partial(self.actions.trim, topic))
         return done_answer(200)
 
     # --- what it holds ---
     async def stats(self, request: web.Request) -> web.Response:
         topic = self._plain(request)
-        found = self.topics.stats(topic)
+        found = self.actions.stats(topic)
         if query_flag(request, "excludePublishers"):
             found["publishers"] = []
         if query_flag(request, "excludeConsumers"):
@@ -149,11 +149,11 @@ class Topics(TopicResource):
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         topic = self._plain(request)
-        return answer(self.topics.internal_stats(topic))
+        return answer(self.actions.internal_stats(topic))
 
     async def internal_info(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
-        found = self.topics.internal_stats(topic)
+        found = self.actions.internal_stats(topic)
         cursors = {
             name: {
                 "version": 0,
@@ -171,25 +171,25 @@ class Topics(TopicResource):
 
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)
-        if self.topics.partitions(topic):
+        if self.actions.partitions(topic):
             raise AdminError(
                 404, f"Topic {topic} is partitioned; ask for its partitioned-stats or a partition"
             )
         return topic
 
     async def last_message_id(self, request: web.Request) -> web.Response:
-        return answer(message_id_json(self.topics.last_message_id(self.stored(request))))
+        return answer(message_id_json(self.actions.last_message_id(self.stored(request))))
 
     async def message_id_at(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
-        found = self.topics.message_id_at(topic, whole_number(part(request, "timestamp"), "timestamp"))
+        found = self.actions.message_id_at(topic, whole_number(part(request, "timestamp"), "timestamp"))
         return answer(message_id_json(found))
 
     async def entry(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
         ledger_id = whole_number(part(request, "ledger"), "ledgerId")
         entry_id = whole_number(part(request, "entry"), "entryId")
-        return entry_answer(ledger_id, entry_id, self.topics.read_entry(topic, ledger_id, entry_id))
+        return entry_answer(ledger_id, entry_id, self.actions.read_entry(topic, ledger_id, entry_id))
 
     async def examine(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
@@ -197,17 +197,17 @@ class Topics(TopicResource):
         if start not in ("earliest", "latest"):
             raise AdminError(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
         nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
-        position, entry = self.topics.examine(topic, start, nth)
+        position, entry = self.actions.examine(topic, start, nth)
         return entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def backlog_size(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
         position = message_id_of(await body(request))
-        return answer(self.topics.backlog_size(topic, position))
+        return answer(self.actions.backlog_size(topic, position))
 
     async def backlog(self, request: web.Request) -> web.Response:
         """Where a scheduled backlog estimate would be: the figures that are known without one."""
-        found = self.topics.stats(self.stored(request))
+        found = self.actions.stats(self.stored(request))
         backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
         return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
 
@@ -231,20 +231,20 @@ class Topics(TopicResource):
 
     # --- properties and permissions ---
     async def properties(self, request: web.Request) -> web.Response:
-        return answer(self.topics.properties(self.existing(request)))
+        return answer(self.actions.properties(self.existing(request)))
 
     async def add_properties(self, request: web.Request) -> web.Response:
         topic = self.existing(request)
         added = text_map("properties", await object_body(request))
-        merged = {**self.topics.properties(topic), **added}
-        await self.durable(lambda done: self.topics.set_properties(topic, merged, done))
+        merged = {**self.actions.properties(topic), **added}
+        await self.durable(lambda done: self.actions.set_properties(topic, merged, done))
         return done_answer()
 
     async def remove_property(self, request: web.Request) -> web.Response:
         topic = self.existing(request)
-        left = dict(self.topics.properties(topic))
+        left = dict(self.actions.properties(topic))
         left.pop(request.query.get("key", ""), None)
-        await self.durable(lambda done: self.topics.set_properties(topic, left, done))
+        await self.durable(lambda done: self.actions.set_properties(topic, left, done))
         return done_answer()
 
     async def permissions(self, request: web.Request) -> web.Response:

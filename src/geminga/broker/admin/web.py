@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from aiohttp import web
 
 from geminga.broker.admin.brokers import Brokers, BrokerStats
-from geminga.broker.admin.http import SERVER, WEB_HOSTS, errors_as_json
+from geminga.broker.admin.http import SERVER, WEB_HOSTS, Server, errors_as_json
 from geminga.broker.admin.lookup import Lookup
 from geminga.broker.admin.namespaces import Namespaces
 from geminga.broker.admin.origins import WebHosts
@@ -19,9 +19,6 @@ from geminga.broker.admin.schemas import Schemas
 from geminga.broker.admin.subscriptions import Subscriptions
 from geminga.broker.admin.tenants import Clusters, Tenants
 from geminga.broker.admin.topics import Topics
-
-if TYPE_CHECKING:
-    from geminga.broker.serving.server import BrokerServer
 
 CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
@@ -33,7 +30,7 @@ _RESOURCES = (
 )  # fmt: skip
 
 
-def make_application(server: BrokerServer) -> web.Application:
+def make_application(server: Server) -> web.Application:
     """All routes over one broker; for `WebServer`, and for tests."""
     application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
     application[SERVER] = server
@@ -46,7 +43,7 @@ def make_application(server: BrokerServer) -> web.Application:
 class WebServer:
     """aiohttp around the resources; made by the broker's server once it listens."""
 
-    def __init__(self, server: BrokerServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._runner = web.AppRunner(
             make_application(server), access_log=None, handle_signals=False, shutdown_timeout=2.0
         )

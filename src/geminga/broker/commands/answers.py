@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from geminga.ids import to_unsigned
 from geminga.wire.frames import encode_command
@@ -232,4 +232,13 @@ def schema_refused(request_id: int, code: int, message: str) -> bytes:
     body.request_id = request_id
     body.error_code = code  # type: ignore[assignment]
     body.error_message = message
+    return encode_command(command)
+
+
+def consumer_stats(request_id: int, fields: Mapping[str, object]) -> bytes:
+    """``fields`` are those of CONSUMER_STATS_RESPONSE."""
+    command = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    command.consumerStatsResponse.request_id = request_id
+    for name, value in fields.items():
+        setattr(command.consumerStatsResponse, name, value)
     return encode_command(command)

@@ -2,62 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from geminga.broker.admin.stats import consumer_stats_answer
 from geminga.broker.commands import answers
+from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.producing import NAME_MAX, SUBSCRIPTION_NAME_MAX, check_length, pairs
-from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.cursor import bits_from_words
-from geminga.broker.delivery.subscription import EXCLUSIVE, FAILOVER, Subscription, type_name
+from geminga.broker.commands.session import Session
+from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
+from geminga.broker.rates import iso_time
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
-from geminga.broker.topics.loaded import AnyTopic, parse_topic
-from geminga.broker.topics.nonpersistent import NonPersistentSubscription, NonPersistentTopic
-from geminga.broker.topics.persistent import Topic
+from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.errors import StoreError
 from geminga.ids import to_signed
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.commands.session import Session
-
-AnySubscription = Subscription | NonPersistentSubscription
 
 
 # --- SUBSCRIBE ---
 def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
     """Create a consumer."""
     body = command.subscribe
-    if session.consumers.get(body.consumer_id) is not None:
+    if body.consumer_id in session.consumers:
         session.output.write(answers.success(body.request_id))
         return
-    if body.consumer_id in session.consumers:
+    if body.consumer_id in session.consumers.attempts:
         session.refuse(body.request_id, Refused(pb.ServiceNotReady, "Consumer is already being created"))
         return
-    _try_subscribe(session, body, probing=True)
+    _try_subscribe(session, body, session.consumers.begin(body.consumer_id), probing=True)
 
 
-def _try_subscribe(session: Session, body: pb.CommandSubscribe, *, probing: bool) -> None:
+def _try_subscribe(
+    session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer], *, probing: bool
+) -> None:
     """Subscribe, or refuse. Before an exclusive place counts as taken, its holder must show that it lives."""
     try:
-        _subscribe(session, body)
+        _subscribe(session, body, attempt)
     except Refused as refused:
-        session.consumers.pop(body.consumer_id, None)
-        if not (probing and isinstance(refused, Busy) and refused.holder is not session):
-            session.refuse(body.request_id, refused)
+        if probing and isinstance(refused, Busy) and refused.holder is not session:
+
+            def decided() -> None:
+                if session.consumers.is_current(body.consumer_id, attempt):
+                    _try_subscribe(session, body, attempt, probing=False)
+
+            refused.holder.probe(decided)
             return
-        session.consumers[body.consumer_id] = None
-
-        def decided() -> None:
-            if session.consumers.get(body.consumer_id, session) is None:
-                _try_subscribe(session, body, probing=False)
-
-        refused.holder.probe(decided)
+        session.consumers.abandon(body.consumer_id)
+        session.refuse(body.request_id, refused)
 
 
-def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:
-    broker = session.broker
-    if session.handle_count >= broker.settings.handles_per_connection_max:
+def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer]) -> None:
+    services = session.services
+    if session.handle_count > services.settings.handles_per_connection_max:
         raise Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
     name = parse_topic(body.topic)
     if not body.subscription.strip():
@@ -67,15 +60,14 @@ def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:
     if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):
         raise Refused(pb.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
     metadata = pairs(body.metadata, "consumer")
-    topic = broker.topics.find_or_create(name, may_create=body.force_topic_creation)
+    topic = services.topics.find_or_create(name, may_create=body.force_topic_creation)
     _check_limits(topic, body)
     if body.HasField("schema") and body.schema.type != pb.Schema.AutoConsume:
-        broker.schemas.add_for_consumer(topic, body.schema)
-    session.consumers[body.consumer_id] = None
-    subscription, created = _subscription(topic, body, session)
+        services.schemas.add_for_consumer(topic.name, topic.policies, body.schema)
+    subscription = topic.subscribe(_request(topic, body))
     consumer = Consumer(
         session,
-        subscription,  # type: ignore[arg-type]
+        subscription,
         consumer_id=body.consumer_id,
         name=body.consumer_name,
         type=body.subType,
@@ -83,32 +75,45 @@ def _subscribe(session: Session, body: pb.CommandSubscribe) -> None:
         epoch=body.consumer_epoch if body.HasField("consumer_epoch") else -1,
         key_shared=body.keySharedMeta if body.HasField("keySharedMeta") else None,
         metadata=metadata,
-        now_ms=broker.now_ms,
+        now=services.agenda.now,
+        now_ms=services.agenda.now_ms,
     )
-    if body.start_message_rollback_duration_sec and isinstance(subscription, Subscription) and created:
-        _roll_back(subscription, body.start_message_rollback_duration_sec)
     subscription.add(consumer)
     request_id = body.request_id
+    handles = session.consumers
 
     def durable(error: StoreError | None) -> None:
-        if session.consumers.get(consumer.consumer_id, consumer) is not None:
+        if not handles.is_current(consumer.consumer_id, attempt):
             subscription.remove(consumer)
         elif error is not None:
-            del session.consumers[consumer.consumer_id]
+            handles.abandon(consumer.consumer_id)
             subscription.remove(consumer)
             session.refuse(request_id, storage_refusal(error))
         else:
-            session.consumers[consumer.consumer_id] = consumer
+            handles.opened(consumer.consumer_id, consumer)
             session.output.write(answers.success(request_id))
             subscription.started(consumer)
 
-    if isinstance(subscription, Subscription):
-        subscription.writer.when_durable(durable)
-    else:
-        durable(None)
+    subscription.when_durable(durable)
 
 
-def _check_limits(topic: AnyTopic, body: pb.CommandSubscribe) -> None:
+def _request(topic: Topic, body: pb.CommandSubscribe) -> SubscriptionRequest:
+    start = body.start_message_id
+    is_new = body.subscription not in topic.subscriptions
+    return SubscriptionRequest(
+        name=body.subscription,
+        durable=body.durable,
+        earliest=body.initialPosition == pb.CommandSubscribe.Earliest,
+        start=(to_signed(start.ledgerId), to_signed(start.entryId))
+        if body.HasField("start_message_id")
+        else None,
+        rollback_seconds=body.start_message_rollback_duration_sec,
+        properties=pairs(body.subscription_properties, "subscription") if is_new else {},
+        replicated=body.replicate_subscription_state,
+    )
+
+
+def _check_limits(topic: Topic, body: pb.CommandSubscribe) -> None:
     policies = topic.policies
     allowed = policies.subscription_types_enabled
     if allowed and type_name(body.subType) not in allowed:
@@ -125,54 +130,6 @@ def _check_limits(topic: AnyTopic, body: pb.CommandSubscribe) -> None:
     limit = policies.max_subscriptions_per_topic
     if limit and existing is None and len(topic.subscriptions) >= limit:
         raise Refused(pb.NotAllowedError, f"Exceed the maximum number of subscriptions of the topic: {limit}")
-
-
-def _subscription(
-    topic: AnyTopic, body: pb.CommandSubscribe, session: Session
-) -> tuple[AnySubscription, bool]:
-    """The subscription and whether it is new; raises `Refused`."""
-    if isinstance(topic, NonPersistentTopic):
-        return topic.subscribe(body.subscription), False
-    existing = topic.subscriptions.get(body.subscription)
-    if existing is not None:
-        if existing.durable != body.durable:
-            kind = "durable" if existing.durable else "non-durable"
-            raise Refused(pb.NotAllowedError, f"Subscription {existing.name} is {kind}")
-        # A reader's subscription without consumers is there because of a seek, which has set its place.
-        return existing, False
-    if not body.durable:
-        return topic.reader(body.subscription, _start_offset(topic, body)), True
-    if not topic.policies.auto_create_subscriptions:
-        raise Refused(pb.SubscriptionNotFound, f"Subscription {body.subscription} does not exist")
-    earliest = body.initialPosition == pb.CommandSubscribe.Earliest
-    try:
-        created = topic.subscription(
-            body.subscription,
-            offset=topic.ledger.start if earliest else topic.ledger.end,
-            properties=pairs(body.subscription_properties, "subscription"),
-            replicated=body.replicate_subscription_state,
-            done=lambda error: None,
-        )
-    except StoreError as error:
-        raise storage_refusal(error) from error
-    return created, True
-
-
-def _start_offset(topic: Topic, body: pb.CommandSubscribe) -> int:
-    """Where a reader begins: the entry of its start id is delivered, the client drops what it knows."""
-    ledger = topic.ledger
-    if not body.HasField("start_message_id"):
-        return ledger.start if body.initialPosition == pb.CommandSubscribe.Earliest else ledger.end
-    start = body.start_message_id
-    return ledger.offset_from(to_signed(start.ledgerId), to_signed(start.entryId))
-
-
-def _roll_back(subscription: Subscription, seconds: int) -> None:
-    """``start_message_rollback_duration_sec``: begin that long ago instead."""
-    topic = subscription.topic
-    offset = topic.offset_by_time(topic.broker.now_ms - seconds * 1000)
-    subscription.cursor.reset(offset)
-    subscription.writer.write_snapshot(None)
 
 
 # --- the flow of messages ---
@@ -211,10 +168,7 @@ def on_ack(session: Session, command: pb.BaseCommand) -> None:
         failure = refusal if error is None else (pb.PersistenceError, str(error))
         session.output.write(answers.ack_response(consumer_id, request_id, failure))
 
-    if isinstance(subscription, Subscription):
-        subscription.writer.when_durable(durable)
-    else:
-        durable(None)
+    subscription.when_durable(durable)
 
 
 def on_redeliver(session: Session, command: pb.BaseCommand) -> None:
@@ -251,11 +205,7 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
     # The one that asks is not told that its consumer is closed: it knows.
     del session.consumers[body.consumer_id]
     subscription.remove(consumer)
-    if isinstance(subscription, Subscription):
-        subscription.topic.delete_subscription(subscription, deleted)
-    else:
-        subscription.disconnect_all()
-        deleted(None)
+    subscription.delete(deleted)
 
 
 def on_seek(session: Session, command: pb.BaseCommand) -> None:
@@ -266,31 +216,6 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
     if consumer is None:
         session.refuse(request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
-    subscription = consumer.subscription
-    if not isinstance(subscription, Subscription):
-        session.refuse(
-            request_id, Refused(pb.MetadataError, "A non-persistent topic has no place to seek to")
-        )
-        return
-    topic = subscription.topic
-    batch: tuple[int, int] | None = None
-    try:
-        if body.HasField("message_id"):
-            target = body.message_id
-            ledger_id, entry_id = to_signed(target.ledgerId), to_signed(target.entryId)
-            offset = topic.ledger.offset_from(ledger_id, entry_id)
-            open_bits = bits_from_words(target.ack_set)
-            if (
-                open_bits
-                and session.broker.settings.batch_index_ack
-                and topic.ledger.offset(ledger_id, entry_id) == offset
-            ):
-                batch = (offset, open_bits)
-        else:
-            offset = topic.offset_by_time(body.message_publish_time)
-    except StoreError as error:
-        session.refuse(request_id, storage_refusal(error))
-        return
 
     def moved(error: StoreError | None) -> None:
         if error is not None:
@@ -298,7 +223,12 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         else:
             session.output.write(answers.success(request_id))
 
-    subscription.reset(offset, moved, batch)
+    try:
+        consumer.subscription.seek(body, moved)
+    except Refused as refused:
+        session.refuse(request_id, refused)
+    except StoreError as error:
+        session.refuse(request_id, storage_refusal(error))
 
 
 def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
@@ -308,26 +238,21 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
     if consumer is None:
         session.refuse(body.request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
-    subscription = consumer.subscription
-    topic = subscription.topic
-    if not isinstance(topic, Topic):
-        session.refuse(
-            body.request_id,
-            Refused(pb.MetadataError, "getLastMessageId is not supported on a non-persistent topic"),
-        )
-        return
     try:
-        batch_index = topic.last_batch_index()
+        last = consumer.subscription.last_message()
+    except Refused as refused:
+        session.refuse(body.request_id, refused)
+        return
     except StoreError as error:
         session.refuse(body.request_id, storage_refusal(error))
         return
     session.output.write(
         answers.last_message_id(
             body.request_id,
-            topic.last_position,
-            topic.name.partition,
-            batch_index,
-            topic.ledger.position_before(subscription.cursor.mark),
+            last.position,
+            consumer.subscription.partition,
+            last.batch_index,
+            last.mark_delete_position,
         )
     )
 
@@ -335,13 +260,34 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
 def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
     """CONSUMER_STATS; an unknown consumer is an error in the answer, not of the connection."""
     body = command.consumerStats
-    session.output.write(consumer_stats_answer(body.request_id, session.consumers.get(body.consumer_id)))
+    consumer = session.consumers.get(body.consumer_id)
+    fields: dict[str, object]
+    if consumer is None:
+        fields = {"error_code": pb.ConsumerNotFound, "error_message": "Consumer not found"}
+    else:
+        rates = consumer.rates_now(session.agenda.now)
+        fields = {
+            "msgRateOut": rates[0],
+            "msgThroughputOut": rates[1],
+            "msgRateRedeliver": rates[2],
+            "messageAckRate": rates[3],
+            "consumerName": consumer.name,
+            "availablePermits": max(0, consumer.permits),
+            "unackedMessages": consumer.unacked_messages,
+            "blockedConsumerOnUnackedMsgs": consumer.blocked,
+            "address": session.address,
+            "connectedSince": iso_time(consumer.connected_since_ms),
+            "type": consumer.type_name,
+            "msgRateExpired": 0.0,
+            "msgBacklog": consumer.subscription.backlog,
+        }
+    session.output.write(answers.consumer_stats(body.request_id, fields))
 
 
 def on_close_consumer(session: Session, command: pb.BaseCommand) -> None:
     """Close a consumer; SUCCESS even when it is unknown."""
     body = command.close_consumer
-    consumer = session.consumers.pop(body.consumer_id, None)
+    consumer = session.consumers.take(body.consumer_id)
     if consumer is not None:
         consumer.subscription.remove(consumer)
     session.output.write(answers.success(body.request_id))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from geminga.broker.commands import answers
-from geminga.broker.delivery.dispatchers import message_count
+from geminga.broker.commands.handles import Attempt
+from geminga.broker.commands.session import Session
+from geminga.broker.delivery.entries import message_count
 from geminga.broker.refusal import Busy, Refused, Violation
-from geminga.broker.topics.loaded import AnyTopic, parse_topic
-from geminga.broker.topics.nonpersistent import NonPersistentTopic
+from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.topic import Topic
 from geminga.errors import CorruptPayload
 from geminga.ids import to_signed, to_unsigned
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.commands.session import Session
 
 METADATA_BYTES_MAX = 1024 * 16
 """Keys and values of a producer's or consumer's metadata, together."""
@@ -52,83 +49,84 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
     if existing is not None:
         _answer(session, existing, body.request_id, ready=True)
         return
-    if body.producer_id in session.producers:
+    if body.producer_id in session.producers.attempts:
         session.refuse(
             body.request_id, Refused(pb.ServiceNotReady, "Producer is already present on the connection")
         )
         return
-    _try_create(session, body, probing=True)
+    _try_create(session, body, session.producers.begin(body.producer_id), probing=True)
 
 
-def _try_create(session: Session, body: pb.CommandProducer, *, probing: bool) -> None:
+def _try_create(
+    session: Session, body: pb.CommandProducer, attempt: Attempt[Producer], *, probing: bool
+) -> None:
     """Create, or refuse. Before a name counts as taken, its connection must show that it lives."""
     try:
-        _create(session, body)
+        _create(session, body, attempt)
     except Refused as refused:
-        session.producers.pop(body.producer_id, None)
-        if not (probing and isinstance(refused, Busy) and refused.holder is not session):
-            session.refuse(body.request_id, refused)
+        if probing and isinstance(refused, Busy) and refused.holder is not session:
+
+            def decided() -> None:
+                if session.producers.is_current(body.producer_id, attempt):
+                    _try_create(session, body, attempt, probing=False)
+
+            refused.holder.probe(decided)
             return
-        session.producers[body.producer_id] = None
-
-        def decided() -> None:
-            if session.producers.get(body.producer_id, session) is None:
-                _try_create(session, body, probing=False)
-
-        refused.holder.probe(decided)
+        session.producers.abandon(body.producer_id)
+        session.refuse(body.request_id, refused)
 
 
-def _create(session: Session, body: pb.CommandProducer) -> None:
-    broker = session.broker
-    if session.handle_count >= broker.settings.handles_per_connection_max:
+def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Producer]) -> None:
+    services = session.services
+    if session.handle_count > services.settings.handles_per_connection_max:
         raise Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
     check_length("producer's name", body.producer_name, NAME_MAX)
     check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)
-    topic = broker.topics.find_or_create(name)
+    topic = services.topics.find_or_create(name)
     _check_topic(topic, body)
     if body.initial_subscription_name:
-        _create_initial_subscription(topic, body.initial_subscription_name)
+        topic.initial_subscription(body.initial_subscription_name)
     schema_version = b""
     if body.HasField("schema"):
-        schema_version = broker.schemas.add_for_producer(topic, body.schema)
-    elif topic.policies.schema_validation_enforced and broker.schemas.latest(topic.name) is not None:
+        schema_version = services.schemas.add_for_producer(topic.name, topic.policies, body.schema)
+    elif topic.policies.schema_validation_enforced and services.schemas.latest(topic.name) is not None:
         raise Refused(pb.IncompatibleSchema, "Producers cannot connect or send message without a schema")
     producer = Producer(
         session,
         topic,
         producer_id=body.producer_id,
-        name=body.producer_name or broker.new_producer_name(),
+        name=body.producer_name or services.producer_names.new(),
         epoch=body.epoch,
         user_provided_name=body.user_provided_producer_name and bool(body.producer_name),
         access_mode=body.producer_access_mode,
         topic_epoch=body.topic_epoch if body.HasField("topic_epoch") else None,
         encrypted=body.encrypted,
         metadata=pairs(body.metadata, "producer"),
-        now_ms=broker.now_ms,
+        now=services.agenda.now,
+        now_ms=services.agenda.now_ms,
     )
     producer.schema_version = schema_version
-    session.producers[body.producer_id] = None
     request_id = body.request_id
+    handles = session.producers
 
     def admitted(refused: Refused | None) -> None:
-        session.waiting_producers.pop(producer.producer_id, None)
-        if session.producers.get(producer.producer_id, producer) is not None:
+        if not handles.is_current(producer.producer_id, attempt):
             # The connection, or this attempt, ended meanwhile.
-            topic.access.remove(producer)
+            topic.remove_producer(producer)
         elif refused is not None:
-            del session.producers[producer.producer_id]
+            handles.abandon(producer.producer_id)
             session.refuse(request_id, refused)
         else:
-            session.producers[producer.producer_id] = producer
+            handles.opened(producer.producer_id, producer)
             _answer(session, producer, request_id, ready=True)
 
     if not topic.access.add(producer, admitted):
-        waiting = session.waiting_producers.setdefault(producer.producer_id, producer)
-        _answer(session, waiting, request_id, ready=False)
+        attempt.waiting = producer
+        _answer(session, producer, request_id, ready=False)
 
 
-def _check_topic(topic: AnyTopic, body: pb.CommandProducer) -> None:
+def _check_topic(topic: Topic, body: pb.CommandProducer) -> None:
     if topic.terminated:
         raise Refused(pb.TopicTerminatedError, "Topic was already terminated")
     policies = topic.policies
@@ -147,19 +145,6 @@ def _check_topic(topic: AnyTopic, body: pb.CommandProducer) -> None:
             pb.ProducerBlockedQuotaExceededError,
             f"Cannot create producer on topic {topic.text}: backlog quota exceeded",
         )
-
-
-def _create_initial_subscription(topic: AnyTopic, name: str) -> None:
-    """Messages published before the first consumer (of a dead letter topic) are not to be missed."""
-    if isinstance(topic, NonPersistentTopic) or name in topic.subscriptions:
-        return
-    if not topic.policies.auto_create_subscriptions:
-        raise Refused(
-            pb.NotAllowedError, f"The initial subscription {name} cannot be created: auto-creation is off"
-        )
-    topic.subscription(
-        name, offset=topic.ledger.start, properties={}, replicated=False, done=lambda error: None
-    )
 
 
 def _answer(session: Session, producer: Producer, request_id: int, *, ready: bool) -> None:
@@ -213,10 +198,7 @@ def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
     """Close a producer; SUCCESS follows the receipts of what it sent before."""
     body = command.close_producer
     producer_id, request_id = body.producer_id, body.request_id
-    producer = session.producers.pop(producer_id, None)
-    waiting = session.waiting_producers.pop(producer_id, None)
-    if producer is None and waiting is not None:
-        producer = waiting
+    producer = session.producers.take(producer_id)
     if producer is None:
         session.output.write(answers.success(request_id))
         return
@@ -224,7 +206,7 @@ def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
 
     def drained() -> None:
         session.output.write(answers.success(request_id))
-        closing.topic.access.remove(closing)
+        closing.topic.remove_producer(closing)
 
     if closing.pending:
         closing.on_drained = drained

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from geminga.broker.commands import answers
+from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.schemas import version_bytes
 from geminga.broker.topics.loaded import parse_topic
 from geminga.errors import StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.commands.session import Session
 
 
 def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
@@ -20,7 +16,7 @@ def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
     body = command.getSchema
     try:
         name = parse_topic(body.topic)
-        schemas = session.broker.schemas
+        schemas = session.services.schemas
         if body.HasField("schema_version"):
             wanted = body.schema_version
             if len(wanted) != 8:
@@ -47,7 +43,7 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
     """The version of a schema, registered if need be; Bytes (None) is never registered."""
     body = command.getOrCreateSchema
     request_id = body.request_id
-    broker = session.broker
+    schemas = session.services.schemas
     version = -1
 
     def durable(error: StoreError | None) -> None:
@@ -59,21 +55,21 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
 
     try:
         name = parse_topic(body.topic)
-        topic = broker.topics.find(name)
+        topic = session.services.topics.find(name)
         if topic is None:
             raise Refused(pb.TopicNotFound, f"Topic not found {name}")
         if body.schema.type == getattr(pb.Schema, "None"):
-            latest = broker.schemas.latest(name)
+            latest = schemas.latest(name)
             session.output.write(
                 answers.schema_created(request_id, b"" if latest is None else version_bytes(latest[0]))
             )
             return
-        version = broker.schemas.find(name, body.schema)
+        version = schemas.find(name, body.schema)
         if version >= 0:
             durable(None)
             return
-        version = len(broker.schemas.versions(name))
-        broker.schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=durable)
+        version = len(schemas.versions(name))
+        schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=durable)
     except Refused as refused:
         session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
     except StoreError as error:

@@ -17,23 +17,23 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from geminga.broker.commands import answers, consuming, lookup, producing, schema_commands
+from geminga.broker.agenda import Timer
+from geminga.broker.commands import answers
+from geminga.broker.commands.handles import Handles
+from geminga.broker.commands.services import Services
+from geminga.broker.commands.topic_list import TopicListWatcher
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.peer import Output
 from geminga.broker.refusal import Refused, Violation
-from geminga.broker.timers import Timer
+from geminga.broker.topics.producer import Producer
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer
-from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, FrameDecoder
+from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, FrameDecoder, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.commands.lookup import TopicListWatcher
-    from geminga.broker.core import Broker, Output
-    from geminga.broker.delivery.consumer import Consumer
-    from geminga.broker.topics.producer import Producer
 
 log = logging.getLogger("geminga.broker")
 
@@ -45,7 +45,8 @@ RECENTLY_CLOSED_MAX = 1_000
 """SENDs of producers that the broker itself closed are dropped silently for this long, for so many."""
 PROBE_SECONDS = 5.0
 """A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
-_SEND_FRAME = SEND
+_VERSION_ACTIVE_CONSUMER_CHANGE = 12
+_VERSION_END_OF_TOPIC = 9
 
 
 class State(Enum):
@@ -56,62 +57,72 @@ class State(Enum):
     CLOSED = "closed"
 
 
+@dataclass(frozen=True, slots=True)
+class CommandTable:
+    """Who answers what. SEND, the busiest command, has a place of its own."""
+
+    on_send: Callable[[Session, SendFrame], None]
+    handlers: Mapping[int, Handler]
+
+
 class Session:
-    """``receive`` takes what came in; answers leave through ``output``."""
+    """``receive`` takes what came in; answers leave through ``output``. To topics it is a `Peer`."""
 
     __slots__ = (
-        "_handshake", "_keepalive", "_ping_pending", "_probe_timer", "_probes", "_reading_paused",
-        "_recently_closed", "broker", "client_version", "connected_since_ms", "consumers", "decoder",
-        "is_cpp_client", "output", "peer", "pending_bytes", "producers", "protocol_version", "state",
-        "waiting_producers", "watchers",
+        "_bytes", "_handshake", "_keepalive", "_ping_pending", "_probe_timer", "_probes", "_reading_paused",
+        "_recently_closed", "_table", "address", "agenda", "client_version", "consumers", "decoder",
+        "is_cpp_client", "output", "pending_bytes", "producers", "protocol_version", "services", "state",
+        "watchers",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, output: Output, peer: str) -> None:
-        self.broker = broker
+    def __init__(self, services: Services, table: CommandTable, output: Output, address: str) -> None:
+        self.services = services
+        self._bytes = services.bytes
+        self.agenda = services.agenda
         self.output = output
-        self.peer = peer
+        self.address = address
         self.state = State.CONNECTING
-        self.decoder = FrameDecoder(broker.settings.max_message_size + FRAME_PADDING)
+        self.decoder = FrameDecoder(services.settings.max_message_size + FRAME_PADDING)
         self.client_version = ""
         self.is_cpp_client = False
         self.protocol_version = 0
-        self.connected_since_ms = broker.now_ms
-        self.producers: dict[int, Producer | None] = {}
-        self.waiting_producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Consumer | None] = {}
+        self.producers: Handles[Producer] = Handles()
+        self.consumers: Handles[Consumer] = Handles()
         self.watchers: dict[int, TopicListWatcher] = {}
         self.pending_bytes = 0
+        self._table = table
         self._reading_paused = False
         self._recently_closed: OrderedDict[int, float] = OrderedDict()
         self._ping_pending = False
         self._probes: list[Callable[[], None]] = []
         self._probe_timer: Timer | None = None
-        settings = broker.settings
-        self._handshake: Timer | None = broker.timers.at(
-            broker.now + settings.handshake_seconds, self._handshake_expired
+        self._handshake: Timer | None = self.agenda.after(
+            services.settings.handshake_seconds, self._handshake_expired, self
         )
         self._keepalive: Timer | None = None
+        services.peers.add(self)
 
     def __repr__(self) -> str:
-        return f"Session({self.peer}, {self.client_version or 'not connected'}, {self.state.value})"
+        return f"Session({self.address}, {self.client_version or 'not connected'}, {self.state.value})"
 
     # --- from the shell ---
     def receive(self, data: Buffer, now: float, now_ms: int) -> None:
         """Bytes from the peer. Whatever is wrong with them ends this connection only."""
         if self.state is State.CLOSED:
             return
-        broker = self.broker
-        broker.enter(now, now_ms)
+        agenda = self.agenda
+        agenda.enter(now, now_ms)
+        on_send = self._table.on_send
         self._ping_pending = False
         try:
             if self._probes:
                 self._probe_answered()
             frames = self.decoder.feed(data)
             for frame in frames:
-                if frame.type == _SEND_FRAME:
+                if frame.type == SEND:
                     if self.state is not State.CONNECTED:
                         raise Violation("SEND before CONNECT")
-                    producing.on_send(self, frame)  # type: ignore[arg-type]
+                    on_send(self, frame)  # type: ignore[arg-type]
                 else:
                     self._handle(frame.type, frame.command)
                 if self.state is State.CLOSED:  # type: ignore[comparison-overlap]
@@ -125,25 +136,25 @@ class Session:
             log.error("%s: connection closed: the store failed: %s", self, error)
             self.close()
         finally:
-            broker.leave()
+            agenda.leave()
 
     def closed(self, now: float) -> None:
         """The connection is gone."""
-        self.broker.enter(now)
+        self.agenda.enter(now)
         try:
             self._end()
         finally:
-            self.broker.leave()
+            self.agenda.leave()
 
     def writable_again(self, now: float) -> None:
         """The peer has read enough: dispatch to its consumers goes on."""
-        self.broker.enter(now)
+        self.agenda.enter(now)
         try:
             for consumer in list(self.consumers.values()):
-                if consumer is not None:
-                    consumer.subscription.dispatch()
+                subscription = consumer.subscription
+                self.agenda.isolated("dispatch", subscription, subscription.dispatch)
         finally:
-            self.broker.leave()
+            self.agenda.leave()
 
     # --- life ---
     def close(self) -> None:
@@ -159,18 +170,15 @@ class Session:
         for timer in (self._handshake, self._keepalive):
             if timer is not None:
                 timer.cancel()
-        self.broker.sessions.discard(self)
-        for watcher in list(self.watchers.values()):
-            watcher.close()
-        for producer in [*self.producers.values(), *self.waiting_producers.values()]:
-            if producer is not None:
-                producer.topic.access.remove(producer)
-        for consumer in list(self.consumers.values()):
-            if consumer is not None:
-                consumer.subscription.remove(consumer)
-        self.producers.clear()
-        self.waiting_producers.clear()
-        self.consumers.clear()
+        self.services.peers.discard(self)
+        isolated = self.agenda.isolated
+        for watcher in self.watchers.values():
+            isolated("session", self, watcher.close)
+        self.watchers.clear()
+        for producer in self.producers.take_all():
+            isolated("session", producer, producer.topic.remove_producer, producer)
+        for consumer in self.consumers.take_all():
+            isolated("session", consumer, consumer.subscription.remove, consumer)
         self._probe_answered()
 
     def _handshake_expired(self) -> None:
@@ -190,10 +198,8 @@ class Session:
         self._arm_keepalive()
 
     def _arm_keepalive(self) -> None:
-        broker = self.broker
-        self._keepalive = broker.timers.at(
-            broker.now + broker.settings.keepalive_seconds, self._keepalive_due
-        )
+        seconds = self.services.settings.keepalive_seconds
+        self._keepalive = self.agenda.after(seconds, self._keepalive_due, self)
 
     def probe(self, decided: Callable[[], None]) -> None:
         """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence."""
@@ -203,8 +209,7 @@ class Session:
             return
         if not self._probes:
             self.output.write(answers.PING)
-            broker = self.broker
-            self._probe_timer = broker.timers.at(broker.now + PROBE_SECONDS, self._probe_expired)
+            self._probe_timer = self.agenda.after(PROBE_SECONDS, self._probe_expired, self)
         self._probes.append(decided)
 
     def _probe_expired(self) -> None:
@@ -217,13 +222,13 @@ class Session:
             self._probe_timer.cancel()
             self._probe_timer = None
         for decided in probes:
-            decided()
+            self.agenda.isolated("session", self, decided)
 
     # --- commands ---
     def _handle(self, kind: int, command: pb.BaseCommand) -> None:
         if self.state is State.CONNECTING and kind not in (Command.CONNECT, Command.PING, Command.PONG):
             raise Violation(f"{_name(kind)} before CONNECT")
-        handler = HANDLERS.get(kind)
+        handler = self._table.handlers.get(kind)
         if handler is None:
             raise Violation(f"{_name(kind)} is not for a broker")
         handler(self, command)
@@ -240,10 +245,11 @@ class Session:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
-        settings = self.broker.settings
         self.output.write(
             answers.connected(
-                min(body.protocol_version, PROTOCOL_VERSION), settings.max_message_size, self.broker.version
+                min(body.protocol_version, PROTOCOL_VERSION),
+                self.services.settings.max_message_size,
+                self.services.version,
             )
         )
         self._arm_keepalive()
@@ -254,20 +260,21 @@ class Session:
 
     @property
     def handle_count(self) -> int:
-        return len(self.producers) + len(self.consumers) + len(self.watchers)
+        return self.producers.count + self.consumers.count + len(self.watchers)
 
     # --- back-pressure: entries that were taken in and are not durable yet ---
     def publish_started(self, size: int) -> None:
-        self.pending_bytes += size
-        self.broker.pending_bytes += size
-        if not self._reading_paused and self.broker.must_pause(self.pending_bytes):
+        ledger = self._bytes
+        own = self.pending_bytes = self.pending_bytes + size
+        total = ledger.pending_bytes = ledger.pending_bytes + size
+        if (own >= ledger.bytes_per_peer_max or total >= ledger.bytes_max) and not self._reading_paused:
             self._reading_paused = True
-            self.broker.paused_sessions[self] = None
+            ledger.pause(self)
             self.output.pause_reading()
 
     def publish_finished(self, size: int) -> None:
         self.pending_bytes -= size
-        self.broker.pending_bytes -= size
+        self._bytes.pending_bytes -= size
 
     def resume_reading(self) -> None:
         """The broker has room again."""
@@ -276,33 +283,34 @@ class Session:
             if self.state is not State.CLOSED:
                 self.output.resume_reading()
 
-    # --- producers ---
-    def close_producer(self, producer: Producer) -> None:
+    # --- what the client is told unasked ---
+    def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:
+        self.output.write(answers.send_error(producer_id, sequence_id, code, reason))
+
+    def active_consumer_change(self, consumer_id: int, active: bool) -> None:
+        if self.protocol_version >= _VERSION_ACTIVE_CONSUMER_CHANGE:
+            self.output.write(answers.active_consumer_change(consumer_id, active))
+
+    def end_of_topic(self, consumer_id: int) -> None:
+        """The C++ client (and ``pulsar-client`` on it) has no handler for this command and drops its
+        connection over it (framing.md section 9), so it is not told.
+        """
+        if self.protocol_version >= _VERSION_END_OF_TOPIC and not self.is_cpp_client:
+            self.output.write(answers.reached_end_of_topic(consumer_id))
+
+    def producer_closed(self, producer_id: int, producer: object) -> None:
         """The broker closes a producer: the client is told, and may look the topic up again."""
-        known = self.producers.get(producer.producer_id) or self.waiting_producers.get(producer.producer_id)
-        if known is producer:
-            self.drop_producer(producer)
-            self._remember_closed(producer.producer_id)
+        if self.producers.drop(producer_id, producer):
+            self._remember_closed(producer_id)
             if self.state is not State.CLOSED:
-                self.output.write(answers.close_producer(producer.producer_id))
-        producer.topic.access.remove(producer)
+                self.output.write(answers.close_producer(producer_id))
 
-    def drop_producer(self, producer: Producer) -> None:
-        """Forget a producer without telling the client."""
-        producer_id = producer.producer_id
-        if self.waiting_producers.get(producer_id) is producer:
-            del self.waiting_producers[producer_id]
-            self.producers.pop(producer_id, None)
-        elif self.producers.get(producer_id) is producer:
-            del self.producers[producer_id]
-
-    def fence_producer(self, producer: Producer) -> None:
-        """The producer lost its exclusive access: its next SEND closes the connection, as in Pulsar."""
-        self.drop_producer(producer)
+    def producer_lost(self, producer_id: int, producer: object) -> None:
+        self.producers.drop(producer_id, producer)
 
     def _remember_closed(self, producer_id: int) -> None:
         recent = self._recently_closed
-        recent[producer_id] = self.broker.now
+        recent[producer_id] = self.agenda.now
         recent.move_to_end(producer_id)
         if len(recent) > RECENTLY_CLOSED_MAX:
             recent.popitem(last=False)
@@ -310,68 +318,13 @@ class Session:
     def was_recently_closed(self, producer_id: int) -> bool:
         """Whether the broker closed this producer a moment ago: SENDs may have crossed that."""
         when = self._recently_closed.get(producer_id)
-        return when is not None and self.broker.now - when <= RECENTLY_CLOSED_SECONDS
+        return when is not None and self.agenda.now - when <= RECENTLY_CLOSED_SECONDS
 
-    # --- consumers ---
-    def close_consumer(self, consumer: Consumer) -> None:
+    def consumer_closed(self, consumer_id: int, consumer: object) -> None:
         """The broker closes a consumer: the client looks the topic up again."""
-        if self.consumers.get(consumer.consumer_id) is consumer:
-            del self.consumers[consumer.consumer_id]
-            if self.state is not State.CLOSED:
-                self.output.write(answers.close_consumer(consumer.consumer_id))
-        consumer.subscription.remove(consumer)
+        if self.consumers.drop(consumer_id, consumer) and self.state is not State.CLOSED:
+            self.output.write(answers.close_consumer(consumer_id))
 
 
 def _name(kind: int) -> str:
     return pb.BaseCommand.Type.Name(kind)
-
-
-def _on_ping(session: Session, command: pb.BaseCommand) -> None:
-    session.output.write(answers.PONG)
-
-
-def _on_pong(session: Session, command: pb.BaseCommand) -> None:
-    return
-
-
-def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
-    """Transactions are off: every request about them is refused."""
-    body = getattr(command, TRANSACTION_BODIES[command.type])
-    session.refuse(body.request_id, Refused(pb.NotAllowedError, "Transactions are not enabled."))
-
-
-TRANSACTION_BODIES = {
-    Command.TC_CLIENT_CONNECT_REQUEST: "tcClientConnectRequest",
-    Command.NEW_TXN: "newTxn",
-    Command.ADD_PARTITION_TO_TXN: "addPartitionToTxn",
-    Command.ADD_SUBSCRIPTION_TO_TXN: "addSubscriptionToTxn",
-    Command.END_TXN: "endTxn",
-    Command.END_TXN_ON_PARTITION: "endTxnOnPartition",
-    Command.END_TXN_ON_SUBSCRIPTION: "endTxnOnSubscription",
-}
-
-HANDLERS: dict[int, Handler] = {
-    Command.CONNECT: Session.connect,
-    Command.PING: _on_ping,
-    Command.PONG: _on_pong,
-    Command.PARTITIONED_METADATA: lookup.on_partitioned_metadata,
-    Command.LOOKUP: lookup.on_lookup,
-    Command.GET_TOPICS_OF_NAMESPACE: lookup.on_topics_of_namespace,
-    Command.WATCH_TOPIC_LIST: lookup.on_watch,
-    Command.WATCH_TOPIC_LIST_CLOSE: lookup.on_watch_close,
-    Command.PRODUCER: producing.on_producer,
-    Command.CLOSE_PRODUCER: producing.on_close_producer,
-    Command.SUBSCRIBE: consuming.on_subscribe,
-    Command.FLOW: consuming.on_flow,
-    Command.ACK: consuming.on_ack,
-    Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: consuming.on_redeliver,
-    Command.UNSUBSCRIBE: consuming.on_unsubscribe,
-    Command.SEEK: consuming.on_seek,
-    Command.GET_LAST_MESSAGE_ID: consuming.on_last_message_id,
-    Command.CONSUMER_STATS: consuming.on_consumer_stats,
-    Command.CLOSE_CONSUMER: consuming.on_close_consumer,
-    Command.GET_SCHEMA: schema_commands.on_get_schema,
-    Command.GET_OR_CREATE_SCHEMA: schema_commands.on_get_or_create_schema,
-    **dict.fromkeys(TRANSACTION_BODIES, _on_transaction),
-}
-"""What a connected client may send. Anything else closes the connection."""

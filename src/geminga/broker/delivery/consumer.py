@@ -1,23 +1,105 @@
-"""The broker's side of one consumer: its permits, what it was sent, and its counters."""
+"""The broker's side of one consumer: its permits, what it was sent, and its counters.
+
+`Subscription` is what a consumer belongs to, as the commands of its client see it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from geminga.broker.commands import answers
+from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
+from geminga.ledger.api import Done
 from geminga.wire.frames import encode_message
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-if TYPE_CHECKING:
-    from geminga.broker.commands.session import Session
-    from geminga.broker.delivery.subscription import Subscription
-
-_VERSION_ACTIVE_CONSUMER_CHANGE = 12
-_VERSION_END_OF_TOPIC = 9
+EXCLUSIVE = pb.CommandSubscribe.Exclusive
+SHARED = pb.CommandSubscribe.Shared
+FAILOVER = pb.CommandSubscribe.Failover
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
 PERMITS_MAX = (1 << 31) - 1
 """A consumer's balance does not grow beyond this, however many FLOWs it sends."""
+
+
+def type_name(number: int) -> str:
+    """A subscription type as Pulsar spells it."""
+    return pb.CommandSubscribe.SubType.Name(number)
+
+
+@dataclass(frozen=True, slots=True)
+class LastMessage:
+    """Where a topic ends: its newest durable entry (-1:-1 for none), and where a subscription is."""
+
+    position: tuple[int, int]
+    batch_index: int
+    mark_delete_position: tuple[int, int]
+
+
+class Subscription(Protocol):
+    """What commands ask of a subscription, persistent or not."""
+
+    name: str
+    partition: int
+    type: int | None
+    consumers: list[Consumer]
+    messages_out_gone: int
+    bytes_out_gone: int
+
+    @property
+    def replicated(self) -> bool:
+        """What the client said of it; kept and shown."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether it is there when nobody is connected."""
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+
+    # --- consumers ---
+    def add(self, consumer: Consumer) -> None:
+        """Attach a consumer; raises `Refused`."""
+
+    def started(self, consumer: Consumer) -> None:
+        """The consumer has had its SUCCESS."""
+
+    def remove(self, consumer: Consumer) -> None:
+        """Detach a consumer; nothing happens when it is not attached."""
+
+    def disconnect_all(self) -> None:
+        """CLOSE_CONSUMER to every consumer."""
+
+    # --- the flow of messages ---
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """More permits."""
+
+    def dispatch(self) -> None:
+        """Send what can be sent now."""
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
+        """Individual acknowledgements."""
+
+    def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
+        """Everything up to an id."""
+
+    def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
+        """Negative acknowledgements; with no ids everything that the consumer has not acknowledged."""
+
+    def when_durable(self, done: Done) -> None:
+        """``done`` runs when what was acknowledged so far is durable."""
+
+    # --- as a whole ---
+    def seek(self, target: pb.CommandSeek, done: Done) -> None:
+        """Move to a message id or a publish time. Raises `Refused` or `StoreError`."""
+
+    def last_message(self) -> LastMessage:
+        """Where the topic ends. Raises `Refused` or `StoreError`."""
+
+    def delete(self, done: Done) -> None:
+        """Remove the subscription; its consumers are disconnected."""
 
 
 class Consumer:
@@ -45,13 +127,14 @@ class Consumer:
         "messages_out",
         "metadata",
         "name",
+        "output",
+        "peer",
         "pending",
         "permits",
         "priority",
         "rates",
         "redelivered",
         "send_epoch",
-        "session",
         "subscription",
         "type",
         "unacked_messages",
@@ -61,7 +144,7 @@ class Consumer:
 
     def __init__(
         self,
-        session: Session,
+        peer: Peer,
         subscription: Subscription,
         *,
         consumer_id: int,
@@ -71,10 +154,12 @@ class Consumer:
         epoch: int,
         key_shared: pb.KeySharedMeta | None,
         metadata: Mapping[str, str],
+        now: float,
         now_ms: int,
     ) -> None:
-        self.session = session
-        self.write = session.output.write
+        self.peer = peer
+        self.output = peer.output
+        self.write = peer.output.write
         self.subscription = subscription
         self.consumer_id = consumer_id
         self.name = name
@@ -83,7 +168,7 @@ class Consumer:
         self.key_shared = key_shared
         self.metadata = metadata
         self.connected_since_ms = now_ms
-        single = type in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
+        single = type in (EXCLUSIVE, FAILOVER)
         self.send_epoch = single
         self.epoch = epoch if single else -1
         self.active = False
@@ -99,22 +184,22 @@ class Consumer:
         self.redelivered = 0
         self.ack_count = 0
         self.flow_count = 0
-        self.rates = Rates(session.broker.now, 4)
+        self.rates = Rates(now, 4)
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
 
     def __repr__(self) -> str:
-        return f"Consumer({self.name!r}, id {self.consumer_id}, {self.session.peer})"
+        return f"Consumer({self.name!r}, id {self.consumer_id}, {self.peer.address})"
 
     @property
     def type_name(self) -> str:
-        return pb.CommandSubscribe.SubType.Name(self.type)
+        return type_name(self.type)
 
     @property
     def ready(self) -> bool:
         """Whether an entry may be sent to it now."""
-        return self.permits > 0 and not self.blocked and self.session.output.writable
+        return self.permits > 0 and not self.blocked and self.output.writable
 
     @property
     def entries_wanted(self) -> int:
@@ -192,25 +277,24 @@ class Consumer:
         self.blocked = False
         return pending
 
+    def rates_now(self, now: float) -> tuple[float, ...]:
+        """Messages, bytes, redelivered messages and acknowledgements a second."""
+        return self.rates.read(now, self.messages_out, self.bytes_out, self.redelivered, self.ack_count)
+
     # --- notices ---
     def notify_active(self, active: bool) -> None:
         """Failover consumers are told whether they are the active one."""
         self.active = active
-        if (
-            self.type == pb.CommandSubscribe.Failover
-            and self.session.protocol_version >= _VERSION_ACTIVE_CONSUMER_CHANGE
-        ):
-            self.write(answers.active_consumer_change(self.consumer_id, active))
+        if self.type == FAILOVER:
+            self.peer.active_consumer_change(self.consumer_id, active)
 
     def notify_end_of_topic(self) -> None:
-        """Once a consumer: nothing will follow in this terminated topic.
+        """Once a consumer: nothing will follow in this terminated topic."""
+        if not self.end_notified:
+            self.end_notified = True
+            self.peer.end_of_topic(self.consumer_id)
 
-        The C++ client (and ``pulsar-client`` on it) has no handler for this command and drops its
-        connection over it (framing.md section 9), so it is not told.
-        """
-        if self.end_notified:
-            return
-        self.end_notified = True
-        session = self.session
-        if session.protocol_version >= _VERSION_END_OF_TOPIC and not session.is_cpp_client:
-            self.write(answers.reached_end_of_topic(self.consumer_id))
+    def disconnect(self) -> None:
+        """The broker closes the consumer: its client looks the topic up again."""
+        self.peer.consumer_closed(self.consumer_id, self)
+        self.subscription.remove(self)

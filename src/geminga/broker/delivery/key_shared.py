@@ -8,19 +8,12 @@ queue for it, so that a consumer without permits does not hold up the others.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import heapq
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from geminga.broker.delivery.dispatchers import (
-    DELAYED_MAX,
-    ENTRIES_PER_TURN_MAX,
-    SharedDispatcher,
-    count_of,
-    head_of,
-)
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.dispatcher import DispatchedSubscription
+from geminga.broker.delivery.entries import count_of, head_of, sticky_key
 from geminga.broker.delivery.selectors import (
     AutoSplitSelector,
     ConsistentHashSelector,
@@ -28,49 +21,27 @@ from geminga.broker.delivery.selectors import (
     Selector,
     StickySelector,
 )
+from geminga.broker.delivery.shared import ENTRIES_PER_TURN_MAX, SharedDispatcher
 from geminga.broker.refusal import Refused
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-if TYPE_CHECKING:
-    from geminga.broker.delivery.consumer import Consumer
-    from geminga.broker.delivery.subscription import Subscription
-
 LOOK_AHEAD_PER_CONSUMER_MAX = 2_000
 LOOK_AHEAD_MAX = 20_000
 """New entries are not read while this many wait for a consumer or a slot."""
-_NONE_KEY = b"NONE_KEY"
-
-
-def sticky_key(head: EntryHead | None) -> bytes:
-    """What Key_Shared hashes; of a batch that is in the outer metadata."""
-    if head is None:
-        return _NONE_KEY
-    if head.ordering_key is not None:
-        return bytes(head.ordering_key)
-    if head.partition_key is not None:
-        if head.partition_key_b64:
-            try:
-                return base64.b64decode(head.partition_key, validate=True)
-            except (binascii.Error, ValueError):
-                pass
-        return head.partition_key.encode("utf-8", "surrogatepass")
-    if head.producer_name:
-        return f"{head.producer_name}-{head.sequence_id}".encode("utf-8", "surrogatepass")
-    return _NONE_KEY
 
 
 class KeySharedDispatcher(SharedDispatcher):
     """See the module. ``policy`` is the first consumer's; all consumers must have the same mode."""
 
-    def __init__(self, subscription: Subscription, policy: pb.KeySharedMeta) -> None:
+    def __init__(self, subscription: DispatchedSubscription, policy: pb.KeySharedMeta) -> None:
         super().__init__(subscription)
         self.mode = policy.keySharedMode
         self.out_of_order = policy.allowOutOfOrderDelivery
         self.selector: Selector[Consumer]
         if self.mode == pb.STICKY:
             self.selector = StickySelector()
-        elif subscription.topic.broker.settings.key_shared_consistent_hashing:
+        elif subscription.topic.settings.key_shared_consistent_hashing:
             self.selector = ConsistentHashSelector()
         else:
             self.selector = AutoSplitSelector()
@@ -211,7 +182,7 @@ class KeySharedDispatcher(SharedDispatcher):
     def _read_ahead(self) -> bool:
         """Read new entries and send or queue each; False when there are none or enough are waiting."""
         limit = min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers))
-        if len(self._replaying) >= limit or len(self._delayed_offsets) >= DELAYED_MAX:
+        if len(self._replaying) >= limit or self._delayed.is_full:
             return False
         offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)
         self.read_offset = offset

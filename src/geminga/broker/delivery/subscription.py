@@ -3,53 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from geminga.broker.delivery.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    Consumer,
+    LastMessage,
+    type_name,
+)
 from geminga.broker.delivery.cursor import BATCH_MESSAGES_MAX, Cursor, CursorWriter, bits_from_words
-from geminga.broker.delivery.dispatchers import Dispatcher, SharedDispatcher, SingleActiveDispatcher
+from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
+from geminga.broker.delivery.shared import SharedDispatcher
+from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.refusal import Busy, Refused
-from geminga.ids import to_signed
-from geminga.ledger.api import Done
+from geminga.ids import TopicName, to_signed
+from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-if TYPE_CHECKING:
-    from geminga.broker.delivery.consumer import Consumer
-    from geminga.broker.topics.persistent import Topic
 
-EXCLUSIVE = pb.CommandSubscribe.Exclusive
-SHARED = pb.CommandSubscribe.Shared
-FAILOVER = pb.CommandSubscribe.Failover
-KEY_SHARED = pb.CommandSubscribe.Key_Shared
+class OwningTopic(SubscribedTopic, Protocol):
+    """What a subscription asks of its topic, beyond what its dispatcher does."""
+
+    name: TopicName
+    store: EntryStore
+    consumers_connected: int
+
+    @property
+    def terminated(self) -> bool: ...
+
+    @property
+    def last_position(self) -> tuple[int, int]: ...
+
+    def last_batch_index(self) -> int: ...
+
+    def offset_by_time(self, publish_time_ms: int) -> int: ...
+
+    def forget_subscription(self, subscription: PersistentSubscription) -> None: ...
 
 
-def type_name(number: int) -> str:
-    return pb.CommandSubscribe.SubType.Name(number)
-
-
-class Subscription:
+class PersistentSubscription:
     """``type`` is that of the connected consumers, or of the last one; None before the first."""
 
     __slots__ = (
-        "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "last_acked_ms", "last_active_ms",
-        "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
-        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic",
-        "type", "writer",
+        "agenda", "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "last_acked_ms",
+        "last_active_ms", "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms",
+        "messages_expired", "messages_out_gone", "name", "partition", "redelivered_gone", "replicated",
+        "resetting", "topic", "type", "writer",
     )  # fmt: skip
 
-    def __init__(self, topic: Topic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
+    def __init__(self, topic: OwningTopic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
         self.topic = topic
+        self.agenda = topic.agenda
         self.name = name
         self.partition = topic.name.partition
         self.cursor = cursor
-        self.writer = CursorWriter(cursor, topic.broker.store, cursor_key(topic.text, name))
+        self.writer = CursorWriter(cursor, topic.store, cursor_key(topic.text, name))
         self.type: int | None = None
         self.dispatcher: Dispatcher | None = None
         self.consumers: list[Consumer] = []
         self.replicated = replicated
         self.fenced = False
         self.resetting = False
-        self.last_active_ms = topic.broker.now_ms
+        self.last_active_ms = topic.agenda.now_ms
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
@@ -68,7 +87,7 @@ class Subscription:
         return self.cursor.durable
 
     # --- consumers ---
-    def add(self, consumer: Consumer, allow_out_of_order: bool = False) -> None:
+    def add(self, consumer: Consumer) -> None:
         """Attach a consumer; raises `Refused` ConsumerBusy or ConsumerAssignError."""
         if self.fenced:
             raise Refused(pb.ServiceNotReady, f"Subscription {self.name} is being reset or deleted")
@@ -80,7 +99,7 @@ class Subscription:
                 f"than the connecting consumer's type '{consumer.type_name}'.",
             )
         if consumer.type == EXCLUSIVE and self.consumers:
-            holder = self.consumers[0].session
+            holder = self.consumers[0].peer
             raise Busy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
@@ -110,7 +129,7 @@ class Subscription:
             return
         self.consumers.remove(consumer)
         self.topic.consumers_connected -= 1
-        self.last_active_ms = self.topic.broker.now_ms
+        self.last_active_ms = self.agenda.now_ms
         self.messages_out_gone += consumer.messages_out
         self.bytes_out_gone += consumer.bytes_out
         self.redelivered_gone += consumer.redelivered
@@ -128,11 +147,11 @@ class Subscription:
     def disconnect_all(self) -> None:
         """CLOSE_CONSUMER to every consumer: they look the topic up again."""
         for consumer in list(self.consumers):
-            consumer.session.close_consumer(consumer)
+            consumer.disconnect()
 
     # --- commands of consumers ---
     def flow(self, consumer: Consumer, permits: int) -> None:
-        now_ms = self.topic.broker.now_ms
+        now_ms = self.agenda.now_ms
         consumer.add_permits(permits, now_ms)
         self.last_flow_ms = now_ms
         if self.dispatcher is not None:
@@ -149,7 +168,7 @@ class Subscription:
         cursor = self.cursor
         confirmed = ledger.confirmed
         mark = cursor.mark
-        by_index = topic.broker.settings.batch_index_ack
+        by_index = topic.settings.batch_index_ack
         for message_id in ids:
             offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
             if offset is None or offset >= confirmed:
@@ -184,7 +203,7 @@ class Subscription:
                 return
             words = message_id.ack_set
             cursor.acknowledge_below(offset if words else offset + 1)
-            if words and self.topic.broker.settings.batch_index_ack and len(words) * 64 <= BATCH_MESSAGES_MAX:
+            if words and self.topic.settings.batch_index_ack and len(words) * 64 <= BATCH_MESSAGES_MAX:
                 cursor.acknowledge_part(offset, bits_from_words(words))
         self._acknowledged(consumer, mark)
 
@@ -193,7 +212,7 @@ class Subscription:
             self.dispatcher.settle(consumer, offset, still_open)
 
     def _acknowledged(self, consumer: Consumer | None, mark_before: int) -> None:
-        now_ms = self.topic.broker.now_ms
+        now_ms = self.agenda.now_ms
         self.last_acked_ms = now_ms
         if consumer is not None:
             consumer.ack_count += 1
@@ -202,7 +221,7 @@ class Subscription:
         if cursor.mark != mark_before:
             self.last_mark_ms = now_ms
         if cursor.changed:
-            self.topic.broker.mark_cursor(self)
+            self.agenda.mark_cursor(self)
         if self.topic.terminated:
             self._notify_end()
         if self.dispatcher is not None:
@@ -234,7 +253,34 @@ class Subscription:
     def topic_terminated(self) -> None:
         self._notify_end()
 
+    # --- as a whole ---
+    def last_message(self) -> LastMessage:
+        """The newest durable entry, and the place before the first that is not acknowledged."""
+        topic = self.topic
+        mark = topic.ledger.position_before(self.cursor.mark)
+        return LastMessage(topic.last_position, topic.last_batch_index(), mark)
+
+    def delete(self, done: Done | None) -> None:
+        """Remove the subscription with its cursor; its consumers are disconnected."""
+        self.fenced = True
+        self.disconnect_all()
+        self.topic.forget_subscription(self)
+        self.writer.delete(done)
+
     # --- moving the cursor ---
+    def seek(self, target: pb.CommandSeek, done: Done) -> None:
+        """To a message id, inside a batch if it says so, or to a publish time. Raises `StoreError`."""
+        ledger = self.topic.ledger
+        if not target.HasField("message_id"):
+            self.reset(self.topic.offset_by_time(target.message_publish_time), done)
+            return
+        ledger_id, entry_id = to_signed(target.message_id.ledgerId), to_signed(target.message_id.entryId)
+        offset = ledger.offset_from(ledger_id, entry_id)
+        open_bits = bits_from_words(target.message_id.ack_set)
+        by_index = open_bits and self.topic.settings.batch_index_ack
+        inside = by_index and ledger.offset(ledger_id, entry_id) == offset
+        self.reset(offset, done, (offset, open_bits) if inside else None)
+
     def reset(self, offset: int, done: Done, batch: tuple[int, int] | None = None) -> None:
         """Deliver again from ``offset`` on. Consumers are disconnected first and subscribe anew.
 
@@ -260,19 +306,23 @@ class Subscription:
                 self.dispatcher.skipped_below(cursor.mark)
             self._acknowledged(None, mark)
         if done is not None:
-            self.topic.broker.flush_cursors()
+            self.agenda.flush_cursors()
             self.writer.when_durable(done)
         return before - cursor.backlog(self.topic.ledger.confirmed)
 
-    def expire(self, before_ms: int, done: Done | None = None) -> int:
-        """Give up what was published before a wall-clock time; returns how many entries that was."""
-        expired = self.skip_to(self.topic.offset_by_time(before_ms), done)
+    def expire(self, offset: int, done: Done | None = None) -> int:
+        """Give up what lies below ``offset`` because it is too old; returns how many entries that was."""
+        expired = self.skip_to(offset, done)
         if expired:
             self.messages_expired += expired
-            self.last_expired_ms = self.topic.broker.now_ms
+            self.last_expired_ms = self.agenda.now_ms
         return expired
 
     # --- durable state ---
+    def when_durable(self, done: Done) -> None:
+        """``done`` runs when everything acknowledged so far is durable: at once if it is."""
+        self.writer.when_durable(self.agenda.guarded("store", self, done))
+
     def flush(self) -> None:
         """Write what was acknowledged since the last time."""
         self.writer.flush()

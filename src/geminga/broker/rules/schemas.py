@@ -6,21 +6,17 @@ A partition has the schemas of its partitioned topic. A version is kept as one d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from google.protobuf.message import DecodeError
 
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible, check_definition, same_schema
+from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.policies import Policies
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
-from geminga.ledger.api import Done
+from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.core import Broker
-    from geminga.broker.topics.loaded import AnyTopic
 
 SCHEMA_BYTES_MAX = 512 * 1024
 VERSIONS_MAX = 10_000
@@ -37,9 +33,9 @@ def version_bytes(version: int) -> bytes:
 class Schemas:
     """The broker's schema registry."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._store = broker.store
+    def __init__(self, store: EntryStore, namespaces: Namespaces) -> None:
+        self._store = store
+        self._namespaces = namespaces
 
     # --- questions ---
     def versions(self, name: TopicName) -> list[pb.Schema]:
@@ -80,23 +76,23 @@ class Schemas:
         return -1
 
     # --- changes ---
-    def add_for_producer(self, topic: AnyTopic, schema: pb.Schema) -> bytes:
+    def add_for_producer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> bytes:
         """The version of a producer's schema, registered if it is new and allowed; raises `Refused`."""
         if schema.type in _UNREGISTERED or schema.type == getattr(pb.Schema, "None"):
             return b""
-        return version_bytes(self.put(topic.name, schema, auto_update=topic.policies.schema_auto_update))
+        return version_bytes(self.put(name, schema, auto_update=policies.schema_auto_update))
 
-    def add_for_consumer(self, topic: AnyTopic, schema: pb.Schema) -> None:
+    def add_for_consumer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> None:
         """Check a consumer's schema against what is written; the first one of a topic is registered."""
         if schema.type == getattr(pb.Schema, "None"):
             return
-        versions = self.versions(topic.name)
+        versions = self.versions(name)
         if not versions:
-            self.put(topic.name, schema, auto_update=topic.policies.schema_auto_update)
+            self.put(name, schema, auto_update=policies.schema_auto_update)
             return
         if any(same_schema(schema, known) for known in versions):
             return
-        strategy = topic.policies.schema_compatibility_strategy
+        strategy = policies.schema_compatibility_strategy
         check_compatible(schema, versions, strategy, for_consumer=True)
 
     def put(self, name: TopicName, schema: pb.Schema, *, auto_update: bool, done: Done | None = None) -> int:
@@ -118,7 +114,7 @@ class Schemas:
                 f"The topic has {len(versions)} schema versions of {kept_bytes} bytes already",
             )
         check_definition(schema)
-        policies = self._broker.namespaces.topic_policies(name)
+        policies = self._namespaces.topic_policies(name)
         check_compatible(schema, versions, policies.schema_compatibility_strategy)
         kept = pb.Schema()
         kept.CopyFrom(schema)

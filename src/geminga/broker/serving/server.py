@@ -446,11 +446,11 @@ class BrokerServer:
     def call(self, function: Callable[[], T]) -> T:
         """Runs an administrative call on the core, as an entry of its own."""
         with self._entry:
-            self.broker.enter(time.monotonic(), time.time_ns() // 1_000_000)
+            self.broker.agenda.enter(time.monotonic(), time.time_ns() // 1_000_000)
             try:
                 return function()
             finally:
-                self.broker.leave()
+                self.broker.agenda.leave()
 
     def leave(self) -> None:
         """Ends an entry; the outermost runs ready completions, sends what was written, sets the timer."""

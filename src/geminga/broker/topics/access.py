@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from geminga.broker.refusal import Busy, Refused, storage_refusal
+from geminga.broker.topics.producer import Producer
 from geminga.errors import StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.topics.producer import Producer
 
 SHARED = pb.Shared
 EXCLUSIVE = pb.Exclusive
@@ -90,18 +87,18 @@ class ProducerAccess:
         existing = self.producers.get(producer.name)
         if existing is None:
             return
-        same_handle = existing.session is producer.session and existing.producer_id == producer.producer_id
+        same_handle = existing.peer is producer.peer and existing.producer_id == producer.producer_id
         reconnected = (
             not existing.user_provided_name
             and not producer.user_provided_name
             and producer.epoch > existing.epoch
         )
         if (same_handle and producer.epoch > existing.epoch) or reconnected:
-            existing.session.drop_producer(existing)
+            existing.lost()
             self.remove(existing)
             return
         reason = f"Producer with name '{producer.name}' is already connected to topic"
-        raise Busy(pb.ProducerBusy, reason, existing.session)
+        raise Busy(pb.ProducerBusy, reason, existing.peer)
 
     def _check_epoch(self, producer: Producer) -> None:
         known = producer.topic_epoch
@@ -116,7 +113,7 @@ class ProducerAccess:
     def _fence_all(self, winner: Producer) -> None:
         """Everybody else loses access; as Pulsar does, they learn it from their next send."""
         for producer in list(self.producers.values()):
-            producer.session.fence_producer(producer)
+            producer.lost()
             producer.removed = True
         self.producers.clear()
         self.exclusive = None

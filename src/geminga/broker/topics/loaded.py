@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
-from geminga.broker.topics.persistent import Topic, decode_record, encode_record, topic_key
+from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
+from geminga.broker.topics.topic import Json, Topic, TopicServices
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-if TYPE_CHECKING:
-    from geminga.broker.core import Broker
-
 log = logging.getLogger("geminga.broker")
 
-AnyTopic = Topic | NonPersistentTopic
 TopicChange = Callable[[TopicName, bool], None]
 """``change(name, exists)`` after a topic was created (True) or deleted (False)."""
 
@@ -42,11 +38,12 @@ TOPICS_SWEPT_MAX = 50
 class LoadedTopics:
     """Finds, creates, loads and unloads topics."""
 
-    def __init__(self, broker: Broker, namespaces: Namespaces) -> None:
-        self._broker = broker
-        self._store = broker.store
+    def __init__(self, services: TopicServices, namespaces: Namespaces) -> None:
+        self._services = services
+        self._agenda = services.agenda
+        self._store = services.store
         self._namespaces = namespaces
-        self._loaded: dict[str, AnyTopic] = {}
+        self._loaded: dict[str, Topic] = {}
         self._changes: list[TopicChange] = []
         self._unkept: list[str] = []
         self._unswept: list[str] = []
@@ -65,8 +62,9 @@ class LoadedTopics:
         """The topics that are in memory now."""
         return [topic.name for topic in self._loaded.values()]
 
-    def loaded_topics(self) -> list[AnyTopic]:
-        return list(self._loaded.values())
+    def in_memory(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded; it is not loaded for this."""
+        return self._loaded.get(str(name))
 
     def is_stored(self, name: TopicName) -> bool:
         """Whether the topic exists; of a partitioned one only the partitions do."""
@@ -104,7 +102,7 @@ class LoadedTopics:
             raise Refused(pb.TopicNotFound, "Namespace not found")
         return self._namespaces.topic_policies(name)
 
-    def find(self, name: TopicName) -> AnyTopic | None:
+    def find(self, name: TopicName) -> Topic | None:
         """The topic, loaded if need be; None when it does not exist. Raises `Refused` on damage."""
         text = str(name)
         topic = self._loaded.get(text)
@@ -114,7 +112,8 @@ class LoadedTopics:
         if value is None:
             return None
         try:
-            topic = Topic(self._broker, name, decode_record(value.base, f"record of topic {text}"))
+            record = decode_record(value.base, f"record of topic {text}")
+            topic = PersistentTopic(self._services, name, record, self._namespaces.topic_policies(name))
         except StoreError as error:
             # Nothing is kept of the attempt: the next request tries again.
             log.error("topic %s cannot be loaded: %s", text, error)
@@ -122,7 +121,7 @@ class LoadedTopics:
         self._loaded[text] = topic
         return topic
 
-    def find_or_create(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
+    def find_or_create(self, name: TopicName, *, may_create: bool = True) -> Topic:
         """The topic, created if that is allowed; raises `Refused`."""
         policies = self.policies(name)
         topic = self.find(name)
@@ -145,7 +144,7 @@ class LoadedTopics:
 
     def make(
         self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
-    ) -> AnyTopic:
+    ) -> Topic:
         """A new topic, loaded; ``done`` reports when it is durable. Raises `Refused`."""
         policies = self.policies(name)
         namespace = name.namespace_name
@@ -155,18 +154,18 @@ class LoadedTopics:
                 pb.NotAllowedError, f"Exceed maximum number of topics in namespace {namespace}: {limit}"
             )
         text = str(name)
-        topic: AnyTopic
+        topic: Topic
         if name.persistent:
-            record: dict[str, Any] = {"created_ms": self._broker.now_ms}
+            record: Json = {"created_ms": self._agenda.now_ms}
             if properties:
                 record["properties"] = properties
             try:
                 self._store.put(topic_key(text), encode_record(record), done)
-                topic = Topic(self._broker, name, record)
+                topic = PersistentTopic(self._services, name, record, policies)
             except StoreError as error:
                 raise storage_refusal(error) from error
         else:
-            topic = NonPersistentTopic(self._broker, name)
+            topic = NonPersistentTopic(self._services, name, policies)
             if done is not None:
                 done(None)
         self._loaded[text] = topic
@@ -178,7 +177,7 @@ class LoadedTopics:
     ) -> None:
         """Record a partitioned topic and its partitions; raises `Refused` when the store refuses."""
         self.policies(name)
-        record: dict[str, Any] = {"partitions": count, "created_ms": self._broker.now_ms}
+        record: Json = {"partitions": count, "created_ms": self._agenda.now_ms}
         if properties:
             record["properties"] = properties
         self._write_partitions(name, record, 0, done)
@@ -191,15 +190,13 @@ class LoadedTopics:
         before = int(record["partitions"])
         self._write_partitions(name, record | {"partitions": count}, before, done)
 
-    def _write_partitions(
-        self, name: TopicName, record: dict[str, Any], before: int, done: Done | None
-    ) -> None:
+    def _write_partitions(self, name: TopicName, record: Json, before: int, done: Done | None) -> None:
         fresh = []
         try:
             for index in range(before, record["partitions"]) if name.persistent else ():
                 partition = name.partition_name(index)
                 if not self.is_stored(partition):
-                    own = encode_record({"created_ms": self._broker.now_ms})
+                    own = encode_record({"created_ms": self._agenda.now_ms})
                     self._store.put(topic_key(str(partition)), own)
                     fresh.append(partition)
             self._store.put(partitioned_key(name), encode_record(record), done)
@@ -224,7 +221,7 @@ class LoadedTopics:
     def delete_partition_record(self, name: TopicName, done: Done | None) -> None:
         self._store.delete(partitioned_key(name), done)
 
-    def unload_topic(self, topic: AnyTopic) -> None:
+    def unload_topic(self, topic: Topic) -> None:
         """Disconnect everybody and leave memory; the next use loads the topic again."""
         topic.disconnect_all()
         if topic.persistent and topic.idle:
@@ -242,11 +239,12 @@ class LoadedTopics:
         for _ in range(min(TOPICS_KEPT_MAX, len(self._unkept))):
             topic = self._loaded.get(self._unkept.pop())
             if topic is not None:
-                self._keep(topic, now)
+                self._agenda.isolated("housekeeping", topic, self._keep, topic, now)
         return bool(self._unkept)
 
-    def _keep(self, topic: AnyTopic, now: float) -> None:
-        topic.housekeeping()
+    def _keep(self, topic: Topic, now: float) -> None:
+        if isinstance(topic, PersistentTopic):
+            maintenance.keep(topic)
         if not topic.idle:
             topic.last_used = now
             return
@@ -268,20 +266,25 @@ class LoadedTopics:
             text = self._unswept.pop()
             if text in self._loaded or not self._store.ledgers(text):
                 continue
+            self._agenda.isolated("housekeeping", text, self._sweep_one, text)
+
+    def _sweep_one(self, text: str) -> None:
+        try:
+            topic = self.find(TopicName.parse(text))
+        except (Refused, InvalidTopicName) as error:
+            log.error("topic %s cannot be looked after: %s", text, error)
+            return
+        if isinstance(topic, PersistentTopic):
             try:
-                topic = self.find(TopicName.parse(text))
-            except (Refused, InvalidTopicName) as error:
-                log.error("topic %s cannot be looked after: %s", text, error)
-                continue
-            if topic is not None:
-                topic.housekeeping()
+                maintenance.keep(topic)
                 topic.close()
+            finally:
                 del self._loaded[text]
 
     def close(self) -> None:
         """Write what loaded topics have not written."""
         for topic in self._loaded.values():
-            topic.close()
+            self._agenda.isolated("housekeeping", topic, topic.close)
         self._loaded.clear()
 
     def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
@@ -289,7 +292,7 @@ class LoadedTopics:
             name = topic.name
             meant = name.namespace_name == namespace and (base is None or name.base == base)
             if meant and self._namespaces.exists(name.tenant, name.namespace):
-                topic.policies_changed()
+                topic.policies_changed(self._namespaces.topic_policies(name))
 
 
 def partitioned_key(name: TopicName) -> str:

@@ -8,13 +8,11 @@ stops producers or gives up the oldest messages of the slowest subscriptions.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from geminga.broker.topics.managed_ledger import Segment
-from geminga.broker.topics.nonpersistent import NonPersistentTopic
-
-if TYPE_CHECKING:
-    from geminga.broker.topics.persistent import Topic
+from geminga.broker.managed_ledger import Segment
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.broker.topics.topic import Topic
+from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
 
@@ -27,12 +25,23 @@ READER_LEFTOVER_SECONDS = 60
 _MEGABYTE = 1024 * 1024
 
 
-def expire(topic: Topic) -> None:
+def keep(topic: PersistentTopic) -> None:
+    """Expire old messages, look at the backlog quota, delete what nobody needs any more."""
+    try:
+        forget_unused_subscriptions(topic)
+        expire(topic)
+        check_quota(topic)
+        trim(topic)
+    except StoreError as error:
+        log.error("%r: housekeeping failed: %s", topic, error)
+
+
+def expire(topic: PersistentTopic) -> None:
     """Acknowledge messages that are older than the TTL."""
     seconds = topic.policies.message_ttl_seconds
     if seconds <= 0:
         return
-    before_ms = topic.broker.now_ms - seconds * 1000
+    before_ms = topic.agenda.now_ms - seconds * 1000
     offset = -1
     for subscription in list(topic.subscriptions.values()):
         if not subscription.durable or not subscription.backlog:
@@ -41,16 +50,14 @@ def expire(topic: Topic) -> None:
             continue
         if offset < 0:
             offset = topic.offset_by_time(before_ms)
-        expired = subscription.skip_to(offset)
+        expired = subscription.expire(offset)
         if expired:
-            subscription.messages_expired += expired
-            subscription.last_expired_ms = topic.broker.now_ms
             log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
 
 
-def forget_unused_subscriptions(topic: Topic) -> None:
+def forget_unused_subscriptions(topic: PersistentTopic) -> None:
     """Delete subscriptions that nobody has used for as long as the policies say, and leftover readers."""
-    now_ms = topic.broker.now_ms
+    now_ms = topic.agenda.now_ms
     minutes = topic.policies.subscription_expiration_minutes
     for subscription in list(topic.subscriptions.values()):
         if subscription.consumers:
@@ -61,20 +68,20 @@ def forget_unused_subscriptions(topic: Topic) -> None:
                 topic.forget_subscription(subscription)
         elif minutes and unused_ms >= minutes * 60_000:
             log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
-            topic.delete_subscription(subscription, None)
+            subscription.delete(None)
 
 
-def is_inactive(topic: Topic | NonPersistentTopic, unused_seconds: float) -> bool:
+def is_inactive(topic: Topic, unused_seconds: float) -> bool:
     """Whether the policies want a topic deleted that nobody has been connected to for so long."""
     policies = topic.policies
     if not policies.delete_inactive_topics or unused_seconds < policies.inactive_topic_seconds:
         return False
-    if isinstance(topic, NonPersistentTopic) or policies.inactive_topic_mode == CAUGHT_UP:
+    if not topic.persistent or policies.inactive_topic_mode == CAUGHT_UP:
         return not any(each.backlog for each in topic.subscriptions.values())
     return not topic.subscriptions
 
 
-def check_quota(topic: Topic) -> None:
+def check_quota(topic: PersistentTopic) -> None:
     """Compare the largest backlog with the quota and act when it is exceeded."""
     action = _exceeded(topic)
     if action == EVICTION:
@@ -84,11 +91,11 @@ def check_quota(topic: Topic) -> None:
         log.warning("%r: backlog quota exceeded, producers are disconnected (%s)", topic, action)
         topic.quota_exceeded = action
         for producer in topic.access.everyone():
-            producer.session.close_producer(producer)
+            producer.disconnect()
     topic.quota_exceeded = action
 
 
-def _exceeded(topic: Topic) -> str:
+def _exceeded(topic: PersistentTopic) -> str:
     """The action of the quota that is exceeded, empty when none is."""
     policies = topic.policies
     slowest = _slowest(topic)
@@ -97,19 +104,19 @@ def _exceeded(topic: Topic) -> str:
     if 0 <= policies.backlog_quota_bytes < topic.ledger.size_from(slowest):
         return policies.backlog_quota_action
     if policies.backlog_quota_seconds > 0:
-        age_ms = topic.broker.now_ms - topic.publish_time(slowest)
+        age_ms = topic.agenda.now_ms - topic.publish_time(slowest)
         if age_ms > policies.backlog_quota_seconds * 1000:
             return policies.backlog_quota_age_action
     return ""
 
 
-def _slowest(topic: Topic) -> int:
+def _slowest(topic: PersistentTopic) -> int:
     """The lowest mark of a durable subscription; the end when there is none."""
     marks = [each.cursor.mark for each in topic.subscriptions.values() if each.durable]
     return min(marks, default=topic.ledger.confirmed)
 
 
-def _evict(topic: Topic) -> None:
+def _evict(topic: PersistentTopic) -> None:
     """Give up the oldest messages of slow subscriptions until the quota holds."""
     policies = topic.policies
     ledger = topic.ledger
@@ -124,7 +131,7 @@ def _evict(topic: Topic) -> None:
                 high = middle
         target = low
     if policies.backlog_quota_seconds > 0:
-        before_ms = topic.broker.now_ms - policies.backlog_quota_seconds * 1000
+        before_ms = topic.agenda.now_ms - policies.backlog_quota_seconds * 1000
         target = max(target, topic.offset_by_time(before_ms))
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable and subscription.cursor.mark < target:
@@ -132,12 +139,12 @@ def _evict(topic: Topic) -> None:
             log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
 
 
-def trim(topic: Topic) -> int:
+def trim(topic: PersistentTopic) -> int:
     """Delete ledgers that every durable subscription is past and retention lets go."""
     policies = topic.policies
     ledger = topic.ledger
     minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
-    now_ms = topic.broker.now_ms
+    now_ms = topic.agenda.now_ms
     size = ledger.size_bytes
 
     def expired(segment: Segment, closed_ms: int) -> bool:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
 
+from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
 from geminga.broker.delivery.cursor import Cursor
-from geminga.broker.delivery.dispatchers import head_of
-from geminga.broker.delivery.key_shared import sticky_key
+from geminga.broker.delivery.entries import head_of, sticky_key
 from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
 from geminga.broker.refusal import Refused
+from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
-from geminga.errors import StoreError
+from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.broker.core import Broker
-    from geminga.broker.delivery.consumer import Consumer
-    from geminga.broker.topics.producer import Producer
-
-EXCLUSIVE = pb.CommandSubscribe.Exclusive
-FAILOVER = pb.CommandSubscribe.Failover
-KEY_SHARED = pb.CommandSubscribe.Key_Shared
 
 
 class NonPersistentSubscription:
@@ -89,7 +81,7 @@ class NonPersistentSubscription:
 
     def disconnect_all(self) -> None:
         for consumer in list(self.consumers):
-            consumer.session.close_consumer(consumer)
+            consumer.disconnect()
 
     def offer(self, entry: bytes, messages: int) -> None:
         """Send an entry to the consumer whose turn it is, or drop it."""
@@ -115,7 +107,7 @@ class NonPersistentSubscription:
         return None
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        consumer.add_permits(permits, self.topic.broker.now_ms)
+        consumer.add_permits(permits, self.topic.agenda.now_ms)
 
     # Nothing is kept, so there is nothing to acknowledge, to deliver again or to move.
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
@@ -133,6 +125,16 @@ class NonPersistentSubscription:
     def when_durable(self, done: Done) -> None:
         done(None)
 
+    def seek(self, target: pb.CommandSeek, done: Done) -> None:
+        raise Refused(pb.MetadataError, "A non-persistent topic has no place to seek to")
+
+    def last_message(self) -> LastMessage:
+        raise Refused(pb.MetadataError, "getLastMessageId is not supported on a non-persistent topic")
+
+    def delete(self, done: Done) -> None:
+        self.disconnect_all()
+        done(None)
+
 
 class NonPersistentTopic:
     """See the module. It exists while it is in memory."""
@@ -140,17 +142,18 @@ class NonPersistentTopic:
     persistent = False
     terminated = False
 
-    def __init__(self, broker: Broker, name: TopicName) -> None:
-        self.broker = broker
+    def __init__(self, services: TopicServices, name: TopicName, policies: Policies) -> None:
+        self.agenda = services.agenda
+        self.settings = services.settings
         self.name = name
         self.text = str(name)
-        self.policies = broker.namespaces.topic_policies(name)
-        self.record: dict[str, Any] = {"created_ms": broker.now_ms}
+        self.policies = policies
+        self.record: Json = {"created_ms": services.agenda.now_ms}
         self.access = ProducerAccess(None, self._save_epoch)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.consumers_connected = 0
         self.quota_exceeded = ""
-        self.last_used = broker.now
+        self.last_used = services.agenda.now
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out_gone = 0
@@ -160,12 +163,14 @@ class NonPersistentTopic:
     def __repr__(self) -> str:
         return f"NonPersistentTopic({self.text!r})"
 
-    def _save_epoch(self, epoch: int, done: Callable[[StoreError | None], None]) -> None:
+    def _save_epoch(self, epoch: int, done: Done) -> None:
         done(None)
 
-    @property
-    def last_sequence_id(self) -> Callable[[str], int]:
-        return lambda name: -1
+    def last_sequence_id(self, producer_name: str) -> int:
+        return -1
+
+    def remove_producer(self, producer: Producer) -> None:
+        self.access.remove(producer)
 
     @property
     def idle(self) -> bool:
@@ -183,22 +188,25 @@ class NonPersistentTopic:
             subscription.offer(entry, messages)
         producer.receipt(frame.sequence_id, frame.highest_sequence_id, 0, 0)
 
-    def policies_changed(self) -> None:
-        self.policies = self.broker.namespaces.topic_policies(self.name)
+    def policies_changed(self, policies: Policies) -> None:
+        self.policies = policies
 
-    def subscribe(self, name: str) -> NonPersistentSubscription:
+    def subscribe(self, request: SubscriptionRequest) -> NonPersistentSubscription:
         """The subscription, made if it is new."""
-        found = self.subscriptions.get(name)
+        found = self.subscriptions.get(request.name)
         if found is None:
-            found = self.subscriptions[name] = NonPersistentSubscription(self, name)
+            found = self.subscriptions[request.name] = NonPersistentSubscription(self, request.name)
         return found
 
-    def housekeeping(self) -> None:
+    def initial_subscription(self, name: str) -> None:
+        return
+
+    def dispatch(self) -> None:
         return
 
     def disconnect_all(self) -> None:
         for producer in self.access.everyone():
-            producer.session.close_producer(producer)
+            producer.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()
 

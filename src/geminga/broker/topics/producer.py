@@ -1,19 +1,31 @@
-"""The broker's side of one producer."""
+"""The broker's side of one producer, and the names of producers that have none."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from geminga.broker.commands import answers
+from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
-from geminga.wire.frames import encode_send_receipt
+from geminga.ledger.api import EntryStore
+from geminga.wire.frames import SendFrame, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-if TYPE_CHECKING:
-    from geminga.broker.commands.session import Session
-    from geminga.broker.topics.nonpersistent import NonPersistentTopic
-    from geminga.broker.topics.persistent import Topic
+
+class PublishedTopic(Protocol):
+    """What a producer sees of its topic."""
+
+    text: str
+
+    def publish(self, producer: Producer, frame: SendFrame) -> None:
+        """Take an entry in; its receipt or error is written now or later."""
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest stored sequence id of a producer name; -1 where nobody keeps count."""
+
+    def remove_producer(self, producer: Producer) -> None:
+        """A producer is gone; the next one that waits for exclusive access gets it."""
 
 
 class Producer:
@@ -30,12 +42,12 @@ class Producer:
         "metadata",
         "name",
         "on_drained",
+        "peer",
         "pending",
         "producer_id",
         "rates",
         "removed",
         "schema_version",
-        "session",
         "topic",
         "topic_epoch",
         "user_provided_name",
@@ -44,8 +56,8 @@ class Producer:
 
     def __init__(
         self,
-        session: Session,
-        topic: Topic | NonPersistentTopic,
+        peer: Peer,
+        topic: PublishedTopic,
         *,
         producer_id: int,
         name: str,
@@ -55,10 +67,11 @@ class Producer:
         topic_epoch: int | None,
         encrypted: bool,
         metadata: Mapping[str, str],
+        now: float,
         now_ms: int,
     ) -> None:
-        self.session = session
-        self.write = session.output.write
+        self.peer = peer
+        self.write = peer.output.write
         self.topic = topic
         self.producer_id = producer_id
         self.name = name
@@ -76,10 +89,10 @@ class Producer:
         self.messages_in = 0
         self.bytes_in = 0
         self.chunked = False
-        self.rates = Rates(session.broker.now, 2)
+        self.rates = Rates(now, 2)
 
     def __repr__(self) -> str:
-        return f"Producer({self.name!r}, id {self.producer_id}, {self.session.peer})"
+        return f"Producer({self.name!r}, id {self.producer_id}, {self.peer.address})"
 
     @property
     def access_mode_name(self) -> str:
@@ -92,7 +105,7 @@ class Producer:
         self.pending += 1
         self.messages_in += messages
         self.bytes_in += size
-        self.session.publish_started(size)
+        self.peer.publish_started(size)
 
     def receipt(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """Write a SEND_RECEIPT; -1:-1 says that the entry was a duplicate."""
@@ -103,12 +116,41 @@ class Producer:
         )
 
     def error(self, sequence_id: int, code: int, reason: str) -> None:
-        self.write(answers.send_error(self.producer_id, sequence_id, code, reason))
+        self.peer.send_error(self.producer_id, sequence_id, code, reason)
 
     def settled(self, size: int) -> None:
         """An entry that was `taken` has its receipt or its error."""
         self.pending -= 1
-        self.session.publish_finished(size)
+        self.peer.publish_finished(size)
         if not self.pending and self.on_drained is not None:
             drained, self.on_drained = self.on_drained, None
             drained()
+
+    def disconnect(self) -> None:
+        """The broker closes the producer: its client looks the topic up again."""
+        self.peer.producer_closed(self.producer_id, self)
+        self.topic.remove_producer(self)
+
+    def lost(self) -> None:
+        """The producer was replaced or fenced; its client is not told."""
+        self.peer.producer_lost(self.producer_id, self)
+
+
+class ProducerNames:
+    """``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never reused."""
+
+    def __init__(self, store: EntryStore, cluster: str) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._start_number: int | None = None
+        self._count = 0
+
+    def new(self) -> str:
+        """A name that nobody has had."""
+        if self._start_number is None:
+            value = self._store.get("broker/starts")
+            self._start_number = json.loads(value.base) if value is not None else 0
+            self._store.put("broker/starts", json.dumps(self._start_number + 1).encode())
+        name = f"{self._cluster}-{self._start_number}-{self._count}"
+        self._count += 1
+        return name

@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.managed_ledger import EntryCache, LedgerLimits, ManagedLedger, ledgers_key
+from geminga.broker.managed_ledger import EntryCache, LedgerLimits, ManagedLedger, ledgers_key
 from geminga.errors import StoreDamaged
 from geminga.ledger.memory import MemoryStore
 
 LIMITS = LedgerLimits(entries_max=3, bytes_max=1 << 20, seconds_max=100)
+
+
+def append(ledger: ManagedLedger, entry: bytes, *, keep: bool, now_ms: int = 0) -> None:
+    """As a topic does: what the store has reported may be read."""
+
+    def done(error: Exception | None) -> None:
+        assert error is None
+        ledger.confirmed = offset + 1
+
+    offset = ledger.append(entry, 1, now_ms=now_ms, limits=LIMITS, keep=keep, done=done)
 
 
 class Fixture:
@@ -24,9 +34,7 @@ class Fixture:
 
     def append(self, *entries: bytes, keep: bool = False, now_ms: int = 1000) -> None:
         for entry in entries:
-            self.ledger.append(
-                entry, 1, now_ms=now_ms, limits=LIMITS, keep=keep, done=lambda error: self.ledger.confirm()
-            )
+            append(self.ledger, entry, keep=keep, now_ms=now_ms)
         self.store.poll()
 
     def all(self) -> list[bytes]:
@@ -81,7 +89,7 @@ def test_places(
 
 def test_nothing_is_read_before_it_is_durable(fixture: Fixture) -> None:
     ledger = fixture.ledger
-    ledger.append(b"a", 1, now_ms=0, limits=LIMITS, keep=True, done=lambda error: ledger.confirm())
+    append(ledger, b"a", keep=True)
     assert ledger.read(0, 10, entries_max=10, bytes_max=100) == []
     fixture.store.poll()
     assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [(b"a", 1)]
@@ -169,8 +177,8 @@ def test_the_cache_is_bounded_for_all_topics_together() -> None:
     ledgers = [ManagedLedger(store, f"t{n}", cache) for n in range(3)]
     for index in range(60):
         ledger = ledgers[index % 3]
-        ledger.append(b"x" * 100, 1, now_ms=0, limits=LIMITS, keep=True, done=lambda error: None)
-        ledger.confirm()
+        append(ledger, b"x" * 100, keep=True)
+        store.poll()
     assert 0 < sum(len(ledger.cached) for ledger in ledgers) < 13
     for ledger in ledgers:
         assert len(ledger.read(0, 20, entries_max=20, bytes_max=1 << 20)) == 3

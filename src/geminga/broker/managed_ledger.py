@@ -23,6 +23,8 @@ from geminga.ledger.api import Buffer, Done, EntryStore
 _END_MARKER = (1 << 63) - 1
 """Takes a ledger id's place in the ledger list: its base is an offset that is not to be used again."""
 
+_ENTRY_BYTES_MAX = 1 << 30
+"""No entry is larger: frames are at most this long."""
 _CACHED_ENTRY_OVERHEAD = 320
 """About what the cache itself needs for an entry, in bytes."""
 
@@ -193,7 +195,7 @@ class ManagedLedger:
     ) -> int:
         """Add an entry of ``messages`` messages and return its offset; ``keep`` puts it into the cache.
 
-        ``done`` reports; the owner then calls `confirm`. Raises `StoreStopped`.
+        ``done`` reports; the owner then sets ``confirmed`` behind it. Raises `StoreStopped`.
         """
         segment = self._current
         if segment is None or limits.reached(segment, now_ms):
@@ -208,10 +210,6 @@ class ManagedLedger:
         if keep:
             self._cache.add(self.cached, offset, entry, messages)  # type: ignore[arg-type]
         return offset
-
-    def confirm(self) -> None:
-        """The oldest unconfirmed entry is durable and may be read."""
-        self.confirmed += 1
 
     def _roll(self, now_ms: int) -> Segment:
         ledger_id = self._store.create_ledger(self._owner)
@@ -250,6 +248,11 @@ class ManagedLedger:
             segment.ledger_id, offset - segment.base, entries_max=count, bytes_max=bytes_max
         )
         return [(entry, -1) for entry in entries]
+
+    def read_one(self, offset: int) -> bytes | None:
+        """One entry, however large; None when it is not there (yet, or any more)."""
+        found = self.read(offset, offset + 1, entries_max=1, bytes_max=_ENTRY_BYTES_MAX)
+        return found[0][0] if found else None
 
     def skip_gap(self, offset: int) -> int:
         """``offset``, or the next one that exists if entries are missing there."""

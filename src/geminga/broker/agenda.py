@@ -1,0 +1,175 @@
+"""The agenda: what time it is, and what the broker still has to do.
+
+Timers, topics with new entries and cursors with something to write wait here and nowhere else. Topics
+and subscriptions are given the agenda, never the broker; the core runs it.
+
+Whatever the agenda runs is isolated: an exception in one callback harms neither the others nor the
+next round. It is counted by kind in ``failures`` and logged with the name of what it belongs to, once
+in a while (`FAILURE_LOG_SECONDS`) however often it happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Literal, Protocol, TypeVarTuple
+
+log = logging.getLogger("geminga.broker")
+
+INFINITY = float("inf")
+FAILURE_LOG_SECONDS = 60.0
+"""Failures of one thing are logged this far apart; the next line says how many were left out."""
+FAILURES_REMEMBERED_MAX = 1_000
+"""Things whose last line is remembered; the oldest are forgotten."""
+
+Kind = Literal["timer", "housekeeping", "dispatch", "cursor", "session", "store"]
+KINDS: tuple[Kind, ...] = ("timer", "housekeeping", "dispatch", "cursor", "session", "store")
+Args = TypeVarTuple("Args")
+
+
+class Dispatches(Protocol):
+    """A topic, as far as the agenda knows one."""
+
+    def dispatch(self) -> None:
+        """Hand out new entries."""
+
+
+class Flushes(Protocol):
+    """A subscription, as far as the agenda knows one."""
+
+    def flush(self) -> None:
+        """Write what was acknowledged."""
+
+
+class Timer:
+    """One pending callback of ``about``; `cancel` is cheap and may be repeated."""
+
+    __slots__ = ("about", "callback", "when")
+
+    def __init__(self, when: float, callback: Callable[[], None], about: object) -> None:
+        self.when = when
+        self.callback: Callable[[], None] | None = callback
+        self.about = about
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Agenda:
+    """See the module. ``now`` is monotonic, in seconds; ``now_ms`` is wall-clock time since 1970.
+
+    ``ready`` holds the topics whose new entries are durable and wait to be handed out. What is passed
+    as ``about`` is named in the log by its ``repr``.
+    """
+
+    __slots__ = (
+        "_changed", "_heap", "_logged", "_order", "_wall_offset_ms", "failures", "now", "now_ms", "ready",
+    )  # fmt: skip
+
+    def __init__(self, now: float, now_ms: int) -> None:
+        self.now = now
+        self.now_ms = now_ms
+        self._wall_offset_ms = now_ms - now * 1000
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = count()
+        self.ready: dict[Dispatches, None] = {}
+        self._changed: dict[Flushes, None] = {}
+        self.failures: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+    # --- time ---
+    def enter(self, now: float, now_ms: int | None = None) -> None:
+        """A call into the core begins; what gives no wall-clock time goes on from the last that did."""
+        self.now = now
+        if now_ms is None:
+            self.now_ms = int(self._wall_offset_ms + now * 1000)
+        else:
+            self.now_ms = now_ms
+            self._wall_offset_ms = now_ms - now * 1000
+
+    def leave(self) -> None:
+        """A call into the core ends: what was acknowledged in it is handed to the store."""
+        if self._changed:
+            self.flush_cursors()
+
+    # --- timers ---
+    def at(self, when: float, callback: Callable[[], None], about: object) -> Timer:
+        """Run ``callback`` when `now` is ``when``; timers of one time run in the order of their creation."""
+        timer = Timer(when, callback, about)
+        heapq.heappush(self._heap, (when, next(self._order), timer))
+        return timer
+
+    def after(self, seconds: float, callback: Callable[[], None], about: object) -> Timer:
+        """The same, counted from now."""
+        return self.at(self.now + seconds, callback, about)
+
+    @property
+    def deadline(self) -> float:
+        """When `run_timers` has something to do; infinity when nothing is pending."""
+        heap = self._heap
+        while heap and heap[0][2].callback is None:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else INFINITY
+
+    def run_timers(self) -> None:
+        """Run every callback whose time has come; those that they set for now wait for the next run."""
+        due = []
+        while self._heap and self._heap[0][0] <= self.now:
+            due.append(heapq.heappop(self._heap)[2])
+        for timer in due:
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                self.isolated("timer", timer.about, callback)
+
+    # --- topics and cursors ---
+    def dispatch_ready(self) -> None:
+        """Hand out the new entries of topics, and of those that become ready meanwhile."""
+        while self.ready:
+            ready, self.ready = self.ready, {}
+            for topic in ready:
+                self.isolated("dispatch", topic, topic.dispatch)
+
+    def mark_cursor(self, subscription: Flushes) -> None:
+        """The subscription's cursor has something to write; it does so when the call into the core ends."""
+        self._changed[subscription] = None
+
+    def flush_cursors(self) -> None:
+        """Hand acknowledgements that came in to the store now."""
+        changed, self._changed = self._changed, {}
+        for subscription in changed:
+            self.isolated("cursor", subscription, subscription.flush)
+
+    # --- isolation ---
+    def isolated(self, kind: Kind, about: object, callback: Callable[[*Args], object], *args: *Args) -> None:
+        """Run ``callback(*args)``; what it raises is counted and logged, and ends here."""
+        try:
+            callback(*args)
+        except Exception as error:
+            self.failed(kind, about, error)
+
+    def guarded(
+        self, kind: Kind, about: object, callback: Callable[[*Args], object]
+    ) -> Callable[[*Args], None]:
+        """``callback`` as one that raises nothing, for whoever runs it later (the store)."""
+
+        def run(*args: *Args) -> None:
+            self.isolated(kind, about, callback, *args)
+
+        return run
+
+    def failed(self, kind: Kind, about: object, error: Exception) -> None:
+        """Count and log what a callback of ``about`` raised."""
+        self.failures[kind] += 1
+        name = repr(about)
+        key = (kind, name)
+        logged_at, left_out = self._logged.pop(key, (-INFINITY, 0))
+        if self.now - logged_at < FAILURE_LOG_SECONDS:
+            self._logged[key] = (logged_at, left_out + 1)
+            return
+        self._logged[key] = (self.now, 0)
+        if len(self._logged) > FAILURES_REMEMBERED_MAX:
+            del self._logged[next(iter(self._logged))]
+        more = f" ({left_out} times more since it was last logged)" if left_out else ""
+        log.error("%s: %s failed%s", name, kind, more, exc_info=error)

@@ -1,0 +1,77 @@
+"""The producers, or the consumers, of one connection by the ids that the client gave them."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+H = TypeVar("H")
+
+
+class Attempt(Generic[H]):
+    """A handle that is being created. ``waiting`` is it while it waits for its turn (WaitForExclusive)."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: H | None = None
+
+
+class Handles(dict[int, H]):
+    """The open handles; ``attempts`` are those that are being created.
+
+    An id is free, being created, or open. Whoever goes on with an attempt later asks `is_current`
+    first: the client may have closed the id, or used it anew, meanwhile.
+    """
+
+    __slots__ = ("attempts",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: dict[int, Attempt[H]] = {}
+
+    def begin(self, handle_id: int) -> Attempt[H]:
+        """The id is taken from now on."""
+        attempt = self.attempts[handle_id] = Attempt()
+        return attempt
+
+    def is_current(self, handle_id: int, attempt: Attempt[H]) -> bool:
+        return self.attempts.get(handle_id) is attempt
+
+    def opened(self, handle_id: int, handle: H) -> None:
+        """The attempt has succeeded."""
+        del self.attempts[handle_id]
+        self[handle_id] = handle
+
+    def abandon(self, handle_id: int) -> None:
+        """The attempt has failed: the id is free."""
+        self.attempts.pop(handle_id, None)
+
+    def drop(self, handle_id: int, handle: object) -> bool:
+        """Forget this very handle, open or waiting; False when the id is not its any more."""
+        if self.get(handle_id) is handle:
+            del self[handle_id]
+            return True
+        attempt = self.attempts.get(handle_id)
+        if attempt is not None and attempt.waiting is handle:
+            del self.attempts[handle_id]
+            return True
+        return False
+
+    def take(self, handle_id: int) -> H | None:
+        """The client closes the id: the handle that was open or waiting; any attempt ends."""
+        attempt = self.attempts.pop(handle_id, None)
+        found = self.pop(handle_id, None)
+        return found if found is not None or attempt is None else attempt.waiting
+
+    def take_all(self) -> list[H]:
+        """The connection ends: every handle that was open or waiting."""
+        found = list(self.values())
+        found += [attempt.waiting for attempt in self.attempts.values() if attempt.waiting is not None]
+        self.clear()
+        self.attempts.clear()
+        return found
+
+    @property
+    def count(self) -> int:
+        """Ids in use."""
+        return len(self) + len(self.attempts)

@@ -1,0 +1,28 @@
+"""What the commands of peers work on: the parts of the broker, handed to every session by the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from geminga.broker.agenda import Agenda
+from geminga.broker.commands.topic_list import TopicWatchers
+from geminga.broker.peer import ByteLedger, Peer
+from geminga.broker.rules.schemas import Schemas
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.loaded import LoadedTopics
+from geminga.broker.topics.producer import ProducerNames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """One object for all sessions. ``peers`` holds the sessions that have not ended."""
+
+    version: str
+    settings: BrokerSettings
+    agenda: Agenda
+    topics: LoadedTopics
+    schemas: Schemas
+    producer_names: ProducerNames
+    watchers: TopicWatchers
+    bytes: ByteLedger = field(default_factory=ByteLedger)
+    peers: set[Peer] = field(default_factory=set)

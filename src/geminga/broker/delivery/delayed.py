@@ -1,0 +1,67 @@
+"""Delayed delivery: entries whose time has not come, by their offsets."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from geminga.broker.agenda import Agenda, Timer
+
+DELAYED_MAX = 1_000_000
+"""Delayed entries that a subscription keeps track of; it reads no further until some are due."""
+
+
+class DelayedEntries:
+    """Offsets in the order of their times; ``due(offsets)`` gets those that the wall clock has reached."""
+
+    __slots__ = ("_about", "_agenda", "_due", "_heap", "_offsets", "_timer")
+
+    def __init__(self, agenda: Agenda, due: Callable[[list[int]], None], about: object) -> None:
+        self._agenda = agenda
+        self._due = due
+        self._about = about
+        self._heap: list[tuple[int, int]] = []
+        self._offsets: set[int] = set()
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._offsets
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._offsets) >= DELAYED_MAX
+
+    def add(self, offset: int, deliver_at_ms: int) -> None:
+        heapq.heappush(self._heap, (deliver_at_ms, offset))
+        self._offsets.add(offset)
+        self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        timer, agenda = self._timer, self._agenda
+        when = agenda.now + max(0.0, (self._heap[0][0] - agenda.now_ms) / 1000)
+        if timer is not None and timer.callback is not None:
+            if timer.when <= when:
+                return
+            timer.cancel()
+        self._timer = agenda.at(when, self._run, self._about)
+
+    def _run(self) -> None:
+        self._timer = None
+        now_ms = self._agenda.now_ms
+        due = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            offset = heapq.heappop(self._heap)[1]
+            self._offsets.discard(offset)
+            due.append(offset)
+        if self._heap:
+            self._arm()
+        if due:
+            self._due(due)

@@ -1,0 +1,163 @@
+"""What dispatchers are, and what they share: reading what is next, a little at a time.
+
+A dispatcher reads entries that are durable and open from the topic's ledger and writes them to
+consumers that have permits and whose connection takes more bytes. It is asked to go on (`dispatch`)
+whenever one of these changes; it never waits and holds no entries, only offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.rules.policies import Policies
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreError
+
+log = logging.getLogger("geminga.broker")
+
+ENTRIES_PER_READ_MAX = 100
+BYTES_PER_READ_MAX = 4 * 1024 * 1024
+ENTRIES_PER_CALL_MAX = 1_000
+BYTES_PER_CALL_MAX = 4 * 1024 * 1024
+"""A dispatcher sends at most this much in one go; then everybody else has a turn before it goes on."""
+READ_RETRY_SECONDS = 5.0
+"""After a failed read of the store a dispatcher tries again so much later."""
+
+
+class SubscribedTopic(Protocol):
+    """What subscriptions and dispatchers see of their topic."""
+
+    text: str
+    agenda: Agenda
+    settings: BrokerSettings
+    policies: Policies
+    ledger: ManagedLedger
+
+
+class DispatchedSubscription(Protocol):
+    """What dispatchers see of their subscription; ``last_consumed_ms`` is theirs to set."""
+
+    cursor: Cursor
+    partition: int
+    last_consumed_ms: int
+
+    @property
+    def topic(self) -> SubscribedTopic: ...
+
+
+class Dispatcher(Protocol):
+    """What a subscription asks of the way its type hands out entries."""
+
+    def add(self, consumer: Consumer) -> None:
+        """Take a consumer in; raises `Refused` when its ranges clash with another's."""
+
+    def started(self, consumer: Consumer) -> None:
+        """The consumer knows that it is subscribed: it may be sent notices."""
+
+    def remove(self, consumer: Consumer) -> None:
+        """Let a consumer go; what it has pending is delivered again."""
+
+    def dispatch(self) -> None:
+        """Send what can be sent now."""
+
+    def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+        """An entry was acknowledged, or all but ``still_open`` of its messages."""
+
+    def acknowledged(self) -> None:
+        """Acknowledgements were taken in: what they unblocked may go on."""
+
+    def skipped_below(self, offset: int) -> None:
+        """Everything below ``offset`` is no longer to be delivered."""
+
+    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
+        """The consumer wants these entries again."""
+
+    def redeliver_all(self, consumer: Consumer) -> None:
+        """The consumer wants everything again that it has not acknowledged."""
+
+    def close(self) -> None:
+        """The last consumer left."""
+
+
+class Reading:
+    """What all dispatchers share: a read position, and care for a store that fails to read."""
+
+    def __init__(self, subscription: DispatchedSubscription) -> None:
+        self.subscription = subscription
+        self.topic = subscription.topic
+        self.agenda = subscription.topic.agenda
+        self.cursor = subscription.cursor
+        self.read_offset = self.cursor.next_open(self.cursor.mark)
+        self._retry: Timer | None = None
+        self._continuation: Timer | None = None
+        self._dispatching = False
+        self._entries_left = 0
+        self._bytes_left = 0
+
+    def _read(self, offset: int, entries_max: int) -> tuple[int, list[tuple[bytes, int]]]:
+        """The next open entries from ``offset`` on, and the offset of the first; empty at the end."""
+        if self._retry is not None:
+            return offset, []
+        ledger = self.topic.ledger
+        cursor = self.cursor
+        while True:
+            offset = cursor.next_open(offset)
+            stop = cursor.open_run(offset, min(ledger.confirmed, offset + entries_max))
+            if offset >= stop:
+                return offset, []
+            try:
+                found = ledger.read(offset, stop, entries_max=entries_max, bytes_max=BYTES_PER_READ_MAX)
+            except StoreError as error:
+                self._reading_failed(error)
+                return offset, []
+            if found:
+                return offset, found
+            skipped = ledger.skip_gap(offset)
+            if skipped == offset:
+                return offset, []
+            offset = skipped
+
+    def _reading_failed(self, error: StoreError) -> None:
+        log.error("%r: reading failed, next try in %g s: %s", self.subscription, READ_RETRY_SECONDS, error)
+        self._retry = self.agenda.after(READ_RETRY_SECONDS, self._try_again, self.subscription)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        # Sending may cause a flush, which may tell us that the connection is writable again.
+        if self._dispatching:
+            return
+        self._dispatching = True
+        self._entries_left, self._bytes_left = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
+        try:
+            self._dispatch()
+            if self._exhausted and self._continuation is None:
+                self._continuation = self.agenda.after(0.0, self._go_on, self.subscription)
+        finally:
+            self._dispatching = False
+
+    @property
+    def _exhausted(self) -> bool:
+        """Whether this call has sent as much as one call may."""
+        return self._entries_left <= 0 or self._bytes_left <= 0
+
+    def _go_on(self) -> None:
+        self._continuation = None
+        self.dispatch()
+
+    def _dispatch(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        for timer in (self._retry, self._continuation):
+            if timer is not None:
+                timer.cancel()
+        self._retry = self._continuation = None

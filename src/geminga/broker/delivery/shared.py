@@ -1,0 +1,249 @@
+"""Shared: consumers in turn, and what is to be delivered again before what is new."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.delayed import DelayedEntries
+from geminga.broker.delivery.dispatcher import DispatchedSubscription, Reading
+from geminga.broker.delivery.entries import count_of, head_of
+from geminga.wire.metadata import EntryHead
+
+ENTRIES_PER_TURN_MAX = 20
+"""A Shared consumer gets at most this many entries before the next one's turn."""
+REDELIVERY_COUNTS_MAX = 1_000_000
+"""Entries whose redelivery count is remembered; the counts of the oldest are forgotten."""
+
+
+class SharedDispatcher(Reading):
+    """Shared: consumers in turn, those of the best priority that have permits first.
+
+    Entries to be delivered again and delayed ones that are due come before new ones.
+    """
+
+    def __init__(self, subscription: DispatchedSubscription) -> None:
+        super().__init__(subscription)
+        self.consumers: list[Consumer] = []
+        self._turn = 0
+        self._replay: list[int] = []
+        self._replaying: set[int] = set()
+        self._delayed = DelayedEntries(self.agenda, self._delays_due, subscription)
+        self._redeliveries: dict[int, int] = {}
+        self.unacked_messages = 0
+        self.blocked = False
+
+    # --- questions for stats ---
+    @property
+    def replay_size(self) -> int:
+        return len(self._replaying)
+
+    @property
+    def delayed_size(self) -> int:
+        return len(self._delayed)
+
+    # --- membership ---
+    def add(self, consumer: Consumer) -> None:
+        consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda each: each.priority)
+
+    def started(self, consumer: Consumer) -> None:
+        return
+
+    def remove(self, consumer: Consumer) -> None:
+        index = self.consumers.index(consumer)
+        del self.consumers[index]
+        if index < self._turn:
+            self._turn -= 1
+        self.unacked_messages -= consumer.unacked_messages
+        self._check_unblocked()
+        pending = consumer.forget_pending()
+        for offset in pending:
+            self._released(offset)
+        self._give_back(pending)
+
+    def close(self) -> None:
+        super().close()
+        self._delayed.close()
+
+    def _released(self, offset: int) -> None:
+        """An entry is no longer pending on any consumer."""
+
+    # --- again ---
+    def _give_back(self, offsets: Iterable[int]) -> None:
+        """These entries are to be delivered again."""
+        for offset in offsets:
+            if offset not in self._replaying:
+                self._replaying.add(offset)
+                heapq.heappush(self._replay, offset)
+
+    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
+        again = [offset for offset in offsets if offset in consumer.pending]
+        for offset in again:
+            self._count_redelivery(offset)
+            self.unacked_messages -= consumer.settle(offset)
+            self._released(offset)
+        self._check_unblocked()
+        self._give_back(again)
+        self.dispatch()
+
+    def redeliver_all(self, consumer: Consumer) -> None:
+        self.redeliver(consumer, list(consumer.pending))
+
+    def _count_redelivery(self, offset: int) -> None:
+        counts = self._redeliveries
+        counts[offset] = counts.get(offset, 0) + 1
+        if len(counts) > REDELIVERY_COUNTS_MAX:
+            del counts[next(iter(counts))]
+
+    def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+        if not still_open and self._redeliveries:
+            self._redeliveries.pop(offset, None)
+        if consumer is None or offset not in consumer.pending:
+            consumer = next((each for each in self.consumers if offset in each.pending), None)
+            if consumer is None:
+                return
+        self.unacked_messages -= consumer.settle(offset, still_open)
+        if not still_open:
+            self._released(offset)
+
+    def acknowledged(self) -> None:
+        self._check_unblocked()
+        self.dispatch()
+
+    def skipped_below(self, offset: int) -> None:
+        for consumer in self.consumers:
+            for at in [at for at in consumer.pending if at < offset]:
+                self.unacked_messages -= consumer.settle(at)
+                self._released(at)
+        for at in [at for at in self._redeliveries if at < offset]:
+            del self._redeliveries[at]
+        self.read_offset = max(self.read_offset, offset)
+        self._check_unblocked()
+
+    def _check_unblocked(self) -> None:
+        if self.blocked and self.unacked_messages <= self._unacked_limit // 2:
+            self.blocked = False
+
+    @property
+    def _unacked_limit(self) -> int:
+        return self.topic.policies.unacked_messages_per_subscription_max
+
+    # --- sending ---
+    def _dispatch(self) -> None:
+        while not self._exhausted:
+            index = self._next_index()
+            if index < 0:
+                return
+            consumer = self.consumers[index]
+            before = consumer.messages_out
+            offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
+            if offsets:
+                if not self._send_replays(consumer, offsets):
+                    return
+            elif not self._send_new(consumer):
+                return
+            if consumer.messages_out != before:
+                self._turn = index + 1
+
+    def _next_index(self) -> int:
+        """The next one in turn among those of the best priority that can take entries; -1 for none."""
+        if self.blocked:
+            return -1
+        consumers = self.consumers
+        count = len(consumers)
+        best: int | None = None
+        chosen = -1
+        for step in range(count):
+            index = (self._turn + step) % count
+            consumer = consumers[index]
+            if (best is None or consumer.priority < best) and consumer.ready:
+                best, chosen = consumer.priority, index
+        return chosen
+
+    def _next_replays(self, count: int) -> list[int]:
+        """The lowest offsets that are to be delivered again and still need to be."""
+        found: list[int] = []
+        replay = self._replay
+        while replay and len(found) < count:
+            offset = heapq.heappop(replay)
+            self._replaying.discard(offset)
+            if not self.cursor.is_acknowledged(offset):
+                found.append(offset)
+        return found
+
+    def _send_replays(self, consumer: Consumer, offsets: list[int]) -> bool:
+        """Send again; False when nothing more can be read now."""
+        at = 0
+        while at < len(offsets):
+            run = 1
+            while at + run < len(offsets) and offsets[at + run] == offsets[at] + run:
+                run += 1
+            offset, found = self._read(offsets[at], run)
+            if not found or offset != offsets[at]:
+                # Unreadable now (kept for later), or trimmed away (gone).
+                if self._retry is not None:
+                    self._give_back(offsets[at:])
+                    return False
+                at += 1
+                continue
+            for entry, _ in found:
+                if not consumer.ready or self.blocked:
+                    self._give_back(offsets[at:])
+                    return True
+                head = head_of(entry)
+                if not self._delay(offset, head):
+                    self._send(consumer, offset, entry, count_of(head))
+                offset, at = offset + 1, at + 1
+        return True
+
+    def _send_new(self, consumer: Consumer) -> bool:
+        """Send entries that were not read before; False when there are none."""
+        if self._delayed.is_full:
+            return False
+        offset, found = self._read(self.read_offset, min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
+        self.read_offset = offset
+        for entry, _ in found:
+            if not consumer.ready or self.blocked:
+                return True
+            if offset in self._replaying or offset in self._delayed:
+                self.read_offset = offset = offset + 1
+                continue
+            head = head_of(entry)
+            if not self._delay(offset, head):
+                self._send(consumer, offset, entry, count_of(head))
+            self.read_offset = offset = offset + 1
+        return bool(found)
+
+    def _send(self, consumer: Consumer, offset: int, entry: bytes, messages: int) -> None:
+        cursor = self.cursor
+        ack_set = cursor.ack_words(offset) if cursor.batches else ()
+        if ack_set:
+            messages = cursor.open_messages(offset)
+        ledger_id, entry_id = self.topic.ledger.position(offset)
+        redeliveries = self._redeliveries.get(offset, 0) if self._redeliveries else 0
+        consumer.send(ledger_id, entry_id, entry, messages, redeliveries, ack_set)
+        self._entries_left -= 1
+        self._bytes_left -= len(entry)
+        consumer.track(offset, messages)
+        consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+        self.unacked_messages += messages
+        if 0 < self._unacked_limit <= self.unacked_messages:
+            self.blocked = True
+
+    # --- delayed delivery ---
+    def _delay(self, offset: int, head: EntryHead | None) -> bool:
+        """Whether an entry's time has not come; it is then kept until it has, and never sent early."""
+        if head is None or not head.deliver_at_time:
+            return False
+        if head.deliver_at_time <= self.agenda.now_ms or not self.topic.policies.delayed_delivery:
+            return False
+        self._delayed.add(offset, head.deliver_at_time)
+        return True
+
+    def _delays_due(self, offsets: list[int]) -> None:
+        """Delayed entries that are due join those that are to be delivered again."""
+        self._give_back(offsets)
+        self.dispatch()

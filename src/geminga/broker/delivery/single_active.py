@@ -1,0 +1,147 @@
+"""Exclusive and Failover: one consumer at a time gets everything, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from geminga.broker.agenda import Timer
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
+from geminga.broker.delivery.entries import message_count
+from geminga.wire.hashing import murmur3_32
+
+_RING_POINTS = 100
+
+
+class SingleActiveDispatcher(Reading):
+    """Exclusive and Failover: one consumer at a time gets everything, in order."""
+
+    def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
+        super().__init__(subscription)
+        self._failover = failover
+        self._consumers: list[Consumer] = []
+        self._started: set[Consumer] = set()
+        self.active: Consumer | None = None
+        self._switch: Timer | None = None
+
+    def add(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+        self._pick(consumer)
+
+    def started(self, consumer: Consumer) -> None:
+        self._started.add(consumer)
+        if consumer is not self.active:
+            consumer.notify_active(False)
+        elif self._switch is None:
+            consumer.notify_active(True)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._consumers.remove(consumer)
+        self._started.discard(consumer)
+        self._pick(None)
+
+    def _pick(self, newcomer: Consumer | None) -> None:
+        """Choose the active consumer anew; a failover switch takes effect after the settings' delay."""
+        chosen = self._choice()
+        if chosen is self.active:
+            return
+        previous, self.active = self.active, chosen
+        if self._switch is not None:
+            self._switch.cancel()
+            self._switch = None
+        if previous is not None and previous in self._started and previous in self._consumers:
+            previous.notify_active(False)
+        self.read_offset = self.cursor.next_open(self.cursor.mark)
+        if chosen is None:
+            return
+        # The very first consumer has nobody whose last acknowledgements could still be on their way.
+        delay = self.topic.settings.failover_delay_seconds
+        if self._failover and delay > 0 and not (previous is None and chosen is newcomer):
+            self._switch = self.agenda.after(delay, self._switched, self.subscription)
+        elif chosen in self._started:
+            chosen.notify_active(True)
+
+    def _choice(self) -> Consumer | None:
+        if not self._consumers:
+            return None
+        best = min(consumer.priority for consumer in self._consumers)
+        candidates = sorted(
+            (consumer for consumer in self._consumers if consumer.priority == best),
+            key=lambda consumer: consumer.name,
+        )
+        partition = self.subscription.partition
+        if not self._failover or len(candidates) == 1:
+            return candidates[0]
+        if partition >= 0:
+            return candidates[partition % len(candidates)]
+        return _ring_choice(candidates, self.topic.text)
+
+    def _switched(self) -> None:
+        self._switch = None
+        if self.active is not None:
+            # What was acknowledged meanwhile by the one before is not sent again.
+            self.read_offset = self.cursor.next_open(self.cursor.mark)
+            for consumer in self._consumers:
+                if consumer in self._started:
+                    consumer.notify_active(consumer is self.active)
+            self.dispatch()
+
+    def _dispatch(self) -> None:
+        consumer = self.active
+        if consumer is None or self._switch is not None or not consumer.ready:
+            return
+        ledger = self.topic.ledger
+        cursor = self.cursor
+        while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
+            offset, found = self._read(self.read_offset, min(ENTRIES_PER_READ_MAX, consumer.entries_wanted))
+            self.read_offset = offset
+            if not found:
+                break
+            for entry, messages in found:
+                if consumer.permits <= 0 or not consumer.output.writable:
+                    return
+                if messages < 0:
+                    messages = message_count(entry)
+                ack_set = cursor.ack_words(offset) if cursor.batches else ()
+                if ack_set:
+                    messages = cursor.open_messages(offset)
+                ledger_id, entry_id = ledger.position(offset)
+                consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
+                offset += 1
+                self.read_offset = offset
+                self._bytes_left -= len(entry)
+            self._entries_left -= len(found)
+            consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+
+    def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+        return
+
+    def acknowledged(self) -> None:
+        return
+
+    def skipped_below(self, offset: int) -> None:
+        self.read_offset = max(self.read_offset, offset)
+
+    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
+        self.redeliver_all(consumer)
+
+    def redeliver_all(self, consumer: Consumer) -> None:
+        if consumer is self.active:
+            self.read_offset = self.cursor.next_open(self.cursor.mark)
+            self.dispatch()
+
+    def close(self) -> None:
+        super().close()
+        if self._switch is not None:
+            self._switch.cancel()
+            self._switch = None
+
+
+def _ring_choice(candidates: list[Consumer], topic: str) -> Consumer:
+    """The failover consumer of a topic without partitions: a hash ring (algorithms.md section 4)."""
+    ring: dict[int, Consumer] = {}
+    for consumer in candidates:
+        for point in range(_RING_POINTS):
+            ring[murmur3_32(f"{consumer.name}{point}".encode())] = consumer
+    place = murmur3_32(topic.encode())
+    return ring[min((point for point in ring if point >= place), default=min(ring))]

@@ -1,0 +1,98 @@
+"""What a topic is to the rest of the broker, persistent or not, and what all topics share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from geminga.broker.agenda import Agenda
+from geminga.broker.delivery.consumer import Subscription
+from geminga.broker.managed_ledger import EntryCache
+from geminga.broker.rules.policies import Policies
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.access import ProducerAccess
+from geminga.broker.topics.producer import PublishedTopic
+from geminga.ids import TopicName
+from geminga.ledger.api import Done, EntryStore
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicServices:
+    """What every topic of a broker works with."""
+
+    agenda: Agenda
+    store: EntryStore
+    settings: BrokerSettings
+    cache: EntryCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRequest:
+    """What SUBSCRIBE asks for: which subscription, and where a new one begins.
+
+    ``start`` is a ledger and an entry id, for readers; ``rollback_seconds`` begins that long ago.
+    """
+
+    name: str
+    durable: bool
+    earliest: bool
+    start: tuple[int, int] | None
+    rollback_seconds: int
+    properties: dict[str, str]
+    replicated: bool
+
+
+class Topic(PublishedTopic, Protocol):
+    """A loaded topic."""
+
+    name: TopicName
+    policies: Policies
+    access: ProducerAccess
+    consumers_connected: int
+    last_used: float
+    messages_in: int
+    bytes_in: int
+    messages_out_gone: int
+    bytes_out_gone: int
+    quota_exceeded: str
+    record: Json
+
+    @property
+    def persistent(self) -> bool:
+        """Whether entries are kept."""
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no more entries, ever."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is connected and nothing is under way."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """By name."""
+
+    def subscribe(self, request: SubscriptionRequest) -> Subscription:
+        """The subscription, made if it is new and may be; raises `Refused`."""
+
+    def initial_subscription(self, name: str) -> None:
+        """See that messages from now on are kept for this subscription; raises `Refused`."""
+
+    def policies_changed(self, policies: Policies) -> None:
+        """Take over what the namespace or the topic's own policies say now."""
+
+    def dispatch(self) -> None:
+        """Hand out new entries."""
+
+    def disconnect_all(self) -> None:
+        """Close all producers and consumers: their clients look the topic up again."""
+
+    def delete(self, done: Done | None) -> None:
+        """Forget everything that is durable of the topic; everybody is disconnected."""
+
+    def close(self) -> None:
+        """Leave memory: what is not written yet is written."""

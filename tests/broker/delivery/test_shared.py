@@ -1,0 +1,165 @@
+"""Shared: turns, priorities, redelivery and blocking."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+
+
+def test_shared_consumers_take_turns(harness: Any, producer: Any) -> None:
+    peers = [harness.peer() for _ in range(3)]
+    for peer in peers:
+        peer.subscribe(TOPIC, kind="Shared")
+    producer.publish(9)
+    assert [len(peer.entry_ids()) for peer in peers] == [3, 3, 3]
+
+
+def test_a_backlog_is_handed_out_in_turns_of_twenty(harness: Any, producer: Any) -> None:
+    producer.publish(80)
+    peer = harness.peer()
+    for consumer_id in (1, 2):
+        peer.subscribe(TOPIC, kind="Shared", consumer_id=consumer_id, permits=0)
+    for consumer_id in (1, 2):
+        peer.session.consumers[consumer_id].add_permits(1000, 0)
+    peer.session.writable_again(harness.now)
+    assert peer.entry_ids(1) == [*range(20), *range(40, 60)]
+    assert peer.entry_ids(2) == [*range(20, 40), *range(60, 80)]
+
+
+def test_the_better_priority_is_served_while_it_has_permits(harness: Any, producer: Any) -> None:
+    good, spare = harness.peer(), harness.peer()
+    spare.subscribe(TOPIC, kind="Shared", priority_level=1)
+    good.subscribe(TOPIC, kind="Shared", permits=2)
+    producer.publish(4)
+    assert (good.entry_ids(), spare.entry_ids()) == ([0, 1], [2, 3])
+
+
+def test_negative_acknowledgements_come_again_first_with_their_count(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=3)
+    producer.publish(5)
+    assert peer.entry_ids() == [0, 1, 2]
+    ids = [pb.MessageIdData(ledgerId=0, entryId=entry) for entry in (2, 0, 77)]
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=ids)
+    peer.command("flow", consumer_id=1, messagePermits=10)
+    found = peer.messages()
+    assert [(m.entry_id, m.redelivery_count) for m in found] == [(0, 1), (2, 1), (3, 0), (4, 0)]
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    counts = {m.entry_id: m.redelivery_count for m in peer.messages()}
+    assert counts == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
+
+
+def test_what_a_lost_consumer_held_goes_to_the_others_uncounted(harness: Any, producer: Any) -> None:
+    lost, other = harness.peer(), harness.peer()
+    lost.subscribe(TOPIC, kind="Shared")
+    other.subscribe(TOPIC, kind="Shared")
+    producer.publish(4)
+    held, seen = lost.entry_ids(), other.entry_ids()
+    lost.disconnect()
+    found = other.messages()
+    assert sorted([*seen, *(m.entry_id for m in found)]) == [0, 1, 2, 3]
+    assert [m.entry_id for m in found] == held
+    assert {m.redelivery_count for m in found} == {0}
+
+
+def test_an_acknowledgement_may_come_from_another_consumer(harness: Any, producer: Any) -> None:
+    one, two = harness.peer(), harness.peer()
+    one.subscribe(TOPIC, kind="Shared")
+    two.subscribe(TOPIC, kind="Shared")
+    producer.publish(2)
+    two.ack((0, 0), (0, 1))
+    subscription = one.session.consumers[1].subscription
+    assert subscription.dispatcher.unacked_messages == 0
+    assert subscription.backlog == 0
+
+
+def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged(
+    make_harness: Callable[..., Any],
+) -> None:
+    harness = make_harness(unacked_messages_per_consumer_max=4)
+    producer, peer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    peer.subscribe(TOPIC, kind="Shared")
+    producer.publish(10)
+    assert peer.entry_ids() == [0, 1, 2, 3]
+    peer.ack((0, 0))
+    assert peer.entry_ids() == []
+    peer.ack((0, 1))
+    assert peer.entry_ids() == [4, 5]
+
+
+def test_unacknowledged_messages_block_a_subscription(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(unacked_messages_per_subscription_max=4)
+    producer, one, two = harness.peer(), harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    one.subscribe(TOPIC, kind="Shared")
+    two.subscribe(TOPIC, kind="Shared")
+    producer.publish(10)
+    first, second = one.entry_ids(), two.entry_ids()
+    assert len(first) + len(second) == 4
+    one.ack(*((0, entry) for entry in first))
+    assert len(one.entry_ids()) + len(two.entry_ids()) == 2
+    one.disconnect()
+    assert two.entry_ids()
+
+
+def test_partly_acknowledged_batches_carry_what_is_open(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes]
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=5)
+    producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
+    peer.entry_ids()
+    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[21])
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part, part])
+    consumer = peer.session.consumers[1]
+    assert consumer.unacked_messages == 3
+    peer.command("flow", consumer_id=1, messagePermits=3)
+    again = pb.MessageIdData(ledgerId=0, entryId=0)
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=[again])
+    [message] = peer.messages()
+    assert (list(message.ack_set), message.redelivery_count) == ([21], 1)
+    assert consumer.permits == 0
+    # Recorded: clients count from a full batch again.
+    rest = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[10])
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[rest])
+    assert consumer.subscription.backlog == 0
+    assert consumer.unacked_messages == 0
+
+
+def test_redelivery_counts_end_with_the_last_consumer(harness: Any, producer: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    producer.publish(1)
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    peer.disconnect()
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    assert [m.redelivery_count for m in peer.messages()] == [0]
+
+
+def test_nothing_is_lost_or_doubled_when_consumers_come_and_go(harness: Any, producer: Any) -> None:
+    acked: Counter[int] = Counter()
+    published = 0
+    for round_number in range(12):
+        peers = [harness.peer() for _ in range(1 + round_number % 3)]
+        for peer in peers:
+            peer.subscribe(TOPIC, kind="Shared", permits=7)
+        producer.publish(10, published)
+        published += 10
+        for index, peer in enumerate(peers):
+            found = peer.entry_ids()
+            keep = found[:: 2 if index % 2 else 1]
+            peer.ack(*((0, entry) for entry in keep))
+            acked.update(keep)
+            peer.disconnect()
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    acked.update(peer.entry_ids())
+    assert acked == Counter(range(published))

@@ -1,0 +1,103 @@
+"""Exclusive and Failover: who is active, and what comes again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.wire.hashing import murmur3_32
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+
+
+def test_what_is_not_acknowledged_comes_again_after_a_reconnect(harness: Any, producer: Any) -> None:
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC)
+    producer.publish(4)
+    consumer.ack((0, 0), (0, 2))
+    consumer.disconnect()
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC)
+    assert [(m.entry_id, m.redelivery_count) for m in consumer.messages()] == [(1, 0), (3, 0)]
+
+
+def test_redelivery_rewinds_an_exclusive_consumer_and_counts_nothing(harness: Any, producer: Any) -> None:
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC, consumer_epoch=0)
+    producer.publish(3)
+    consumer.ack((0, 1))
+    assert [m.consumer_epoch for m in consumer.messages()] == [0, 0, 0]
+    consumer.command("redeliverUnacknowledgedMessages", consumer_id=1, consumer_epoch=4)
+    found = consumer.messages()
+    assert [(m.entry_id, m.redelivery_count, m.consumer_epoch) for m in found] == [(0, 0, 4), (2, 0, 4)]
+
+
+def test_consumers_without_an_epoch_and_shared_ones_get_none(harness: Any, producer: Any) -> None:
+    plain, shared = harness.peer(), harness.peer()
+    plain.subscribe(TOPIC, "a")
+    shared.subscribe(TOPIC, "b", kind="Shared", consumer_epoch=3)
+    producer.publish(1)
+    assert [m.consumer_epoch for m in plain.messages() + shared.messages()] == [-1, -1]
+
+
+def active_changes(peer: Any) -> list[bool]:
+    return [f.command.active_consumer_change.is_active for f in peer.take(Command.ACTIVE_CONSUMER_CHANGE)]
+
+
+def test_failover_on_a_partition_goes_by_priority_then_name(harness: Any) -> None:
+    topic = f"{TOPIC}-partition-0"
+    producer = harness.peer()
+    producer.producer(topic)
+    peers = {}
+    for name, priority in (("b", 0), ("a", 0), ("0", 1)):
+        peers[name] = harness.peer()
+        peers[name].subscribe(topic, kind="Failover", consumer_name=name, priority_level=priority)
+    assert active_changes(peers["b"]) == [True, False]
+    assert active_changes(peers["a"]) == []
+    assert active_changes(peers["0"]) == [False]
+    producer.publish(2)
+    assert not any(peer.entry_ids() for peer in peers.values())
+    harness.advance(1.0)
+    assert active_changes(peers["a"]) == [True]
+    assert peers["a"].entry_ids() == [0, 1]
+    peers["a"].ack((0, 0))
+    peers["a"].disconnect()
+    assert peers["b"].entry_ids() == []
+    harness.advance(1.0)
+    assert peers["b"].entry_ids() == [1]
+    assert active_changes(peers["b"])[-1] is True
+
+
+@pytest.mark.parametrize(("partition", "active"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])
+def test_partitions_are_spread_over_failover_consumers(harness: Any, partition: int, active: str) -> None:
+    topic = f"{TOPIC}-partition-{partition}"
+    peers = {name: harness.peer() for name in "cab"}
+    for name, peer in peers.items():
+        peer.subscribe(topic, kind="Failover", consumer_name=name)
+    harness.advance(2)
+    producer = harness.peer()
+    producer.producer(topic)
+    producer.publish(1)
+    assert [name for name, peer in peers.items() if peer.entry_ids()] == [active]
+
+
+def test_failover_on_a_plain_topic_uses_the_documented_ring(harness: Any, producer: Any) -> None:
+    names = ["one", "two", "three", "four"]
+    ring = {murmur3_32(f"{name}{n}".encode()): name for name in sorted(names) for n in range(100)}
+    place = murmur3_32(TOPIC.encode())
+    expected = ring[min((point for point in ring if point >= place), default=min(ring))]
+    peers = {name: harness.peer() for name in names}
+    for name, peer in peers.items():
+        peer.subscribe(TOPIC, kind="Failover", consumer_name=name)
+    harness.advance(2)
+    producer.publish(1)
+    assert [name for name, peer in peers.items() if peer.entry_ids()] == [expected]
+
+
+def test_a_peer_too_old_for_the_notice_gets_none(harness: Any) -> None:
+    peer = harness.peer(version=11)
+    peer.subscribe(TOPIC, kind="Failover")
+    assert not peer.frames

@@ -1,0 +1,238 @@
+"""The agenda: order of timers, and that what fails harms nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker import agenda as agenda_module
+from geminga.broker.agenda import FAILURE_LOG_SECONDS, INFINITY, KINDS, Agenda
+from geminga.errors import StoreError
+from geminga.ids import TopicName
+
+NAME = TopicName.parse("persistent://public/default/t")
+OTHER = TopicName.parse("persistent://public/default/other")
+
+
+def run_at(agenda: Agenda, now: float) -> None:
+    agenda.enter(now)
+    agenda.run_timers()
+
+
+# --- timers ---
+def test_order_cancelling_and_the_deadline() -> None:
+    agenda, ran = Agenda(0.0, 0), list[str]()
+    assert agenda.deadline == INFINITY
+    agenda.at(3, lambda: ran.append("c"), "t")
+    first = agenda.at(1, lambda: ran.append("cancelled"), "t")
+    agenda.at(2, lambda: ran.append("a"), "t")
+    agenda.after(2, lambda: ran.append("b"), "t")
+    assert agenda.deadline == 1
+    first.cancel()
+    first.cancel()
+    assert agenda.deadline == 2
+    run_at(agenda, 2.5)
+    assert ran == ["a", "b"]
+    run_at(agenda, 10)
+    assert ran == ["a", "b", "c"]
+    assert agenda.deadline == INFINITY
+
+
+def test_a_timer_set_by_a_timer_waits_for_the_next_run() -> None:
+    agenda, ran = Agenda(0.0, 0), list[int]()
+
+    def again() -> None:
+        ran.append(1)
+        agenda.at(0, again, "t")
+
+    agenda.at(0, again, "t")
+    run_at(agenda, 5)
+    assert ran == [1]
+    run_at(agenda, 5)
+    assert ran == [1, 1]
+
+
+def test_a_timer_may_cancel_another_that_is_due() -> None:
+    agenda, ran = Agenda(0.0, 0), list[int]()
+    agenda.at(1, lambda: other.cancel(), "t")
+    other = agenda.at(1, lambda: ran.append(1), "t")
+    run_at(agenda, 1)
+    assert ran == []
+
+
+def test_wall_clock_time_goes_on_from_the_last_that_was_given() -> None:
+    agenda = Agenda(10.0, 5_000)
+    agenda.enter(11.0)
+    assert agenda.now_ms == 6_000
+    agenda.enter(12.0, 100)
+    agenda.enter(12.5)
+    assert agenda.now_ms == 600
+
+
+# --- isolation: of the agenda itself ---
+def failing() -> None:
+    raise KeyError("a fault of ours")
+
+
+def test_a_failing_timer_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    agenda, ran = Agenda(0.0, 0), list[int]()
+    agenda.at(1, failing, "topic t")
+    agenda.at(1, lambda: ran.append(1), NAME)
+    run_at(agenda, 1)
+    assert ran == [1]
+    assert agenda.failures["timer"] == 1
+    assert "topic t" in caplog.text
+    assert "a fault of ours" in caplog.text, "with the traceback"
+
+
+def test_failures_are_counted_each_and_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    agenda = Agenda(0.0, 0)
+    for _ in range(5):
+        agenda.isolated("dispatch", "one", failing)
+    agenda.isolated("dispatch", "another", failing)
+    assert agenda.failures == {**dict.fromkeys(KINDS, 0), "dispatch": 6}
+    assert len(caplog.records) == 2
+    agenda.enter(FAILURE_LOG_SECONDS)
+    agenda.isolated("dispatch", "one", failing)
+    assert "4 times more" in caplog.records[-1].getMessage()
+    agenda.enter(2 * FAILURE_LOG_SECONDS)
+    agenda.isolated("dispatch", "one", failing)
+    assert "times more" not in caplog.records[-1].getMessage()
+
+
+def test_what_was_logged_is_remembered_of_so_many_things_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agenda_module, "FAILURES_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(agenda_module.log, "disabled", True)
+    agenda = Agenda(0.0, 0)
+    for number in range(10):
+        agenda.isolated("timer", number, failing)
+    assert len(agenda._logged) == 3
+
+
+def test_a_guarded_callback_raises_nothing() -> None:
+    agenda, got = Agenda(0.0, 0), list[StoreError | None]()
+    agenda.guarded("store", "t", got.append)(None)
+    agenda.guarded("store", "t", lambda error: failing())(StoreError("x"))
+    assert got == [None]
+    assert agenda.failures["store"] == 1
+
+
+# --- isolation: of what the broker puts on it ---
+@pytest.fixture
+def two_topics(harness: Any) -> tuple[Any, Any]:
+    """A producer on two topics, and a Shared consumer on each."""
+    peer, consumer = harness.peer(), harness.peer()
+    for number, name in enumerate((NAME, OTHER), start=1):
+        peer.producer(str(name), number)
+        consumer.subscribe(str(name), consumer_id=number, kind="Shared")
+    return peer, consumer
+
+
+def break_method(monkeypatch: pytest.MonkeyPatch, thing: Any, method: str) -> None:
+    """Make a method fail for this one object."""
+    original: Callable[..., Any] = getattr(type(thing), method)
+
+    def broken(self: Any, *args: Any, **options: Any) -> Any:
+        if self is thing:
+            failing()
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(type(thing), method, broken)
+
+
+def test_a_subscription_that_cannot_dispatch_harms_no_other(
+    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer, consumer = two_topics
+    consumer.subscribe(str(NAME), "second", 3, kind="Shared")
+    topic = harness.broker.topics.find(NAME)
+    break_method(monkeypatch, topic.subscriptions["s"].dispatcher, "_dispatch")
+    harness.auto_poll = False
+    peer.send(0, producer_id=1)
+    peer.send(0, producer_id=2)
+    harness.poll()
+    assert len(peer.receipts()) == 2
+    assert consumer.entry_ids(3) == [0], "another subscription of the same topic"
+    assert consumer.entry_ids(2) == [0], "another topic"
+    assert harness.broker.agenda.failures["dispatch"] == 1
+    assert "'s'" in caplog.text
+    assert str(NAME) in caplog.text
+    monkeypatch.undo()
+    peer.send(1, producer_id=1)
+    harness.poll()
+    assert consumer.entry_ids(1) == [0, 1], "the next round"
+
+
+def test_a_cursor_that_cannot_be_written_harms_no_other(
+    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, consumer = two_topics
+    for number in (1, 2):
+        peer.send(0, producer_id=number)
+        peer.send(1, producer_id=number)
+    consumer.frames.clear()
+    broken = harness.broker.topics.find(NAME).subscriptions["s"]
+    break_method(monkeypatch, broken, "flush")
+    broken.agenda.mark_cursor(broken)
+    consumer.ack((1, 0), consumer_id=2, request_id=9)
+    assert len(consumer.take(65)) + len(consumer.frames) == 1, "the other's answer came"
+    assert harness.broker.agenda.failures["cursor"] == 1
+    assert not consumer.is_closed
+
+
+def test_the_end_of_a_session_is_finished_whatever_fails(
+    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, consumer = two_topics
+    topic, other = harness.broker.topics.find(NAME), harness.broker.topics.find(OTHER)
+    break_method(monkeypatch, topic.subscriptions["s"], "remove")
+    break_method(monkeypatch, topic, "remove_producer")
+    consumer.disconnect()
+    peer.disconnect()
+    assert not other.subscriptions["s"].consumers
+    assert not other.access.producers
+    assert harness.broker.agenda.failures["session"] == 2
+    assert not harness.broker.sessions
+
+
+def test_a_failing_report_of_the_store_keeps_the_order_of_the_others(
+    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, _ = two_topics
+    producer = harness.broker.topics.find(NAME).access.producers
+    [first] = producer.values()
+    harness.auto_poll = False
+    peer.send(0, producer_id=1)
+    peer.send(0, producer_id=2)
+    peer.send(1, producer_id=2)
+    break_method(monkeypatch, first, "receipt")
+    harness.poll()
+    assert [(r.producer_id, r.sequence_id) for r in peer.receipts()] == [(2, 0), (2, 1)]
+    assert harness.broker.agenda.failures["store"] == 1
+    monkeypatch.undo()
+    peer.send(1, producer_id=1)
+    harness.poll()
+    assert [(r.producer_id, r.sequence_id) for r in peer.receipts()] == [(1, 1)]
+
+
+def test_housekeeping_goes_on_after_a_topic_that_fails(
+    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from geminga.broker.topics import maintenance
+
+    kept: list[str] = []
+
+    def keep(topic: Any) -> None:
+        kept.append(topic.text)
+        if topic.name == NAME:
+            failing()
+
+    monkeypatch.setattr(maintenance, "keep", keep)
+    caplog.set_level(logging.ERROR)
+    harness.advance(31)
+    assert sorted(kept) == sorted([str(NAME), str(OTHER)] * 2)
+    assert harness.broker.agenda.failures["housekeeping"] == 2
+    assert len(caplog.records) == 1
