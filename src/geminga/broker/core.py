@@ -11,7 +11,7 @@ cursor, at its end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from geminga._version import __version__
 from geminga.broker.agenda import Agenda
@@ -29,9 +29,6 @@ from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic import TopicServices
 from geminga.ledger.api import EntryStore
 
-if TYPE_CHECKING:
-    import random
-
 HOUSEKEEPING_SECONDS = 15.0
 """How often idle topics are let go, and retention, TTL and quotas are looked at."""
 HOUSEKEEPING_SLICE_SECONDS = 0.02
@@ -47,13 +44,11 @@ class Broker:
         store: EntryStore,
         settings: BrokerSettings,
         *,
-        random: random.Random,
         now: float,
         now_ms: int,
     ) -> None:
         self.store = store
         self.settings = settings
-        self.random = random
         self.agenda = Agenda(now, now_ms)
         self.bytes = ByteLedger()
         self.watchers = TopicWatchers()

@@ -170,6 +170,7 @@ class Brokers(Resource):
         metrics.add_namespaces(out, by_namespace)
         metrics.add_topics(out, loaded, sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
+        metrics.add_failures(out, server.broker.agenda.failures)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,
