@@ -1,14 +1,14 @@
 import pytest
 
 import geminga
-from geminga.connection.authentication import Credentials
+from geminga.connection.authentication import Credentials, token_credentials
 from geminga.errors import OperationNotSupported
 
 CANARY = "canary-77aa"
 
 
 def test_token():
-    assert geminga.AuthenticationToken(CANARY).provider.credentials() == Credentials("token", CANARY.encode())
+    assert geminga.AuthenticationToken(CANARY).provider.credentials() == token_credentials(CANARY)
     assert geminga.AuthenticationToken(lambda: CANARY).provider.blocking
 
 

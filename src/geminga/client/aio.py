@@ -21,8 +21,9 @@ from geminga.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+from geminga.client.failover import service_source, settings_for
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
-from geminga.client.service import ServiceInfo
+from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -56,7 +57,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -80,9 +81,11 @@ class Client:
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60000,
     ) -> None:
+        self._source = service_source(service_url, authentication, tls_trust_certs_file_path)
+        info = self._source.current
         self._settings = arguments.client_settings(
-            service_url=service_url,
-            authentication=authentication,
+            service_url=info.service_url,
+            authentication=info.authentication,
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
             message_listener_threads=message_listener_threads,
@@ -90,7 +93,7 @@ class Client:
             log_conf_file_path=log_conf_file_path,
             stats_interval_in_seconds=stats_interval_in_seconds,
             use_tls=use_tls,
-            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_trust_certs_file_path=info.tls_trust_certs_file_path,
             tls_allow_insecure_connection=tls_allow_insecure_connection,
             tls_validate_hostname=tls_validate_hostname,
             connection_timeout_ms=connection_timeout_ms,
@@ -103,7 +106,6 @@ class Client:
             initial_backoff_interval_ms=initial_backoff_interval_ms,
             max_backoff_interval_ms=max_backoff_interval_ms,
         )
-        self._authentication = authentication
         self._log_handler = attach(logger)
         self._process_id = os.getpid()
         self._closed = False
@@ -119,7 +121,9 @@ class Client:
             raise ForkedProcessError("this client was created before fork(); create one in the child process")
         loop = asyncio.get_running_loop()
         if self._core_or_none is None:
-            self._core_or_none = ClientCore(self._settings, loop)
+            settings = settings_for(self._settings, self._source.current)
+            self._core_or_none = ClientCore(settings, loop)
+            self._source.start(self._core_or_none, loop.call_soon_threadsafe)
         elif self._core_or_none.loop is not loop:
             raise UsageError("this client belongs to another event loop; create one for each loop")
         return self._core_or_none
@@ -328,16 +332,19 @@ class Client:
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(await self.core.schema(arguments.checked_topic(topic), wanted))
 
+    @property
+    def schema_generation(self) -> int:
+        """For schemas that decode: grows when versions mean something else than before."""
+        return self.core.schemas.generation
+
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
         """For schemas that decode: the version that `Message.schema_version` named, which was asked for
         before the message was handed out."""
         return self.core.schemas.prepared(topic, version)
 
     def get_service_info(self) -> ServiceInfo:
-        """Where this client connects to."""
-        return ServiceInfo(
-            self._settings.service_url, self._authentication, self._settings.tls.trust_certificates_path
-        )
+        """Where this client connects to now."""
+        return self._source.current
 
     async def close(self) -> None:
         """Close the client with all that it opened; what producers have pending is sent first."""
@@ -349,6 +356,7 @@ class Client:
             if core is not None and os.getpid() == self._process_id:
                 await core.close()
         finally:
+            self._source.stop()
             detach(self._log_handler)
 
     def shutdown(self) -> None:
@@ -357,6 +365,7 @@ class Client:
         core, self._core_or_none = self._core_or_none, None
         if core is not None and os.getpid() == self._process_id:
             core.shutdown()
+        self._source.stop()
         detach(self._log_handler)
 
     async def __aenter__(self) -> Client:

@@ -23,6 +23,7 @@ from geminga.connection.lookup import BrokerPlace
 from geminga.connection.partitions import partition_names
 from geminga.errors import (
     AlreadyClosed,
+    ConnectError,
     PulsarException,
     Timeout,
     TopicNotFound,
@@ -78,6 +79,10 @@ class ClientCore:
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
         """Answers where topics live."""
+        self.moves = 0
+        """How often the client went to another cluster."""
+        self.background: set[asyncio.Task[Any]] = set()
+        """Tasks that end with the client."""
 
     # --- clocks, ids, handles --------------------------------------------------------------------
 
@@ -162,7 +167,11 @@ class ClientCore:
         )
 
     async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
-        return await self.connect(await self._lookup_once(topic, remaining))
+        moves = self.moves
+        connection = await self.connect(await self._lookup_once(topic, remaining))
+        if self.moves != moves:
+            raise ConnectError("the client went to another cluster meanwhile")
+        return connection
 
     async def assigned_connection(self, assigned: Address) -> BrokerConnection:
         """The connection to a broker that a CLOSE command named as the topic's new place."""
@@ -273,6 +282,20 @@ class ClientCore:
         reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
         return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
 
+    # --- another cluster -------------------------------------------------------------------------
+
+    def move_to(self, settings: ClientSettings) -> None:
+        """Use the cluster that ``settings`` name from now on.
+
+        All connections are closed; producers and consumers look their topics up there and go on. What was
+        received before is not acknowledged in the new cluster: its messages have other ids there.
+        """
+        self.settings = settings
+        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        self.schemas.forget()
+        self.moves += 1
+        self.pool.move_to(settings)
+
     # --- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -292,4 +315,6 @@ class ClientCore:
         """Drop everything at once, without waiting for what is pending."""
         self.closed = True
         self._handles.clear()
+        for task in self.background:
+            task.cancel()
         self.pool.close()

@@ -64,12 +64,14 @@ class AsyncReader:
             return True
         for handle in list(self.consumer.group.handles.values()):
             last, marked = await handle.last_message_id()
-            if self._is_ahead(handle.topic, last, marked):
+            read = self._read.get(handle.topic)
+            if read is not None and read._entry.origin is not handle.consumer.origin:
+                read = None  # of another cluster, whose ids say nothing here
+            if self._is_ahead(read, last, marked):
                 return True
         return bool(self.consumer.queue)
 
-    def _is_ahead(self, topic: str, last: MessageId, marked: MessageId | None) -> bool:
-        read = self._read.get(topic)
+    def _is_ahead(self, read: Message | None, last: MessageId, marked: MessageId | None) -> bool:
         if read is not None:
             return is_after(last, read.message_id(), inclusive=False)
         start = self._start

@@ -33,9 +33,18 @@ class SchemaVersions:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
+        self.generation = 0
+        """Grows when versions that were known before mean something else."""
         self._known: dict[Key, SchemaInfo] = {}
         self._failed: dict[Key, PulsarException] = {}
         self._asking: dict[Key, asyncio.Task[SchemaInfo | None]] = {}
+
+    def forget(self) -> None:
+        """The client went to another cluster, which counts versions otherwise."""
+        self._known.clear()
+        self._failed.clear()
+        self._asking.clear()
+        self.generation += 1
 
     def known(self, topic: str, version: str) -> SchemaInfo | None:
         """A version that was asked for before."""
@@ -65,11 +74,13 @@ class SchemaVersions:
 
     async def _ask(self, key: Key) -> SchemaInfo | None:
         topic, version = key
+        generation = self.generation
         schema = await self._core.schema(topic, version.encode("latin-1"))
         if schema is None:
             return None
         info = from_wire(schema)
-        _keep(self._known, key, info)
+        if generation == self.generation:
+            _keep(self._known, key, info)
         return info
 
     async def newest(self, topic: str) -> SchemaInfo | None:

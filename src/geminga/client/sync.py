@@ -25,9 +25,10 @@ from geminga.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+from geminga.client.failover import service_source
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
 from geminga.client.runtime import LoopThread
-from geminga.client.service import ServiceInfo
+from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.settings import ClientSettings
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
@@ -72,7 +73,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -101,6 +102,8 @@ class Client:
         service_url:
             ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
             are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
+            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters with the credentials
+            of each.
         authentication:
             `AuthenticationToken`, `AuthenticationBasic` or `AuthenticationTLS`.
         operation_timeout_seconds:
@@ -124,9 +127,11 @@ class Client:
 
         Raises `InvalidUrl` and `InvalidConfiguration`.
         """
+        self._source = service_source(service_url, authentication, tls_trust_certs_file_path)
+        info = self._source.current
         self._settings: ClientSettings = arguments.client_settings(
-            service_url=service_url,
-            authentication=authentication,
+            service_url=info.service_url,
+            authentication=info.authentication,
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
             message_listener_threads=message_listener_threads,
@@ -134,7 +139,7 @@ class Client:
             log_conf_file_path=log_conf_file_path,
             stats_interval_in_seconds=stats_interval_in_seconds,
             use_tls=use_tls,
-            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_trust_certs_file_path=info.tls_trust_certs_file_path,
             tls_allow_insecure_connection=tls_allow_insecure_connection,
             tls_validate_hostname=tls_validate_hostname,
             connection_timeout_ms=connection_timeout_ms,
@@ -147,10 +152,10 @@ class Client:
             initial_backoff_interval_ms=initial_backoff_interval_ms,
             max_backoff_interval_ms=max_backoff_interval_ms,
         )
-        self._authentication = authentication
         self._log_handler = attach(logger)
         self._runtime = LoopThread()
         self._core = self._runtime.call(_make_core(self._settings))
+        self._source.start(self._core, self._runtime.post)
 
     @property
     def core(self) -> ClientCore:
@@ -405,16 +410,19 @@ class Client:
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(self._call(self._core.schema(arguments.checked_topic(topic), wanted)))
 
+    @property
+    def schema_generation(self) -> int:
+        """For schemas that decode: grows when versions mean something else than before."""
+        return self._core.schemas.generation
+
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
         """For schemas that decode: the version that `Message.schema_version` named. May ask the broker."""
         known = self._core.schemas.known(topic, version)
         return known or self._call(self._core.schemas.get(topic, version))
 
     def get_service_info(self) -> ServiceInfo:
-        """Where this client connects to."""
-        return ServiceInfo(
-            self._settings.service_url, self._authentication, self._settings.tls.trust_certificates_path
-        )
+        """Where this client connects to now."""
+        return self._source.current
 
     def shutdown(self) -> None:
         """Close at once, without waiting for what is pending."""
@@ -422,6 +430,7 @@ class Client:
             with contextlib.suppress(PulsarException):
                 self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
         self._runtime.close()
+        self._source.stop()
         detach(self._log_handler)
 
     def close(self) -> None:
