@@ -13,8 +13,8 @@ from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker.admin import metrics
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import Resource, Server, answer, bare_text, breathe, done_answer, part
-from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
 
 

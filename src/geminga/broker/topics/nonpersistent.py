@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
-from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.entries import head_of, sticky_key
 from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
 from geminga.broker.refusal import Refused
@@ -23,7 +22,6 @@ class NonPersistentSubscription:
     """Consumers that share what passes. An entry that none can take now is dropped."""
 
     durable = False
-    fenced = False
     replicated = False
     backlog = 0
 
@@ -33,7 +31,6 @@ class NonPersistentSubscription:
         self.partition = topic.name.partition
         self.type: int | None = None
         self.consumers: list[Consumer] = []
-        self.cursor = Cursor(0, durable=False)
         self.dropped = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
@@ -158,7 +155,6 @@ class NonPersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self.deleted = False
 
     def __repr__(self) -> str:
         return f"NonPersistentTopic({self.text!r})"
@@ -211,7 +207,6 @@ class NonPersistentTopic:
             subscription.disconnect_all()
 
     def delete(self, done: Done | None) -> None:
-        self.deleted = True
         self.disconnect_all()
         if done is not None:
             done(None)

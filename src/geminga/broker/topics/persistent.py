@@ -56,7 +56,7 @@ class PersistentTopic:
 
     __slots__ = (
         "_appended", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone", "consumers_connected",
-        "dedup", "deleted", "last_used", "ledger", "limits", "messages_in", "messages_out_gone", "name",
+        "dedup", "last_used", "ledger", "limits", "messages_in", "messages_out_gone", "name",
         "policies", "quota_exceeded", "record", "restricted", "settings", "store", "subscriptions", "text",
     )  # fmt: skip
 
@@ -78,7 +78,6 @@ class PersistentTopic:
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded = ""
-        self.deleted = False
         self.last_used = services.agenda.now
         self.messages_in = 0
         self.bytes_in = 0
@@ -409,7 +408,6 @@ class PersistentTopic:
 
     def delete(self, done: Done | None) -> None:
         """Forget everything that is durable of the topic."""
-        self.deleted = True
         self.disconnect_all()
         for subscription in self.subscriptions.values():
             subscription.fenced = True
