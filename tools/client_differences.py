@@ -42,7 +42,7 @@ NAMES = (
         "a certificate for another host proves nothing; switch it off where you must",
     ),
     Named("Client.create_producer(batching_enabled)", "False", "None", _BATCHING),
-    Named("Consumer()", "()", "(runtime, consumer)", _MADE_BY_CLIENT),
+    Named("Consumer()", "()", "(runtime, consumer, threads)", _MADE_BY_CLIENT),
     Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
     Named("EncryptionKey()", "(key)", "(key, value, metadata)", _MADE_BY_CLIENT),
     Named("Message()", "()", "(entry, index, release)", _MADE_BY_CLIENT),
@@ -51,7 +51,7 @@ NAMES = (
     Named("MessageId.ledger_id", "method", "attribute", _BOTH_SPELLINGS),
     Named("MessageId.partition", "method", "attribute", _BOTH_SPELLINGS),
     Named("Producer()", "()", "(runtime, producer)", _MADE_BY_CLIENT),
-    Named("Reader()", "()", "(runtime, reader)", _MADE_BY_CLIENT),
+    Named("Reader()", "()", "(runtime, reader, threads)", _MADE_BY_CLIENT),
     Named("TableView()", "(table_view, topic, subscription, schema)", "(runtime, view)", _MADE_BY_CLIENT),
     Named("asyncio.Client.create_producer(batching_enabled)", "True", "None", _BATCHING),
     Named(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +37,7 @@ from geminga.consumer.settings import (
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
-from geminga.errors import AlreadyClosed, ForkedProcessError, UsageError
+from geminga.errors import AlreadyClosed, ForkedProcessError
 from geminga.ids import MessageId
 from geminga.producer.settings import SchemaInfo
 from geminga.schema import Schema
@@ -48,7 +51,9 @@ if TYPE_CHECKING:
 class Client:
     """A connection to a cluster; producers, consumers and readers share its connections.
 
-    Arguments as for `geminga.Client`. It belongs to the event loop that runs when it is first used::
+    Arguments as for `geminga.Client`. It may be used on several event loops, one after the other or in
+    threads of their own, with connections of its own on each; what it opens belongs to the loop on which it
+    was opened::
 
         async with geminga.asyncio.Client("pulsar://localhost:6650") as client:
             producer = await client.create_producer("my-topic")
@@ -109,24 +114,30 @@ class Client:
         self._log_handler = attach(logger)
         self._process_id = os.getpid()
         self._closed = False
-        self._core_or_none: ClientCore | None = None
+        self._cores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientCore] = (
+            weakref.WeakKeyDictionary()
+        )
+        finalizer = weakref.finalize(self, _dropped, repr(self), self._cores, self._process_id)
+        finalizer.atexit = False
 
     @property
     def core(self) -> ClientCore:
-        """The heart of this client, for the modules of this package. Made on first use, on the running
-        loop. Raises `AlreadyClosed`, `ForkedProcessError`, or `UsageError` on another loop."""
+        """The heart of this client on the running loop, for the modules of this package; made on first use.
+
+        It ends with its loop, if that is ended as ``asyncio.run`` does it: what is pending is sent first.
+        Raises `AlreadyClosed` and `ForkedProcessError`.
+        """
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if os.getpid() != self._process_id:
             raise ForkedProcessError("this client was created before fork(); create one in the child process")
         loop = asyncio.get_running_loop()
-        if self._core_or_none is None:
-            settings = settings_for(self._settings, self._source.current)
-            self._core_or_none = ClientCore(settings, loop)
-            self._source.start(self._core_or_none, loop.call_soon_threadsafe)
-        elif self._core_or_none.loop is not loop:
-            raise UsageError("this client belongs to another event loop; create one for each loop")
-        return self._core_or_none
+        core = self._cores.get(loop)
+        if core is None:
+            core = self._cores[loop] = ClientCore(settings_for(self._settings, self._source.current), loop)
+            core.close_with_loop()
+            self._source.start(core, loop.call_soon_threadsafe)
+        return core
 
     async def create_producer(
         self,
@@ -205,7 +216,7 @@ class Client:
             interceptors=interceptors,
             latency_budget_ms=latency_budget_ms,
         )
-        checked.attach_client(self)
+        checked.attach_client(core.schemas)
         return await core.opened(create_producer, name, settings)
 
     async def subscribe(
@@ -286,7 +297,7 @@ class Client:
             retry_enabled=retry_enabled,
         )
         subscription = arguments.checked_subscription(subscription_name)
-        checked.attach_client(self)
+        checked.attach_client(core.schemas)
         return await core.opened(subscribe, topics, subscription, settings)
 
     async def create_reader(
@@ -320,7 +331,7 @@ class Client:
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
         )
-        checked.attach_client(self)
+        checked.attach_client(core.schemas)
         return await core.opened(create_reader, name, start, settings)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -332,41 +343,32 @@ class Client:
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(await self.core.schema(arguments.checked_topic(topic), wanted))
 
-    @property
-    def schema_generation(self) -> int:
-        """For schemas that decode: grows when versions mean something else than before."""
-        return self.core.schemas.generation
-
-    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """For schemas that decode: the version that `Message.schema_version` named, which was asked for
-        before the message was handed out."""
-        return self.core.schemas.prepared(topic, version)
-
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to now."""
         return self._source.current
 
     async def close(self) -> None:
-        """Close the client with all that it opened; what producers have pending is sent first."""
+        """Close the client with all that it opened; what producers have pending is sent first.
+
+        Other loops that used it shut down what they have.
+        """
         if self._closed:
             return
-        self._closed = True
-        core, self._core_or_none = self._core_or_none, None
-        try:
-            if core is not None and os.getpid() == self._process_id:
-                await core.close()
-        finally:
-            self._source.stop()
-            detach(self._log_handler)
+        here = self._cores.pop(asyncio.get_running_loop(), None)
+        self.shutdown()
+        if here is not None and os.getpid() == self._process_id:
+            await here.close()
 
     def shutdown(self) -> None:
         """Close at once, without waiting for what is pending."""
         self._closed = True
-        core, self._core_or_none = self._core_or_none, None
-        if core is not None and os.getpid() == self._process_id:
-            core.shutdown()
+        if os.getpid() == self._process_id:
+            _shutdown_all(self._cores)
         self._source.stop()
         detach(self._log_handler)
+
+    def __repr__(self) -> str:
+        return f"<geminga.asyncio.Client {self._settings.service_url}{' closed' if self._closed else ''}>"
 
     async def __aenter__(self) -> Client:
         return self
@@ -375,3 +377,33 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _shutdown_all(cores: MutableMapping[asyncio.AbstractEventLoop, ClientCore]) -> None:
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    for loop, core in list(cores.items()):
+        if loop is here:
+            core.shutdown()
+        elif not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(core.shutdown)
+    cores.clear()
+
+
+def _dropped(
+    name: str, cores: MutableMapping[asyncio.AbstractEventLoop, ClientCore], process_id: int
+) -> None:
+    """The client is garbage. Connections that nobody uses any more are closed."""
+    if os.getpid() != process_id:
+        return
+    idle = {loop: core for loop, core in cores.items() if not core.closed and not core.in_use}
+    if idle:
+        warnings.warn(
+            f"{name} was not closed: call close(), or use it in an async with statement",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        _shutdown_all(idle)

@@ -83,23 +83,25 @@ class ProvidedService:
     def __init__(self, provider: ServiceInfoProvider) -> None:
         self.current = checked_info(provider.initial_service_info())
         self._provider = provider
-        self._target: tuple[ClientCore, CallSoon] | None = None
+        self._targets: list[tuple[ClientCore, CallSoon]] = []
         self._initialized = False
         self._stopped = False
 
     def start(self, core: ClientCore, call_soon: CallSoon) -> None:
-        self._target = (core, call_soon)
+        self._targets = [*(target for target in self._targets if not target[0].closed), (core, call_soon)]
         if not self._initialized:
             self._initialized = True
             self._provider.initialize(self._update)
 
     def _update(self, info: ServiceInfo) -> None:
         checked_info(info)
-        if self._target is None or self._target[0].closed:
+        targets = [target for target in self._targets if not target[0].closed]
+        if not targets:
             self.current = info  # for the core that comes next
         elif not self._stopped:
-            core, call_soon = self._target
-            call_soon(self._move, core, info)
+            for core, call_soon in targets:
+                with contextlib.suppress(RuntimeError):  # its loop has ended
+                    call_soon(self._move, core, info)
 
     def _move(self, core: ClientCore, info: ServiceInfo) -> None:
         if not core.closed:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
 from geminga.client.authentication import Authentication
-from geminga.client.core import ClientCore
+from geminga.client.core import ClientCore, Closable
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
@@ -26,8 +26,10 @@ from geminga.client.enums import (
     ProducerAccessMode,
 )
 from geminga.client.failover import service_source
+from geminga.client.listener import ListenerThreads
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
 from geminga.client.runtime import LoopThread
+from geminga.client.schema_versions import ThreadSchemaVersions
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.settings import ClientSettings
 from geminga.consumer.settings import (
@@ -40,7 +42,7 @@ from geminga.consumer.settings import (
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
-from geminga.errors import PulsarException
+from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import MessageId
 from geminga.producer.settings import SchemaInfo
 from geminga.schema import BytesSchema, Schema
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from geminga.client.table_view import TableView
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Closable)
 
 _BYTES = BytesSchema()
 
@@ -109,7 +112,7 @@ class Client:
         operation_timeout_seconds:
             The most that creating, subscribing, seeking, closing and lookups take.
         message_listener_threads:
-            Threads that call message listeners; each consumer keeps to one.
+            Threads that call message listeners; each consumer and reader keeps to one of them.
         tls_trust_certs_file_path:
             PEM certificates to trust; default: the system's.
         tls_allow_insecure_connection:
@@ -153,9 +156,12 @@ class Client:
             max_backoff_interval_ms=max_backoff_interval_ms,
         )
         self._log_handler = attach(logger)
+        self._listener_threads = ListenerThreads(message_listener_threads)
         self._runtime = LoopThread()
         self._core = self._runtime.call(_make_core(self._settings))
-        self._source.start(self._core, self._runtime.post)
+        self._schemas = ThreadSchemaVersions(self._runtime, self._core.schemas)
+        self._runtime.at_end(repr(self), self._core.close)
+        self._source.start(self._core, self._core.loop.call_soon_threadsafe)
 
     @property
     def core(self) -> ClientCore:
@@ -259,9 +265,9 @@ class Client:
             interceptors=interceptors,
             latency_budget_ms=latency_budget_ms,
         )
-        checked.attach_client(self)
+        checked.attach_client(self._schemas)
         waits = access_mode is ProducerAccessMode.WaitForExclusive
-        opened = self._call(self._core.opened(create_producer, name, settings), bounded=not waits)
+        opened = self._open(self._core.opened(create_producer, name, settings), bounded=not waits)
         return Producer(self._runtime, opened)
 
     def subscribe(
@@ -344,9 +350,9 @@ class Client:
             retry_enabled=retry_enabled,
         )
         subscription = arguments.checked_subscription(subscription_name)
-        checked.attach_client(self)
-        opened = self._call(self._core.opened(subscribe, topics, subscription, settings))
-        return Consumer(self._runtime, opened)
+        checked.attach_client(self._schemas)
+        opened = self._open(self._core.opened(subscribe, topics, subscription, settings))
+        return Consumer(self._runtime, opened, self._listener_threads)
 
     def create_reader(
         self,
@@ -382,9 +388,9 @@ class Client:
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
         )
-        checked.attach_client(self)
-        opened = self._call(self._core.opened(create_reader, name, start, settings))
-        return Reader(self._runtime, opened)
+        checked.attach_client(self._schemas)
+        opened = self._open(self._core.opened(create_reader, name, start, settings))
+        return Reader(self._runtime, opened, self._listener_threads)
 
     def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES
@@ -397,8 +403,8 @@ class Client:
         checked = arguments.checked_schema(schema)
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
-        checked.attach_client(self)
-        view = self._call(self._core.opened(open_table_view, name, subscription_name, checked), bounded=False)
+        checked.attach_client(self._schemas)
+        view = self._open(self._core.opened(open_table_view, name, subscription_name, checked), bounded=False)
         return TableView(self._runtime, view)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -409,16 +415,6 @@ class Client:
         """A version of the topic's schema, the newest by default; None when there is none."""
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(self._call(self._core.schema(arguments.checked_topic(topic), wanted)))
-
-    @property
-    def schema_generation(self) -> int:
-        """For schemas that decode: grows when versions mean something else than before."""
-        return self._core.schemas.generation
-
-    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """For schemas that decode: the version that `Message.schema_version` named. May ask the broker."""
-        known = self._core.schemas.known(topic, version)
-        return known or self._call(self._core.schemas.get(topic, version))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to now."""
@@ -431,6 +427,7 @@ class Client:
                 self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
         self._runtime.close()
         self._source.stop()
+        self._listener_threads.close()
         detach(self._log_handler)
 
     def close(self) -> None:
@@ -441,7 +438,9 @@ class Client:
         if self._runtime.closed or self._runtime.forked:
             return
         try:
-            self._call(self._core.close())
+            # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
+            with contextlib.suppress(AlreadyClosed):
+                self._call(self._core.close())
         finally:
             self.shutdown()
 
@@ -456,6 +455,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<geminga.Client {self._settings.service_url}{' closed' if self._runtime.closed else ''}>"
+
+    def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
+        """The handle that a coroutine opens. One that comes after the wait has ended is closed again."""
+        limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
+        return self._runtime.call(coroutine, limit, discard=self._core.discard)
 
     def _call(self, coroutine: Coroutine[Any, Any, T], *, bounded: bool = True) -> T:
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
