@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache, LedgerLimits, ManagedLedger, ledgers_key
 from geminga.errors import StoreDamaged
 from geminga.ledger.memory import MemoryStore
@@ -29,7 +30,7 @@ class Fixture:
         self.open()
 
     def open(self) -> ManagedLedger:
-        self.ledger = ManagedLedger(self.store, "t", EntryCache(1 << 20))
+        self.ledger = ManagedLedger(self.store, "t", EntryCache(1 << 20), CountsCache())
         return self.ledger
 
     def append(self, *entries: bytes, keep: bool = False, now_ms: int = 1000) -> None:
@@ -174,7 +175,7 @@ def test_a_read_ends_at_its_limits(fixture: Fixture) -> None:
 def test_the_cache_is_bounded_for_all_topics_together() -> None:
     store = MemoryStore()
     cache = EntryCache(5000)
-    ledgers = [ManagedLedger(store, f"t{n}", cache) for n in range(3)]
+    ledgers = [ManagedLedger(store, f"t{n}", cache, CountsCache()) for n in range(3)]
     for index in range(60):
         ledger = ledgers[index % 3]
         append(ledger, b"x" * 100, keep=True)

@@ -11,7 +11,7 @@ cursor, at its end.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from geminga._version import __version__
 from geminga.broker.agenda import Agenda
@@ -19,6 +19,7 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.topic_list import TopicWatchers
+from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.peer import ByteLedger, Output
 from geminga.broker.rules.namespaces import Namespaces
@@ -28,6 +29,9 @@ from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic import TopicServices
 from geminga.ledger.api import EntryStore
+
+if TYPE_CHECKING:
+    import random
 
 HOUSEKEEPING_SECONDS = 15.0
 """How often idle topics are let go, and retention, TTL and quotas are looked at."""
@@ -44,18 +48,21 @@ class Broker:
         store: EntryStore,
         settings: BrokerSettings,
         *,
+        random: random.Random,
         now: float,
         now_ms: int,
     ) -> None:
         self.store = store
         self.settings = settings
+        self.random = random
         self.agenda = Agenda(now, now_ms)
         self.bytes = ByteLedger()
         self.watchers = TopicWatchers()
         self.namespaces = Namespaces(store, settings)
         self.schemas = Schemas(store, self.namespaces)
         self.topics = LoadedTopics(
-            TopicServices(self.agenda, store, settings, EntryCache(ENTRY_CACHE_BYTES)), self.namespaces
+            TopicServices(self.agenda, store, settings, EntryCache(ENTRY_CACHE_BYTES), CountsCache()),
+            self.namespaces,
         )
         self.topics.watch(self.watchers.topic_changed)
         self._services = Services(

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 
+from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.records import RecordReader, put_varint
 from geminga.errors import StoreDamaged
 from geminga.ledger.api import Buffer, Done, EntryStore
@@ -76,10 +77,10 @@ class ManagedLedger:
 
     __slots__ = (
         "_bases", "_by_id", "_cache", "_current", "_key", "_owner", "_store",
-        "cached", "confirmed", "end", "segments",
+        "cached", "confirmed", "counts", "end", "segments",
     )  # fmt: skip
 
-    def __init__(self, store: EntryStore, owner: str, cache: EntryCache) -> None:
+    def __init__(self, store: EntryStore, owner: str, cache: EntryCache, counts: CountsCache) -> None:
         self._store = store
         self._owner = owner
         self._key = ledgers_key(owner)
@@ -87,6 +88,7 @@ class ManagedLedger:
         self.cached: dict[int, tuple[bytes, int]] = {}
         self.segments: list[Segment] = []
         self._bases: list[int] = []
+        self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
         self._by_id: dict[int, Segment] = {}
         self._current: Segment | None = None
         self.end = 0
@@ -180,7 +182,9 @@ class ManagedLedger:
         return sum(segment.size_bytes for segment in self.segments)
 
     def size_from(self, offset: int) -> int:
-        """About how many bytes lie at and behind ``offset``."""
+        """How many bytes lie at and behind ``offset``; about how many while entries are being counted."""
+        if self.counts.is_complete:
+            return self.counts.between(max(offset, self.start), self.end)[1]
         size = 0
         for segment in self.segments:
             if segment.base >= offset:
@@ -191,11 +195,20 @@ class ManagedLedger:
 
     # --- writing ---
     def append(
-        self, entry: Buffer, messages: int, *, now_ms: int, limits: LedgerLimits, keep: bool, done: Done
+        self,
+        entry: Buffer,
+        messages: int,
+        *,
+        counted: int | None = None,
+        now_ms: int,
+        limits: LedgerLimits,
+        keep: bool,
+        done: Done,
     ) -> int:
         """Add an entry of ``messages`` messages and return its offset; ``keep`` puts it into the cache.
 
-        ``done`` reports; the owner then sets ``confirmed`` behind it. Raises `StoreStopped`.
+        In backlogs it counts as ``counted`` messages, if that is another number. ``done`` reports; the
+        owner then sets ``confirmed`` behind it. Raises `StoreStopped`.
         """
         segment = self._current
         if segment is None or limits.reached(segment, now_ms):
@@ -205,7 +218,9 @@ class ManagedLedger:
         self._store.append(segment.ledger_id, entry, done)
         offset = self.end
         segment.entries += 1
-        segment.size_bytes += len(entry)
+        size = len(entry)
+        segment.size_bytes += size
+        self.counts.append(messages if counted is None else counted, size)
         self.end = offset + 1
         if keep:
             self._cache.add(self.cached, offset, entry, messages)  # type: ignore[arg-type]
@@ -218,6 +233,7 @@ class ManagedLedger:
         self._store.merge(self._key, bytes(record))
         segment = Segment(ledger_id, self.end, now_ms, 0, 0)
         self._add_segment(segment)
+        self.counts.roll(ledger_id)
         self._current = segment
         return segment
 
@@ -297,7 +313,8 @@ class ManagedLedger:
         for offset in [at for at in self.cached if at < start]:
             del self.cached[offset]
         # In this order a crash in between leaves places without entries, which loading ignores,
-        # and never entries without a place.
+        # and never entries without a place; and entries that are counted again, but no orphaned counts.
+        self.counts.forget(deleted)
         marker = bytearray()
         if not self.segments:
             _put_segment(marker, _END_MARKER, self.end, 0)
@@ -314,6 +331,7 @@ class ManagedLedger:
         """Forget every entry and the ledger list: the topic is being deleted."""
         ids = [segment.ledger_id for segment in self.segments]
         self.cached.clear()
+        self.counts.delete_all(self.segments)
         if ids:
             self._store.delete_ledgers(ids)
         self._store.delete(self._key)

@@ -1,10 +1,6 @@
-"""The broker's own durable records: varints, length-prefixed bytes, and columns of numbers."""
+"""The broker's own durable records: varints and length-prefixed bytes."""
 
 from __future__ import annotations
-
-import sys
-from array import array
-from collections.abc import Sequence
 
 from geminga.errors import StoreDamaged
 from geminga.wire.varint import read_varint, varint
@@ -19,22 +15,6 @@ def put_bytes(buffer: bytearray, data: bytes) -> None:
     """Append a length and that many bytes."""
     buffer += varint(len(data))
     buffer += data
-
-
-_TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-"""The array type for numbers of so many bytes."""
-
-
-def put_numbers(buffer: bytearray, numbers: Sequence[int]) -> None:
-    """Append non-negative numbers as a column of the least width that holds them all: quick to read back."""
-    highest = max(numbers, default=0)
-    width = next(width for width in _TYPECODES if highest < 1 << 8 * width)
-    column = array(_TYPECODES[width], numbers)
-    if sys.byteorder == "big":
-        column.byteswap()
-    buffer.append(width)
-    buffer += varint(len(numbers))
-    buffer += column.tobytes()
 
 
 class RecordReader:
@@ -64,17 +44,6 @@ class RecordReader:
     def bitmap(self, size: int) -> int:
         """``size`` bytes as one number, lowest byte first."""
         return int.from_bytes(self.take(size), "little")
-
-    def numbers(self) -> array[int]:
-        """What `put_numbers` wrote."""
-        width = self.varint()
-        if width not in _TYPECODES:
-            raise self.damaged(f"a column of {width} bytes a number")
-        column = array(_TYPECODES[width])
-        column.frombytes(self.take(self.varint() * width))
-        if sys.byteorder == "big":
-            column.byteswap()
-        return column
 
     def blob(self) -> bytes:
         """What `put_bytes` wrote."""

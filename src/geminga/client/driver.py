@@ -68,8 +68,6 @@ class HandleDriver:
         self._task: asyncio.Task[None] | None = None
         self._detached: asyncio.Future[Exception | None] | None = None
         self._assigned: Address | None = None
-        self._assigned_in = 0
-        """The cluster that the assigned broker is of, as `ClientCore.moves` counts them."""
         self._skip_delay = False
         self._wake: asyncio.Future[None] | None = None
 
@@ -180,7 +178,7 @@ class HandleDriver:
 
     async def _find_connection(self) -> BrokerConnection:
         assigned, self._assigned = self._assigned, None
-        if assigned is not None and self._assigned_in == self._core.moves:
+        if assigned is not None:
             try:
                 return await self._core.assigned_connection(assigned)
             except (PulsarException, OSError) as error:
@@ -217,7 +215,6 @@ class HandleDriver:
 
     def _on_detached(self, error: Exception | None, assigned: Address | None) -> None:
         self._assigned = assigned
-        self._assigned_in = self._core.moves
         detached = self._detached
         if detached is None or detached.done():
             return

@@ -35,10 +35,6 @@ class ServiceInfo:
         return self._url.text
 
     @property
-    def authentication(self) -> Authentication | None:
-        return self._authentication
-
-    @property
     def use_tls(self) -> bool:
         return self._url.tls
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from geminga.broker.delivery import cursor as cursor_module
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -272,13 +274,75 @@ def test_ack_sets_are_ignored_when_they_are_switched_off(
     assert (cursor.mark, cursor.batches) == (1, {})
 
 
-def test_an_enormous_ack_set_is_ignored(harness: Any, producer: Any) -> None:
+def test_an_ack_set_is_bounded_by_its_batch_and_costs_no_more(
+    harness: Any, producer: Any, make_entry: Any
+) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
+    producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
+    cursor = peer.session.consumers[1].subscription.cursor
+    kept = len(cursor.take_snapshot())
+    begin = time.process_time()
+    for words in ([-1] * 20_000, [-1] * 200_000, [-2, *[-1] * 200_000]):
+        for entry_id in (0, 1):
+            part = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=words)
+            if words[0] == -1 or entry_id:
+                peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    assert time.process_time() - begin < 2  # most of it is protobuf's
+    assert (cursor.mark, cursor.batches) == (0, {1: 0b11110})
+    assert len(cursor.take_snapshot()) < kept + 20
+    # A set without a single open message says that all are acknowledged.
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0] * 20_000)
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-    assert peer.session.consumers[1].subscription.backlog == 1
+    assert cursor.mark == 1
+
+
+def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(
+    harness: Any, producer: Any, make_entry: Any
+) -> None:
+    peer = harness.peer()
+    publish(producer, 1)
+    producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
+    for entry_id, kept in ((0, {}), (1, {1: 0b11100})):
+        peer.subscribe(TOPIC)
+        cursor = peer.session.consumers[1].subscription.cursor
+        target = {"ledgerId": 0, "entryId": entry_id, "ack_set": [-4 if entry_id else -1, *[-1] * 50_000]}
+        assert peer.request("seek", consumer_id=1, message_id=target)
+        assert (cursor.mark, cursor.batches) == (entry_id, kept)
+        assert len(cursor.take_snapshot()) < 40
+        peer.frames.clear()
+
+
+def test_a_batch_that_was_not_announced_is_not_lost_by_one_of_its_messages(
+    harness: Any, producer: Any, make_entry: Any
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    producer.send(0, make_entry(num_messages_in_batch=5), messages=1)
+    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b11110])
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    cursor = peer.session.consumers[1].subscription.cursor
+    assert (cursor.mark, cursor.batches) == (0, {0: 0b11110})
+
+
+def test_too_many_partly_acknowledged_batches_are_refused(
+    harness: Any, producer: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_module, "PARTIAL_BATCHES_BYTES_MAX", 400)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    for sequence_id in range(3):
+        producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
+    peer.frames.clear()
+    parts = [pb.MessageIdData(ledgerId=0, entryId=number, ack_set=[0b11110]) for number in range(3)]
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=parts, request_id=7)
+    answer = peer.pop().command.ackResponse
+    assert answer.error == pb.NotAllowedError
+    assert "partly acknowledged batches" in answer.message
+    subscription = peer.session.consumers[1].subscription
+    assert set(subscription.cursor.batches) == {0, 1}
+    assert subscription.backlog_tally()[0] == 13
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from geminga.broker.admin.errors import STATUS_OF_RULE
-from geminga.broker.rules.namespaces import Namespaces
-from geminga.broker.rules.policies import RuleBroken
+from geminga.broker.rules.namespaces import AdminError, Namespaces
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
@@ -28,9 +26,9 @@ def namespaces(store: MemoryStore) -> Namespaces:
 
 
 def refused(status: int, call: Callable[[], object]) -> str:
-    with pytest.raises(RuleBroken) as caught:
+    with pytest.raises(AdminError) as caught:
         call()
-    assert STATUS_OF_RULE[caught.value.wrong] == status
+    assert caught.value.status == status
     return caught.value.reason
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -19,6 +18,7 @@ from geminga.broker.admin.http import (
     part,
     query_flag,
 )
+from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
     body,
@@ -20,6 +19,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
+from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
     body,
@@ -24,6 +23,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.topics import PATH, TopicResource
+from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import flag, text_map
 from geminga.ids import MessageId, TopicName
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -23,6 +22,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
+from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import AUTH_ACTIONS, text_map, words
 from geminga.ids import TopicName
 

@@ -89,11 +89,6 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
             handles.abandon(consumer.consumer_id)
             subscription.remove(consumer)
             session.refuse(request_id, storage_refusal(error))
-        elif consumer not in subscription.consumers:
-            handles.abandon(consumer.consumer_id)
-            session.refuse(
-                request_id, Refused(pb.ServiceNotReady, "The subscription was closed meanwhile: try again")
-            )
         else:
             handles.opened(consumer.consumer_id, consumer)
             session.output.write(answers.success(request_id))
@@ -157,14 +152,17 @@ def on_ack(session: Session, command: pb.BaseCommand) -> None:
         return
     subscription = consumer.subscription
     refusal: tuple[int, str] | None = None
-    if body.txnid_most_bits or body.txnid_least_bits:
-        refusal = (pb.NotAllowedError, "Transactions are not enabled.")
-    elif body.ack_type == pb.CommandAck.Cumulative:
-        if len(body.message_id) != 1:
+    try:
+        if body.txnid_most_bits or body.txnid_least_bits:
+            raise Refused(pb.NotAllowedError, "Transactions are not enabled.")
+        if body.ack_type != pb.CommandAck.Cumulative:
+            subscription.acknowledge(consumer, body.message_id)
+        elif len(body.message_id) == 1:
+            subscription.acknowledge_cumulative(consumer, body.message_id[0])
+        else:
             raise Violation(f"a cumulative ACK with {len(body.message_id)} ids")
-        subscription.acknowledge_cumulative(consumer, body.message_id[0])
-    else:
-        subscription.acknowledge(consumer, body.message_id)
+    except Refused as refused:
+        refusal = (refused.code, refused.reason)
     if not body.HasField("request_id"):
         return
     consumer_id, request_id = body.consumer_id, body.request_id

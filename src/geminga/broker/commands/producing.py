@@ -5,7 +5,7 @@ from __future__ import annotations
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.session import Session
-from geminga.broker.delivery.entries import message_count
+from geminga.broker.entries import message_count
 from geminga.broker.refusal import Busy, Refused, Violation
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.producer import Producer
@@ -114,10 +114,7 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
         if not handles.is_current(producer.producer_id, attempt):
             # The connection, or this attempt, ended meanwhile.
             topic.remove_producer(producer)
-            return
-        if refused is None and producer.removed:
-            refused = Refused(pb.ServiceNotReady, "The topic was closed meanwhile: try again")
-        if refused is not None:
+        elif refused is not None:
             handles.abandon(producer.producer_id)
             session.refuse(request_id, refused)
         else:

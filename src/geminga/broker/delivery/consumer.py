@@ -80,7 +80,7 @@ class Subscription(Protocol):
         """Send what can be sent now."""
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
-        """Individual acknowledgements."""
+        """Individual acknowledgements. Raises `Refused` when some could not be taken."""
 
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
         """Everything up to an id."""

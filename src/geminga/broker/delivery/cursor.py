@@ -4,6 +4,11 @@ A cursor counts entries by their offset (`managed_ledger`). Everything below ``m
 behind it, ``holes`` holds what was acknowledged out of order, and ``batches`` the messages of a batch
 that are still open. All three survive restarts in full.
 
+Beside them goes a *tally*: how many messages and bytes are acknowledged behind the mark, so that a backlog
+in messages is two sums and a subtraction (`entry_counts`). It changes with every acknowledgement that
+leaves a hole or closes one, is kept with them, and is made anew where it is missing or in doubt. The bytes
+of a partly acknowledged batch count until its last message is acknowledged: the store keeps all of them.
+
 Durable form: one key a cursor. Its value is a snapshot; every acknowledgement since is a delta that
 the store merges onto it. Acknowledgements only ever add to a cursor, so deltas may be applied twice,
 in any order, and on top of a newer snapshot, with the same result; loading takes them in together and
@@ -16,22 +21,25 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
+from geminga.broker.columns import Column
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.broker.records import RecordReader, put_bytes, put_numbers, put_varint
+from geminga.broker.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
 from geminga.ledger.api import Done, EntryStore, Value
 
 _VERSION = 2
 _VERSIONS_READ = (1, 2)
-_RANGES, _BELOW, _BATCH, _OFFSETS = 1, 2, 3, 4
+_RANGES, _BELOW, _BATCH, _OFFSETS, _TALLY = 1, 2, 3, 4, 5
 _COLUMN_FROM = 8
 """From so many single offsets on, a delta holds them as a column: shorter, and read ten times as fast."""
 _WORD_BITS = 64
 _WORD_BYTES = 8
 _WORD_MASK = (1 << _WORD_BITS) - 1
-BATCH_MESSAGES_MAX = 1 << 20
-"""An acknowledgement set longer than this is not taken: no client packs as many into one entry."""
+PARTIAL_BATCHES_BYTES_MAX = 64 * 1024 * 1024
+"""Memory for what is open in partly acknowledged batches; further ones are refused until some are done."""
+_BATCH_OVERHEAD_BYTES = 170
 
 SNAPSHOT_AFTER_BYTES_MIN = 64 * 1024
 """A snapshot is written when the deltas since the last one outgrow it, and this ..."""
@@ -42,10 +50,45 @@ SNAPSHOT_AFTER_RANGES = 65_536
 Properties = dict[str, str]
 
 
-def bits_from_words(words: Sequence[int]) -> int:
-    """The bits of a ``java.util.BitSet``'s long array: 1 is a message that is still open."""
-    packed = b"".join([(word & _WORD_MASK).to_bytes(_WORD_BYTES, "little") for word in words])
-    return int.from_bytes(packed, "little")
+Tally = tuple[int, int]
+"""Messages and bytes."""
+
+
+class Counts(Protocol):
+    """What entries hold (`entry_counts.EntryCounts`)."""
+
+    def of(self, offset: int) -> Tally:
+        """Messages and bytes of one entry."""
+
+    def between(self, start: int, stop: int) -> Tally:
+        """Those of all entries at ``start <= offset < stop``."""
+
+    def held(self, offsets: RangeSet, start: int, stop: int) -> Tally:
+        """Those of the entries at ``start <= offset < stop`` that are in a set."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether that can be said without reading many entries first."""
+
+
+class CursorFull(Exception):
+    """No more partly acknowledged batches can be kept: the acknowledgement was not taken."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the subscription has too many partly acknowledged batches: "
+            "acknowledge the remaining messages of some first"
+        )
+
+
+def bits_from_words(words: Sequence[int], messages: int) -> int:
+    """The bits of a ``java.util.BitSet``'s long array: 1 is a message that is still open.
+
+    What lies beyond the batch's ``messages`` is left out, and not looked at.
+    """
+    wanted = words[: -(-messages // _WORD_BITS)]
+    packed = b"".join([(word & _WORD_MASK).to_bytes(_WORD_BYTES, "little") for word in wanted])
+    return int.from_bytes(packed, "little") & ((1 << messages) - 1)
 
 
 def words_from_bits(bits: int) -> list[int]:
@@ -62,16 +105,23 @@ class Cursor:
     """See the module. ``mark`` is the offset of the first entry that is not dealt with."""
 
     __slots__ = (
-        "_below", "_delta_bytes", "_delta_ranges", "_deltas", "_fresh_batches", "_fresh_ranges",
-        "_snapshot_bytes", "batches", "durable", "holes", "mark", "properties",
+        "_below", "_delta_bytes", "_delta_ranges", "_deltas", "_fresh_batches", "_fresh_ranges", "_parts",
+        "_snapshot_bytes", "_tally", "batches", "batches_bytes", "counts", "durable", "holes", "mark",
+        "properties",
     )  # fmt: skip
 
-    def __init__(self, mark: int, *, durable: bool, properties: Properties | None = None) -> None:
+    def __init__(
+        self, mark: int, *, counts: Counts, durable: bool, properties: Properties | None = None
+    ) -> None:
         self.mark = mark
+        self.counts = counts
         self.durable = durable
         self.properties: Properties = properties or {}
         self.holes = RangeSet()
         self.batches: dict[int, int] = {}
+        self.batches_bytes = 0
+        self._tally: Tally | None = (0, 0)
+        self._parts = 0
         self._fresh_ranges: list[list[int]] = []
         self._fresh_batches: dict[int, int] = {}
         self._below = -1
@@ -98,6 +148,29 @@ class Cursor:
         """Entries below ``end`` that are not acknowledged."""
         return max(0, end - self.mark - len(self.holes))
 
+    def open_tally(self, end: int) -> Tally | None:
+        """Messages below ``end`` that are not acknowledged, and the bytes of the entries that hold them.
+
+        None while the topic's entries are still being counted.
+        """
+        if not self.counts.is_complete:
+            return None
+        if self._tally is None:
+            self._tally = self.counts.held(self.holes, self.mark, self.holes.end)
+            for offset, bits in self.batches.items():
+                self.batches[offset] = bits & ((1 << self._messages(offset)) - 1)
+            self._parts = sum(map(self._part, self.batches))
+        messages, size = self.counts.between(self.mark, end)
+        return max(0, messages - self._tally[0] - self._parts), max(0, size - self._tally[1])
+
+    def _messages(self, offset: int) -> int:
+        """How many messages can be acknowledged in an entry: one at least, it may be a chunk."""
+        return max(1, self.counts.of(offset)[0])
+
+    def _part(self, offset: int) -> int:
+        """How many messages of a partly acknowledged batch are acknowledged."""
+        return self._messages(offset) - self.batches[offset].bit_count()
+
     def ack_words(self, offset: int) -> Sequence[int]:
         """``MESSAGE.ack_set`` for a partly acknowledged batch, empty otherwise."""
         bits = self.batches.get(offset)
@@ -113,7 +186,7 @@ class Cursor:
         if offset < self.mark or not self._add(offset):
             return False
         if self.batches:
-            self.batches.pop(offset, None)
+            self._drop_batch(offset)
             self._fresh_batches.pop(offset, None)
         if self.durable:
             ranges = self._fresh_ranges
@@ -129,70 +202,131 @@ class Cursor:
             if self.holes:
                 self._close_gap()
             return True
-        return self.holes.add(offset)
+        if not self.holes.add(offset):
+            return False
+        tally = self._tally
+        if tally is not None and self._is_tallied():
+            messages, size = self.counts.of(offset)
+            self._tally = tally[0] + messages, tally[1] + size
+        return True
+
+    def _is_tallied(self) -> bool:
+        """Whether the tally is to follow what changes; not before all entries are counted."""
+        if self._tally is not None and not self.counts.is_complete:
+            self._tally = None
+        return self._tally is not None
 
     def _close_gap(self) -> None:
         contiguous = self.holes.next_missing(self.mark)
         if contiguous != self.mark:
             self.holes.remove_range(self.mark, contiguous)
+            if self._tally is not None:
+                self._tally = self._less(self.counts.between(self.mark, contiguous))
             self.mark = contiguous
 
-    def acknowledge_part(self, offset: int, still_open: int) -> int | None:
-        """Some messages of a batch: ``still_open`` has a 1 for each that is not acknowledged.
+    def _less(self, tally: Tally) -> Tally:
+        """The tally without what is no longer behind the mark."""
+        assert self._tally is not None
+        return self._tally[0] - tally[0], self._tally[1] - tally[1]
 
-        Clients count from a full batch, so a set is ANDed with what is known. Returns what remains
-        open, 0 when the entry is now done, None when it was done before.
+    def acknowledge_part(self, offset: int, words: Sequence[int], messages: int) -> int | None:
+        """Some of a batch's ``messages``: the bits of ``words`` have a 1 for each that is not acknowledged.
+
+        Clients count from a full batch, so a set is ANDed with what is known. Nothing is kept for an entry
+        of a single message, and never more than the batch holds. Returns how many messages remain open, 0
+        when the entry is now done, None when it was done before. Raises `CursorFull`.
         """
         if self.is_acknowledged(offset):
             return None
-        before = self.batches.get(offset, still_open)
-        after = before & still_open
+        before = self.batches.get(offset)
+        known = (1 << messages) - 1 if before is None else before
+        after = known & bits_from_words(words, messages)
         if not after:
             self.acknowledge(offset)
-        elif offset not in self.batches or after != before:
-            self.batches[offset] = after
-            if self.durable:
-                self._fresh_batches[offset] = after
-        return after
+            return 0
+        if after == known:
+            return after.bit_count()
+        if before is None and self.batches_bytes + _held_bytes(after) > PARTIAL_BATCHES_BYTES_MAX:
+            raise CursorFull
+        self._drop_batch(offset)
+        self.batches[offset] = after
+        self.batches_bytes += _held_bytes(after)
+        if self._is_tallied():
+            self._parts += self._part(offset)
+        if self.durable:
+            self._fresh_batches[offset] = after
+        return after.bit_count()
 
     def acknowledge_below(self, offset: int) -> bool:
         """Every entry below ``offset`` (a cumulative acknowledgement); False when nothing is new."""
-        if offset <= self.mark:
-            return False
         before = self.mark
-        self.holes.remove_range(before, offset)
+        if offset <= before:
+            return False
+        if self.holes:
+            self._drop_holes(offset)
         self.mark = offset
-        self._close_gap()
+        if self.holes:
+            self._close_gap()
         if self.batches:
             self._drop_batches(before, self.mark)
         if self.durable:
             self._below = max(self._below, offset)
         return True
 
+    def _drop_holes(self, offset: int) -> None:
+        """Forget the holes below ``offset``; those behind it are counted instead where they are fewer."""
+        held = self.counts.held
+        if self._tally is not None and offset - self.mark <= self.holes.end - offset:
+            self._tally = self._less(held(self.holes, self.mark, offset))
+        elif self._tally is not None:
+            self._tally = held(self.holes, offset, self.holes.end)
+        self.holes.remove_range(self.mark, offset)
+
+    def _drop_batch(self, offset: int) -> None:
+        """Forget what is open in a batch, if it is a partly acknowledged one: it is done."""
+        bits = self.batches.get(offset)
+        if bits is not None:
+            if self._tally is not None:
+                self._parts -= self._part(offset)
+            self.batches_bytes -= _held_bytes(bits)
+            del self.batches[offset]
+
     def _drop_batches(self, start: int, stop: int) -> None:
         """Forget the batches of entries that are done; costs the lesser of the two numbers."""
-        batches = self.batches
         offsets = range(start, stop)
+        batches = self.batches
         for offset in offsets if len(offsets) < len(batches) else [at for at in batches if at in offsets]:
-            batches.pop(offset, None)
+            self._drop_batch(offset)
 
     def reset(self, offset: int) -> None:
         """Everything from ``offset`` on is open again. The caller writes a snapshot."""
         self.mark = offset
         self.holes.clear()
         self.batches.clear()
+        self.batches_bytes = self._parts = 0
+        self._tally = 0, 0
         self._forget_fresh()
 
     def clamp(self, start: int, end: int) -> None:
         """Fit a loaded cursor to the entries that exist: ``start <= offset < end``."""
         if self.mark > end:
             self.reset(end)
-        elif self.mark < start:
-            self.holes.remove_range(self.mark, start)
-            self.mark = start
-            self._close_gap()
+        if self.mark >= start and self.holes.end <= end and max(self.batches, default=-1) < end:
+            return
+        self.mark = max(self.mark, start)
         self.holes.remove_range(end, self.holes.end)
-        self.batches = {at: bits for at, bits in self.batches.items() if self.mark <= at < end}
+        self.batches = {at: bits for at, bits in self.batches.items() if at < end}
+        self._put_in_order()
+
+    def _put_in_order(self) -> None:
+        """Nothing below the mark, no batches of entries that are done; the tally is to be made anew."""
+        self._tally = None
+        self.holes.remove_range(0, self.mark)
+        self._close_gap()
+        self.batches = {
+            at: bits for at, bits in self.batches.items() if bits and not self.is_acknowledged(at)
+        }
+        self.batches_bytes = sum(map(_held_bytes, self.batches.values()))
 
     # --- durable form ---
     @property
@@ -222,6 +356,9 @@ class Cursor:
             out.append(_BATCH)
             put_varint(out, offset)
             put_bytes(out, bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
+        if self._tally is not None and self._parts >= 0 and (self.holes or self.batches):
+            out.append(_TALLY)
+            self._put_tally(out, self._tally)
         self._forget_fresh()
         self._deltas += 1
         self._delta_bytes += len(out)
@@ -238,9 +375,16 @@ class Cursor:
         for offset, bits in self.batches.items():
             put_varint(out, offset)
             put_bytes(out, bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
+        if self._tally is not None and self._parts >= 0:
+            self._put_tally(out, self._tally)
         self._deltas = self._delta_ranges = self._delta_bytes = 0
         self._snapshot_bytes = len(out)
         return bytes(out)
+
+    def _put_tally(self, out: bytearray, tally: Tally) -> None:
+        """The tally, with what shows at loading whether it is of that state."""
+        for number in (self.mark, len(self.holes), len(self.batches), self._parts, *tally):
+            put_varint(out, number)
 
     def _forget_fresh(self) -> None:
         self._fresh_ranges = []
@@ -248,13 +392,13 @@ class Cursor:
         self._below = -1
 
     @staticmethod
-    def load(value: Value, what: str) -> Cursor:
+    def load(value: Value, what: str, counts: Counts) -> Cursor:
         """The cursor that was kept; raises `StoreDamaged` naming ``what``."""
         reader = RecordReader(value.base, what)
         version = reader.varint()
         if version not in _VERSIONS_READ:
             raise reader.damaged(f"cursor version {version}, this program knows {_VERSION}")
-        cursor = Cursor(reader.varint(), durable=True)
+        cursor = Cursor(reader.varint(), counts=counts, durable=True)
         try:
             cursor.properties = json.loads(reader.blob())
         except ValueError as error:
@@ -263,17 +407,19 @@ class Cursor:
         for _ in range(reader.varint()):
             offset = reader.varint()
             cursor.batches[offset] = int.from_bytes(reader.blob(), "little")
+        tally = _read_tally(reader) if reader else None
         cursor._snapshot_bytes = len(value.base)
         for delta in value.deltas:
-            cursor._take_in(RecordReader(delta, what))
+            tally = cursor._take_in(RecordReader(delta, what))
             cursor._delta_bytes += len(delta)
         cursor._deltas = len(value.deltas)
-        if value.deltas:
-            cursor._put_in_order()
+        cursor._put_in_order()
+        cursor._take_tally(tally)
         return cursor
 
-    def _take_in(self, reader: RecordReader) -> None:
-        """Add a delta; `_put_in_order` must follow."""
+    def _take_in(self, reader: RecordReader) -> tuple[int, ...] | None:
+        """Add a delta, and return the tally in it; `_put_in_order` must follow."""
+        tally = None
         while reader:
             kind = reader.varint()
             if kind == _BELOW:
@@ -285,32 +431,42 @@ class Cursor:
                     start = reader.varint()
                     self.holes.add_range(max(start, self.mark), start + reader.varint())
             elif kind == _OFFSETS:
-                first, column = reader.varint(), reader.numbers()
+                column = Column.decode(reader)
                 self._delta_ranges += len(column)
-                self.holes.add_all([first + distance for distance in column])
+                self.holes.add_all(column)
             elif kind == _BATCH:
                 offset = reader.varint()
                 bits = int.from_bytes(reader.blob(), "little")
                 self._delta_ranges += 1
                 self.batches[offset] = self.batches.get(offset, bits) & bits
+            elif kind == _TALLY:
+                tally = _read_tally(reader)
             else:
                 raise reader.damaged(f"unknown kind of cursor delta {kind}")
+        return tally
 
-    def _put_in_order(self) -> None:
-        """Nothing below the mark, no batches of entries that are done."""
-        self.holes.remove_range(0, self.mark)
-        self._close_gap()
-        for offset in [at for at, bits in self.batches.items() if not bits or self.is_acknowledged(at)]:
-            del self.batches[offset]
+    def _take_tally(self, tally: tuple[int, ...] | None) -> None:
+        """Believe the tally if it is of this very state; without holes none is needed."""
+        if not self.holes and not self.batches:
+            self._tally = 0, 0
+        elif tally is not None and tally[:3] == (self.mark, len(self.holes), len(self.batches)):
+            self._parts, self._tally = tally[3], (tally[4], tally[5])
+
+
+def _read_tally(reader: RecordReader) -> tuple[int, ...]:
+    return tuple(reader.varint() for _ in range(6))
+
+
+def _held_bytes(bits: int) -> int:
+    """What a partly acknowledged batch takes in memory."""
+    return bits.bit_length() // 8 + _BATCH_OVERHEAD_BYTES
 
 
 def _put_ranges(out: bytearray, ranges: list[list[int]]) -> None:
     singles = [start for start, stop in ranges if stop - start == 1]
     if len(singles) >= _COLUMN_FROM:
-        first = min(singles)
         out.append(_OFFSETS)
-        put_varint(out, first)
-        put_numbers(out, [offset - first for offset in singles])
+        Column(singles).encode(out)
         ranges = [each for each in ranges if each[1] - each[0] > 1]
         if not ranges:
             return

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import DispatchedSubscription
-from geminga.broker.delivery.entries import count_of, head_of, sticky_key
 from geminga.broker.delivery.selectors import (
     AutoSplitSelector,
     ConsistentHashSelector,
@@ -22,6 +21,7 @@ from geminga.broker.delivery.selectors import (
     StickySelector,
 )
 from geminga.broker.delivery.shared import ENTRIES_PER_TURN_MAX, SharedDispatcher
+from geminga.broker.entries import count_of, head_of, sticky_key
 from geminga.broker.refusal import Refused
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb

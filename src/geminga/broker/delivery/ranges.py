@@ -167,11 +167,17 @@ class RangeSet:
             key, offset = key + 1, 0
         return stop
 
-    def count_below(self, stop: int) -> int:
-        """How many numbers are below ``stop``."""
-        last = stop >> _SHIFT
-        below = sum(bits.bit_count() for key, bits in self._chunks.items() if key < last)
-        return below + (self._chunks.get(last, 0) & ((1 << (stop & _MASK)) - 1)).bit_count()
+    def bits(self, start: int, stop: int) -> int:
+        """What is in ``start <= value < stop``, as the bits of a number, ``start`` the lowest."""
+        chunks = self._chunks
+        key, shift = start >> _SHIFT, start & _MASK
+        found = chunks.get(key, 0) >> shift
+        width = _BITS - shift
+        while width < stop - start:
+            key += 1
+            found |= chunks.get(key, 0) << width
+            width += _BITS
+        return found & ((1 << (stop - start)) - 1)
 
     def ranges(self, ranges_max: int | None = None) -> Iterator[tuple[int, int]]:
         """``(start, stop)`` pairs in rising order, at most ``ranges_max``."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.dispatcher import DispatchedSubscription, Reading
-from geminga.broker.delivery.entries import count_of, head_of
+from geminga.broker.entries import count_of, head_of
 from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20

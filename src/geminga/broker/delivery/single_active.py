@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from geminga.broker.agenda import Timer
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
-from geminga.broker.delivery.entries import message_count
+from geminga.broker.entries import message_count
 from geminga.wire.hashing import murmur3_32
 
 _RING_POINTS = 100

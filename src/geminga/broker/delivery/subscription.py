@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -14,15 +15,50 @@ from geminga.broker.delivery.consumer import (
     LastMessage,
     type_name,
 )
-from geminga.broker.delivery.cursor import BATCH_MESSAGES_MAX, Cursor, CursorWriter, bits_from_words
+from geminga.broker.delivery.cursor import Cursor, CursorFull, CursorWriter, Tally
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
+from geminga.broker.entries import message_count
+from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.refusal import Busy, Refused
+from geminga.errors import StoreError
 from geminga.ids import TopicName, to_signed
 from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+LOOKS_PER_ACK_MAX = 100
+"""Entries that one ACK may have looked at for the size of their batch; what it says of others is refused."""
+
+
+class _BatchSizes:
+    """How many messages entries hold, of which a client says that it acknowledges some.
+
+    There may be publishers whose SEND does not announce the size of a batch: where the count says that
+    there is a single message, the entry itself is asked, so that the others are not taken for acknowledged.
+    """
+
+    __slots__ = ("_ledger", "_looks_left")
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self._looks_left = LOOKS_PER_ACK_MAX
+
+    def of(self, offset: int) -> int:
+        """Raises `Refused` when nobody can tell."""
+        counts = self._ledger.counts
+        messages = counts.of(offset)[0] if counts.is_complete else 1
+        if messages > 1:
+            return messages
+        self._looks_left -= 1
+        try:
+            entry = self._ledger.read_one(offset) if self._looks_left >= 0 else None
+        except StoreError:
+            entry = None
+        if entry is None:
+            raise Refused(pb.NotAllowedError, "the broker cannot tell how many messages the batch holds")
+        return message_count(entry)
 
 
 class OwningTopic(SubscribedTopic, Protocol):
@@ -41,6 +77,8 @@ class OwningTopic(SubscribedTopic, Protocol):
     def last_batch_index(self) -> int: ...
 
     def offset_by_time(self, publish_time_ms: int) -> int: ...
+
+    def count_entries(self) -> None: ...
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None: ...
 
@@ -162,30 +200,47 @@ class PersistentSubscription:
             self.dispatcher.dispatch()
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
-        """Individual acknowledgements. Ids that are foreign, trimmed or not yet stored are ignored."""
+        """Individual acknowledgements. Ids that are foreign, trimmed or not yet stored are ignored.
+
+        Raises `Refused` when some could not be taken; the others are.
+        """
         topic = self.topic
         ledger = topic.ledger
         cursor = self.cursor
         confirmed = ledger.confirmed
         mark = cursor.mark
         by_index = topic.settings.batch_index_ack
+        refused: Refused | None = None
+        sizes = _BatchSizes(topic.ledger)
         for message_id in ids:
             offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
             if offset is None or offset >= confirmed:
                 continue
             words = message_id.ack_set
             if words:
-                if not by_index or len(words) * 64 > BATCH_MESSAGES_MAX:
+                if not by_index:
                     continue
-                still_open = cursor.acknowledge_part(offset, bits_from_words(words))
+                try:
+                    still_open = cursor.acknowledge_part(offset, words, sizes.of(offset))
+                except CursorFull as full:
+                    refused = Refused(pb.NotAllowedError, str(full))
+                    continue
+                except Refused as unknown:
+                    refused = unknown
+                    continue
                 if still_open is not None:
-                    self._settle(consumer, offset, still_open.bit_count())
+                    self._settle(consumer, offset, still_open)
             elif cursor.acknowledge(offset):
                 self._settle(consumer, offset, 0)
         self._acknowledged(consumer, mark)
+        if refused is not None:
+            raise refused
 
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
-        """Everything up to an id, which may be the one before a ledger's first (entry -1)."""
+        """Everything up to an id, which may be the one before a ledger's first (entry -1).
+
+        Raises `Refused` when a part of the last batch could not be taken.
+        """
         if self.type in (SHARED, KEY_SHARED):
             return
         ledger = self.topic.ledger
@@ -203,8 +258,14 @@ class PersistentSubscription:
                 return
             words = message_id.ack_set
             cursor.acknowledge_below(offset if words else offset + 1)
-            if words and self.topic.settings.batch_index_ack and len(words) * 64 <= BATCH_MESSAGES_MAX:
-                cursor.acknowledge_part(offset, bits_from_words(words))
+            if words and self.topic.settings.batch_index_ack:
+                try:
+                    cursor.acknowledge_part(offset, words, _BatchSizes(ledger).of(offset))
+                except CursorFull as full:
+                    raise Refused(pb.NotAllowedError, str(full)) from full
+                finally:
+                    self._acknowledged(consumer, mark)
+                return
         self._acknowledged(consumer, mark)
 
     def _settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
@@ -276,23 +337,23 @@ class PersistentSubscription:
             return
         ledger_id, entry_id = to_signed(target.message_id.ledgerId), to_signed(target.message_id.entryId)
         offset = ledger.offset_from(ledger_id, entry_id)
-        open_bits = bits_from_words(target.message_id.ack_set)
-        by_index = open_bits and self.topic.settings.batch_index_ack
-        inside = by_index and ledger.offset(ledger_id, entry_id) == offset
-        self.reset(offset, done, (offset, open_bits) if inside else None)
+        inside = self.topic.settings.batch_index_ack and ledger.offset(ledger_id, entry_id) == offset
+        self.reset(offset, done, target.message_id.ack_set if inside else ())
 
-    def reset(self, offset: int, done: Done, batch: tuple[int, int] | None = None) -> None:
+    def reset(self, offset: int, done: Done, words: Sequence[int] = ()) -> None:
         """Deliver again from ``offset`` on. Consumers are disconnected first and subscribe anew.
 
-        ``batch`` is ``(offset, still open bits)`` of a batch that is not to be redelivered whole.
+        ``words`` says which messages of the batch there are to be delivered again; none stands for all.
         ``done`` runs when the new position is durable.
         """
         self.resetting = True
         self.disconnect_all()
         self.resetting = False
         self.cursor.reset(offset)
-        if batch is not None:
-            self.cursor.batches[batch[0]] = batch[1]
+        if words:
+            # A batch whose size nobody can tell is delivered again as a whole.
+            with contextlib.suppress(Refused):
+                self.cursor.acknowledge_part(offset, words, _BatchSizes(self.topic.ledger).of(offset))
         self.writer.write_snapshot(done)
 
     def skip_to(self, offset: int, done: Done | None = None) -> int:
@@ -331,6 +392,16 @@ class PersistentSubscription:
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
         return self.cursor.backlog(self.topic.ledger.confirmed)
+
+    def backlog_tally(self) -> Tally | None:
+        """Messages that are not acknowledged, and the bytes of their entries.
+
+        None while entries are being counted that were stored before that was done.
+        """
+        found = self.cursor.open_tally(self.topic.ledger.confirmed)
+        if found is None:
+            self.topic.count_entries()
+        return found
 
 
 def cursor_key(topic: str, subscription: str) -> str:

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -270,6 +271,7 @@ class BrokerServer:
         settings: BrokerSettings,
         *,
         store: Callable[[Callable[[], None]], EntryStore] | None = None,
+        source: random.Random | None = None,
         web_on_demand: bool = False,
     ) -> None:
         self.settings = settings
@@ -285,6 +287,7 @@ class BrokerServer:
         self.web_ready: asyncio.Event
         self.stopped: asyncio.Event
         self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
+        self._source = source or random.SystemRandom()
         self._dirty: list[Connection] = []
         self._flush_scheduled = False
         self._poll_scheduled = False
@@ -354,6 +357,7 @@ class BrokerServer:
         return Broker(
             self.store,
             self.settings,
+            random=self._source,
             now=time.monotonic(),
             now_ms=time.time_ns() // 1_000_000,
         )

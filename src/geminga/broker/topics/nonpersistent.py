@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
-from geminga.broker.delivery.entries import head_of, sticky_key
 from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
+from geminga.broker.entries import head_of, sticky_key
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
@@ -22,6 +22,7 @@ class NonPersistentSubscription:
     """Consumers that share what passes. An entry that none can take now is dropped."""
 
     durable = False
+    fenced = False
     replicated = False
     backlog = 0
 
@@ -155,6 +156,7 @@ class NonPersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
+        self.deleted = False
 
     def __repr__(self) -> str:
         return f"NonPersistentTopic({self.text!r})"
@@ -207,6 +209,7 @@ class NonPersistentTopic:
             subscription.disconnect_all()
 
     def delete(self, done: Done | None) -> None:
+        self.deleted = True
         self.disconnect_all()
         if done is not None:
             done(None)

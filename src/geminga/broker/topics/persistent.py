@@ -7,9 +7,10 @@ import logging
 from collections import deque
 from enum import Enum
 
+from geminga.broker.agenda import Timer
 from geminga.broker.delivery.cursor import Cursor
-from geminga.broker.delivery.entries import count_of, head_of
 from geminga.broker.delivery.subscription import PersistentSubscription, cursor_prefix
+from geminga.broker.entries import backlog_count, count_of, head_of
 from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
@@ -25,6 +26,9 @@ from geminga.wire.metadata import EntryHead, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
+
+COUNTING_SLICE_SECONDS = 0.01
+"""Slices of counting old entries are this far apart."""
 
 
 class Record(Enum):
@@ -55,9 +59,10 @@ class PersistentTopic:
     """A loaded topic. What is durable of it is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
 
     __slots__ = (
-        "_appended", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone", "consumers_connected",
-        "dedup", "last_used", "ledger", "limits", "messages_in", "messages_out_gone", "name",
-        "policies", "quota_exceeded", "record", "restricted", "settings", "store", "subscriptions", "text",
+        "_appended", "_counting", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone",
+        "consumers_connected", "dedup", "deleted", "last_used", "ledger", "limits", "messages_in",
+        "messages_out_gone", "name", "policies", "quota_exceeded", "record", "restricted", "settings",
+        "store", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
@@ -72,12 +77,14 @@ class PersistentTopic:
         self.limits = LedgerLimits(
             settings.ledger_entries_max, settings.ledger_bytes_max, settings.ledger_seconds_max
         )
-        self.ledger = ManagedLedger(services.store, self.text, services.cache)
+        self.ledger = ManagedLedger(services.store, self.text, services.cache, services.counts)
+        self._counting: Timer | None = None
         self.access = ProducerAccess(record.get("epoch"), self._save_epoch)
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded = ""
+        self.deleted = False
         self.last_used = services.agenda.now
         self.messages_in = 0
         self.bytes_in = 0
@@ -95,7 +102,7 @@ class PersistentTopic:
         prefix = cursor_prefix(self.text)
         for key, value in self.store.scan(prefix):
             name = key[len(prefix) :]
-            cursor = Cursor.load(value, f"cursor of subscription {name!r} on {self.text}")
+            cursor = Cursor.load(value, f"cursor of subscription {name!r} on {self.text}", self.ledger.counts)
             cursor.clamp(self.ledger.start, self.ledger.end)
             self.subscriptions[name] = PersistentSubscription(self, name, cursor)
 
@@ -159,6 +166,7 @@ class PersistentTopic:
             offset = self.ledger.append(
                 entry,
                 messages,
+                counted=backlog_count(entry) if messages > 1 or frame.is_chunk else 1,
                 now_ms=self.agenda.now_ms,
                 limits=self.limits,
                 keep=self.consumers_connected > 0,
@@ -328,7 +336,7 @@ class PersistentTopic:
         done: Done | None = None,
     ) -> PersistentSubscription:
         """Create a durable subscription at ``offset``; ``done`` reports when it is durable."""
-        cursor = Cursor(offset, durable=True, properties=properties or {})
+        cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
         self.subscriptions[name] = subscription
         subscription.writer.write_snapshot(done)
@@ -336,7 +344,8 @@ class PersistentTopic:
 
     def reader(self, name: str, offset: int) -> PersistentSubscription:
         """A subscription of a reader: it lives in memory, as long as it has consumers."""
-        subscription = PersistentSubscription(self, name, Cursor(offset, durable=False))
+        cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
+        subscription = PersistentSubscription(self, name, cursor)
         self.subscriptions[name] = subscription
         return subscription
 
@@ -348,6 +357,17 @@ class PersistentTopic:
                 self.bytes_out_gone += consumer.bytes_out
             self.messages_out_gone += subscription.messages_out_gone
             self.bytes_out_gone += subscription.bytes_out_gone
+
+    # --- counting ---
+    def count_entries(self) -> None:
+        """Count what was stored before counts were kept, a slice at a time."""
+        if self._counting is None and not self.deleted:
+            self._counting = self.agenda.after(COUNTING_SLICE_SECONDS, self._count_some, self)
+
+    def _count_some(self) -> None:
+        self._counting = None
+        if self.ledger.counts.count_some():
+            self.count_entries()
 
     # --- positions ---
     @property
@@ -408,6 +428,7 @@ class PersistentTopic:
 
     def delete(self, done: Done | None) -> None:
         """Forget everything that is durable of the topic."""
+        self.deleted = True
         self.disconnect_all()
         for subscription in self.subscriptions.values():
             subscription.fenced = True
@@ -421,6 +442,9 @@ class PersistentTopic:
 
     def close(self) -> None:
         """Leave memory: what is not written yet is written."""
+        if self._counting is not None:
+            self._counting.cancel()
+            self._counting = None
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():

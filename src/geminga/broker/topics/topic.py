@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
+from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
@@ -27,6 +28,7 @@ class TopicServices:
     store: EntryStore
     settings: BrokerSettings
     cache: EntryCache
+    counts: CountsCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

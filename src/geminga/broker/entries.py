@@ -35,6 +35,14 @@ def message_count(entry: Buffer) -> int:
     return count_of(head_of(entry))
 
 
+def backlog_count(entry: Buffer) -> int:
+    """How many messages an entry counts for in a backlog: of a chunked message only the last chunk counts."""
+    head = head_of(entry)
+    if head is not None and head.num_chunks > 1 and head.chunk_id < head.num_chunks - 1:
+        return 0
+    return count_of(head)
+
+
 def sticky_key(head: EntryHead | None) -> bytes:
     """What Key_Shared hashes; of a batch that is in the outer metadata."""
     if head is None:

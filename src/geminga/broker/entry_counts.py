@@ -1,0 +1,512 @@
+"""How many messages and bytes a topic's entries hold: exact backlogs without reading a single entry.
+
+A backlog counted in entries says little when an entry may be a batch of a thousand. So every topic keeps,
+for each of its ledgers, how many messages and bytes each entry holds. What a subscription has before it is
+then a difference of two sums, and an acknowledgement out of order looks up one entry.
+
+Counts come with the publish command and are kept in *blocks* of entries: in memory as two columns
+(`columns`; a byte or two an entry), in the store as one delta a block under ``counts/<topic>\\0<ledger>``.
+The entries behind the last block, a mebibyte at most, have their counts in memory alone, and after a
+restart they are read again. The totals of closed ledgers are under ``counts/<topic>``, so that a long
+backlog is added up without its blocks. Nothing of this is read before somebody asks, and what is not asked
+for gives way to what is (`CountsCache`): an idle topic costs nothing.
+
+Ledgers that were written before counts were kept are counted in slices (`EntryCounts.count_some`).
+
+A chunk of a large message counts as no message but the last, which counts as the one that they make up.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from geminga.broker.columns import Column
+from geminga.broker.entries import backlog_count
+from geminga.broker.records import RecordReader, put_varint
+from geminga.errors import StoreDamaged
+from geminga.ledger.api import EntryStore
+
+BLOCK_ENTRIES = 512
+BLOCK_BYTES = 1024 * 1024
+"""A block is closed at the first of these: it is what has to be read again after a restart."""
+TAIL_KEPT_ENTRIES = 32
+"""A closed ledger's last entries are kept as a block too, if they are so many; fewer are read again."""
+UNCOUNTED_ENTRIES_MAX = 2 * BLOCK_ENTRIES
+UNCOUNTED_BYTES_MAX = 8 * BLOCK_BYTES
+"""With more than this behind the blocks, a ledger was written before counts were kept: see `count_some`."""
+COUNTS_CACHE_BYTES = 64 * 1024 * 1024
+
+Tally = tuple[int, int]
+"""Messages and bytes."""
+
+
+class Offsets(Protocol):
+    """A set of offsets (`delivery.ranges.RangeSet`)."""
+
+    def bits(self, start: int, stop: int) -> int:
+        """Which of ``start <= offset < stop`` are in it, ``start`` the lowest bit."""
+
+
+class Counted(Protocol):
+    """A ledger of the topic (`managed_ledger.Segment`)."""
+
+    ledger_id: int
+    base: int
+    entries: int
+    size_bytes: int
+
+
+class CountsCache:
+    """Which ledgers have their blocks in memory; those that had them longest give way.
+
+    ``bytes_max`` bounds the memory of all topics' blocks together.
+    """
+
+    def __init__(self, bytes_max: int = COUNTS_CACHE_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._held: OrderedDict[LedgerCounts, int] = OrderedDict()
+
+    def keep(self, ledger: LedgerCounts, more_bytes: int) -> None:
+        """The ledger's blocks grew by so many bytes."""
+        self._held[ledger] = self._held.get(ledger, 0) + more_bytes
+        self._bytes += more_bytes
+        while self._bytes > self._bytes_max and len(self._held) > 1:
+            oldest, size = self._held.popitem(last=False)
+            self._bytes -= size
+            oldest.release()
+
+    def forget(self, ledger: LedgerCounts) -> None:
+        self._bytes -= self._held.pop(ledger, 0)
+
+
+class Block:
+    """Counts of consecutive entries; ``messages_before`` and ``bytes_before`` are those of the ledger."""
+
+    __slots__ = ("bytes_before", "first", "messages", "messages_before", "sizes")
+
+    def __init__(
+        self, first: int, messages: Column, sizes: Column, messages_before: int, bytes_before: int
+    ) -> None:
+        self.first = first
+        self.messages = messages
+        self.sizes = sizes
+        self.messages_before = messages_before
+        self.bytes_before = bytes_before
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.sizes)
+
+
+class LedgerCounts:
+    """The counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks."""
+
+    __slots__ = (
+        "_blocks", "_cache", "_firsts", "_key", "_messages", "_open_bytes", "_sizes", "_store", "counted",
+        "ledger_id", "sealed", "sealed_bytes", "sealed_messages", "total_bytes", "total_messages",
+    )  # fmt: skip
+
+    def __init__(self, store: EntryStore, owner: str, ledger_id: int, cache: CountsCache) -> None:
+        self._store = store
+        self.ledger_id = ledger_id
+        self._key = blocks_key(owner, ledger_id)
+        self._cache = cache
+        self._blocks: list[Block] | None = []
+        self._firsts: list[int] = []
+        self._messages = array("I")
+        self._sizes = array("I")
+        self._open_bytes = 0
+        self.counted = 0
+        self.sealed = self.sealed_messages = self.sealed_bytes = 0
+        self.total_messages = 0
+        self.total_bytes = 0
+
+    # --- counting ---
+    def append(self, messages: int, size: int) -> None:
+        """The next entry holds so much."""
+        self._messages.append(messages)
+        sizes = self._sizes
+        sizes.append(size)
+        self.counted += 1
+        self.total_messages += messages
+        self.total_bytes += size
+        self._open_bytes += size
+        if len(sizes) >= BLOCK_ENTRIES or self._open_bytes >= BLOCK_BYTES:
+            self.seal()
+
+    def seal(self) -> None:
+        """Keep what was counted since the last block as a block."""
+        messages, sizes = Column(self._messages), Column(self._sizes)
+        record = bytearray()
+        put_varint(record, self.sealed)
+        messages.encode(record)
+        sizes.encode(record)
+        self._take(messages, sizes)
+        del self._messages[:], self._sizes[:]
+        self._open_bytes = 0
+        self._store.merge(self._key, bytes(record))
+
+    def _take(self, messages: Column, sizes: Column) -> None:
+        block = Block(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
+        if self._blocks is not None:
+            self._blocks.append(block)
+            self._firsts.append(block.first)
+            self._cache.keep(self, messages.held_bytes + sizes.held_bytes)
+        self.sealed += len(sizes)
+        self.sealed_messages += messages.sum(0, len(messages))
+        self.sealed_bytes += sizes.sum(0, len(sizes))
+
+    def keep_tail(self) -> None:
+        """The ledger is closed: what is behind its last block is worth one if it is long enough."""
+        if len(self._sizes) >= TAIL_KEPT_ENTRIES:
+            self.seal()
+
+    def load(self, entries: int) -> None:
+        """Take in the blocks that the store has, of a ledger with so many entries that was not counted."""
+        self._load(entries)
+        self.counted = self.sealed
+        self.total_messages, self.total_bytes = self.sealed_messages, self.sealed_bytes
+
+    def restore(self) -> bool:
+        """Have the blocks in memory; False when the store does not have them all any more (damage)."""
+        if self._blocks is None:
+            sealed = self.sealed
+            self._load(sealed)
+            return self.sealed == sealed
+        return True
+
+    def _load(self, entries: int) -> None:
+        self._blocks, self._firsts = [], []
+        self.sealed = self.sealed_messages = self.sealed_bytes = 0
+        value = self._store.get(self._key)
+        for part in () if value is None else (value.base, *value.deltas):
+            try:
+                self._read(RecordReader(part, self._key), entries)
+            except StoreDamaged:
+                # What follows cannot be placed; the entries say it again.
+                break
+
+    def _read(self, reader: RecordReader, entries: int) -> None:
+        while reader:
+            first = reader.varint()
+            messages, sizes = Column.decode(reader), Column.decode(reader)
+            if first != self.sealed or len(messages) != len(sizes) or first + len(sizes) > entries:
+                raise reader.damaged(f"a block at {first} where {self.sealed} is expected")
+            self._take(messages, sizes)
+
+    def release(self) -> None:
+        """Let go of the blocks; `restore` reads them again."""
+        self._blocks = None
+        self._firsts = []
+
+    # --- answers ---
+    def _block(self, entry: int) -> Block:
+        blocks = self._blocks
+        assert blocks is not None
+        return blocks[bisect_right(self._firsts, entry) - 1]
+
+    def of(self, entry: int) -> Tally:
+        """What one entry holds; it must be counted."""
+        if entry >= self.sealed:
+            index = entry - self.sealed
+            return self._messages[index], self._sizes[index]
+        block = self._block(entry)
+        index = entry - block.first
+        return block.messages[index], block.sizes[index]
+
+    def below(self, entry: int) -> Tally:
+        """What the entries below ``entry`` hold together."""
+        if entry == self.counted:
+            return self.total_messages, self.total_bytes
+        if entry >= self.sealed:
+            index = entry - self.sealed
+            return (
+                self.sealed_messages + sum(self._messages[:index]),
+                self.sealed_bytes + sum(self._sizes[:index]),
+            )
+        block = self._block(entry)
+        index = entry - block.first
+        return (
+            block.messages_before + block.messages.sum(0, index),
+            block.bytes_before + block.sizes.sum(0, index),
+        )
+
+    def between(self, start: int, stop: int) -> Tally:
+        """What ``start <= entry < stop`` hold together; quick where they are few."""
+        if stop - start == 1:
+            return self.of(start)
+        if start < self.sealed:
+            block = self._block(start)
+            if stop <= block.end:
+                low, high = start - block.first, stop - block.first
+                return block.messages.sum(low, high), block.sizes.sum(low, high)
+        messages, size = self.below(stop)
+        messages_before, size_before = self.below(start)
+        return messages - messages_before, size - size_before
+
+    def held(self, offsets: Offsets, base: int, start: int, stop: int) -> Tally:
+        """What those of ``start <= entry < stop`` hold that are in a set; ``base`` is the ledger's offset."""
+        messages = size = 0
+        while start < min(stop, self.sealed):
+            block = self._block(start)
+            end = min(stop, block.end)
+            bits = offsets.bits(base + start, base + end) << (start - block.first)
+            messages += block.messages.sum_where(bits)
+            size += block.sizes.sum_where(bits)
+            start = end
+        if start < stop:
+            bits = offsets.bits(base + start, base + stop) << (start - self.sealed)
+            messages += Column(self._messages).sum_where(bits)
+            size += Column(self._sizes).sum_where(bits)
+        return messages, size
+
+
+class EntryCounts:
+    """See the module. ``ledgers`` and ``bases`` are the topic's own lists, oldest first, and stay shared."""
+
+    __slots__ = (
+        "_bases", "_cache", "_complete", "_current", "_known", "_ledgers", "_owner", "_prefixes", "_store",
+        "_totals",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        store: EntryStore,
+        owner: str,
+        cache: CountsCache,
+        ledgers: Sequence[Counted],
+        bases: Sequence[int],
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._cache = cache
+        self._ledgers = ledgers
+        self._bases = bases
+        self._known: dict[int, LedgerCounts] = {}
+        self._current: LedgerCounts | None = None
+        self._totals: dict[int, Tally] | None = None
+        self._prefixes: list[Tally] = []
+        self._complete = False
+
+    # --- what the ledger tells ---
+    def append(self, messages: int, size: int) -> None:
+        """An entry was added to the newest ledger."""
+        assert self._current is not None
+        self._current.append(messages, size)
+
+    def roll(self, ledger_id: int) -> None:
+        """A new ledger was begun: the one before will not change any more."""
+        current = self._current
+        if current is not None and current.counted:
+            current.keep_tail()
+            self._remember(current)
+        self._current = self._known[ledger_id] = self._fresh(ledger_id)
+
+    def forget(self, ledgers: Sequence[Counted]) -> None:
+        """The oldest ledgers are deleted, and gone from the shared lists."""
+        del self._prefixes[: len(ledgers)]
+        totals = self._all_totals()
+        for ledger in ledgers:
+            counts = self._known.pop(ledger.ledger_id, None)
+            if counts is not None:
+                self._cache.forget(counts)
+            if _has_blocks(ledger):
+                self._store.delete(blocks_key(self._owner, ledger.ledger_id))
+        gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
+        for ledger_id in gone:
+            del totals[ledger_id]
+        if gone:
+            record = bytearray()
+            for ledger_id, (messages, size) in totals.items():
+                _put_total(record, ledger_id, messages, size)
+            self._store.put(totals_key(self._owner), bytes(record))
+
+    def delete_all(self, ledgers: Sequence[Counted]) -> None:
+        """The topic is being deleted."""
+        self.forget(ledgers)
+        self._store.delete(totals_key(self._owner))
+
+    # --- answers ---
+    def of(self, offset: int) -> Tally:
+        """What an entry holds; nothing where there is none."""
+        index = bisect_right(self._bases, offset) - 1
+        if index < 0:
+            return 0, 0
+        counts, entry = self._counts(index), offset - self._bases[index]
+        return counts.of(entry) if entry < counts.counted else (0, 0)
+
+    def between(self, start: int, stop: int) -> Tally:
+        """What the entries at ``start <= offset < stop`` hold together."""
+        if stop <= start or not self._bases:
+            return 0, 0
+        bases = self._bases
+        first, last = max(0, bisect_right(bases, start) - 1), max(0, bisect_right(bases, stop) - 1)
+        if first == last:
+            counts, base = self._counts(first), bases[first]
+            low, high = (min(max(offset - base, 0), counts.counted) for offset in (start, stop))
+            return counts.between(low, high)
+        messages, size = self._below(last, stop)
+        messages_before, size_before = self._below(first, start)
+        return messages - messages_before, size - size_before
+
+    def held(self, offsets: Offsets, start: int, stop: int) -> Tally:
+        """What the entries at ``start <= offset < stop`` hold together that are in a set."""
+        messages = size = 0
+        index = max(0, bisect_right(self._bases, start) - 1)
+        while index < len(self._bases) and self._bases[index] < stop:
+            counts, base = self._counts(index), self._bases[index]
+            low, high = max(0, start - base), min(stop - base, counts.counted)
+            own_messages, own_size = counts.held(offsets, base, low, high) if low < high else (0, 0)
+            messages, size, index = messages + own_messages, size + own_size, index + 1
+        return messages, size
+
+    def _below(self, index: int, offset: int) -> Tally:
+        """What lies below an offset of the ledger at ``index``, counted from the oldest ledger there is."""
+        messages, size = self._prefix(index)
+        within = offset - self._bases[index]
+        if within <= 0:
+            return messages, size
+        counts = self._counts(index)
+        own_messages, own_size = counts.below(min(within, counts.counted))
+        return messages + own_messages, size + own_size
+
+    def _prefix(self, index: int) -> Tally:
+        """What the ledgers before the one at ``index`` hold, from some ledger on that stays the same."""
+        prefixes = self._prefixes
+        if not prefixes:
+            prefixes.append((0, 0))
+        while len(prefixes) <= index:
+            messages, size = self._total(len(prefixes) - 1)
+            prefixes.append((prefixes[-1][0] + messages, prefixes[-1][1] + size))
+        return prefixes[index]
+
+    def _total(self, index: int) -> Tally:
+        ledger = self._ledgers[index]
+        found = self._all_totals().get(ledger.ledger_id)
+        if found is None:
+            counts = self._counts(index)
+            found = counts.total_messages, counts.total_bytes
+        return found
+
+    # --- ledgers and their blocks ---
+    def _fresh(self, ledger_id: int) -> LedgerCounts:
+        return LedgerCounts(self._store, self._owner, ledger_id, self._cache)
+
+    def _counts(self, index: int) -> LedgerCounts:
+        """The counts of the ledger at ``index``, complete."""
+        ledger = self._ledgers[index]
+        counts = self._known.get(ledger.ledger_id)
+        if counts is None:
+            counts = self._loaded(ledger)
+        elif not counts.restore():
+            counts = self._start_over(counts)
+        while counts.counted < ledger.entries:
+            self._read_some(ledger, counts)
+        return counts
+
+    def _loaded(self, ledger: Counted) -> LedgerCounts:
+        counts = self._known[ledger.ledger_id] = self._fresh(ledger.ledger_id)
+        if _has_blocks(ledger):
+            counts.load(ledger.entries)
+        return counts
+
+    def _start_over(self, lost: LedgerCounts) -> LedgerCounts:
+        """Blocks were damaged in the store: the entries have to say again what they hold."""
+        ledger_id = lost.ledger_id
+        self._cache.forget(lost)
+        self._store.delete(blocks_key(self._owner, ledger_id))
+        counts = self._known[ledger_id] = self._fresh(ledger_id)
+        if lost is self._current:
+            self._current = counts
+        return counts
+
+    def _read_some(self, ledger: Counted, counts: LedgerCounts) -> None:
+        """Count a block's worth of entries by reading them; a damaged one counts as a message of no bytes."""
+        try:
+            entries = self._store.read(
+                ledger.ledger_id, counts.counted, entries_max=BLOCK_ENTRIES, bytes_max=BLOCK_BYTES
+            )
+        except StoreDamaged:
+            entries = []
+        if not entries:
+            counts.append(1, 0)
+        for entry in entries[: ledger.entries - counts.counted]:
+            counts.append(backlog_count(entry), len(entry))
+        if counts.counted == ledger.entries and counts is not self._current:
+            counts.keep_tail()
+            self._remember(counts)
+
+    def _remember(self, counts: LedgerCounts) -> None:
+        """A closed ledger's totals are known: keep them."""
+        record = bytearray()
+        _put_total(record, counts.ledger_id, counts.total_messages, counts.total_bytes)
+        self._all_totals()[counts.ledger_id] = counts.total_messages, counts.total_bytes
+        self._store.merge(totals_key(self._owner), bytes(record))
+
+    def _all_totals(self) -> dict[int, Tally]:
+        totals = self._totals
+        if totals is None:
+            totals = self._totals = {}
+            value = self._store.get(totals_key(self._owner))
+            for part in () if value is None else (value.base, *value.deltas):
+                reader = RecordReader(part, f"message counts of {self._owner}")
+                try:
+                    while reader:
+                        ledger_id = reader.varint()
+                        totals[ledger_id] = reader.varint(), reader.varint()
+                except StoreDamaged:
+                    continue  # the blocks and the entries say it again
+        return totals
+
+    # --- ledgers from before counts were kept ---
+    @property
+    def is_complete(self) -> bool:
+        """Whether every question is answered without reading more than a few entries."""
+        if not self._complete:
+            self._complete = self._uncounted() is None
+        return self._complete
+
+    def count_some(self) -> bool:
+        """Read one slice of entries that nobody counted; True while there are more."""
+        ledger = self._uncounted()
+        if ledger is None:
+            self._complete = True
+            return False
+        self._read_some(ledger, self._known[ledger.ledger_id])
+        return True
+
+    def _uncounted(self) -> Counted | None:
+        totals = self._all_totals()
+        for ledger in self._ledgers:
+            if ledger.ledger_id in totals:
+                continue
+            counts = self._known.get(ledger.ledger_id) or self._loaded(ledger)
+            missing = ledger.entries - counts.counted
+            size = ledger.size_bytes - counts.total_bytes
+            if missing > UNCOUNTED_ENTRIES_MAX or (missing and size > UNCOUNTED_BYTES_MAX):
+                return ledger
+        return None
+
+
+def totals_key(owner: str) -> str:
+    return f"counts/{owner}"
+
+
+def blocks_key(owner: str, ledger_id: int) -> str:
+    return f"counts/{owner}\x00{ledger_id}"
+
+
+def _has_blocks(ledger: Counted) -> bool:
+    """Whether blocks of it may be in the store."""
+    return ledger.entries >= TAIL_KEPT_ENTRIES or ledger.size_bytes >= BLOCK_BYTES
+
+
+def _put_total(record: bytearray, ledger_id: int, messages: int, size: int) -> None:
+    put_varint(record, ledger_id)
+    put_varint(record, messages)
+    put_varint(record, size)

@@ -1,0 +1,237 @@
+"""Backlogs in messages and bytes, cursors and dispatchers against a plain model, with restarts in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from geminga.broker import entry_counts
+from geminga.broker.delivery.cursor import words_from_bits
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+SIZES = st.lists(st.sampled_from([1, 1, 2, 5, 70]), min_size=1, max_size=8)
+
+
+@dataclass
+class Stored:
+    """An entry of the model: its id, what it holds, and which of its messages are not acknowledged."""
+
+    ledger_id: int
+    entry_id: int
+    messages: int
+    size: int
+    open: set[int] = field(default_factory=set)
+
+    def id(self, still_open: set[int] | None = None) -> pb.MessageIdData:
+        words: list[int] = []
+        if still_open is not None:
+            words = words_from_bits(sum(1 << index for index in still_open)) or [0]
+        return pb.MessageIdData(ledgerId=self.ledger_id, entryId=self.entry_id, ack_set=words)
+
+
+class Backlog(RuleBasedStateMachine):
+    """One topic, one subscription, consumers of a type at a time, and a list that says what is open."""
+
+    def __init__(self, make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> None:
+        super().__init__()
+        self.make_entry = make_entry
+        self.harness = make_harness(ledger_entries_max=7, retention_minutes=0, retention_megabytes=0)
+        self.stored: list[Stored] = []
+        self.kind = "Shared"
+        self.begin()
+        self.consumer.subscribe(TOPIC, kind=self.kind, permits=0)
+
+    # --- what there is ---
+    def begin(self) -> None:
+        self.producer = self.harness.peer()
+        self.producer.producer(TOPIC)
+        self.consumer = self.harness.peer()
+
+    @property
+    def topic(self) -> Any:
+        return self.harness.broker.topics.find(NAME)
+
+    @property
+    def subscription(self) -> Any:
+        return self.topic.subscriptions["s"]
+
+    def attach_somebody(self) -> None:
+        if not self.subscription.consumers:
+            self.attach(self.kind)
+
+    def of(self, message: Any) -> Stored:
+        """The entry that a MESSAGE brought."""
+        ids = message.ledger_id, message.entry_id
+        return next(entry for entry in self.stored if (entry.ledger_id, entry.entry_id) == ids)
+
+    def some(self, number: int) -> Stored | None:
+        return self.stored[number % len(self.stored)] if self.stored else None
+
+    def is_kept(self, entry: Stored) -> bool:
+        return self.topic.ledger.offset(entry.ledger_id, entry.entry_id) is not None
+
+    # --- publishing and receiving ---
+    @rule(batches=SIZES, keys=st.integers(1, 5))
+    def publish(self, batches: list[int], keys: int) -> None:
+        for number, messages in enumerate(batches):
+            entry = self.make_entry(
+                b"x" * (number * 10 + 1),
+                num_messages_in_batch=messages if messages > 1 else None,
+                partition_key=str(number % keys),
+            )
+            self.producer.send(0, entry, messages=messages)
+            receipt = self.producer.receipts()[-1]
+            ids = receipt.ledger_id, receipt.entry_id
+            self.stored.append(Stored(*ids, messages, len(entry), set(range(messages))))
+
+    @rule(permits=st.integers(1, 100))
+    def flow(self, permits: int) -> None:
+        self.attach_somebody()
+        self.consumer.frames.clear()
+        self.consumer.command("flow", consumer_id=1, messagePermits=permits)
+        for message in self.consumer.messages():
+            assert self.of(message).open, "an acknowledged message came again"
+
+    @rule(kind=st.sampled_from(["Shared", "Key_Shared", "Exclusive", "Failover"]))
+    def attach(self, kind: str) -> None:
+        self.detach()
+        self.kind = kind
+        self.consumer = self.harness.peer()
+        self.consumer.subscribe(TOPIC, kind=kind, permits=0)
+
+    @rule()
+    def detach(self) -> None:
+        self.consumer.disconnect()
+
+    # --- acknowledging ---
+    @rule(number=st.integers(0, 10_000), more=st.lists(st.integers(0, 10_000), max_size=12))
+    def acknowledge(self, number: int, more: list[int]) -> None:
+        ids = [entry for each in (number, *more) if (entry := self.some(each)) is not None]
+        if ids:
+            self.attach_somebody()
+            self.consumer.command("ack", consumer_id=1, ack_type=0, message_id=[each.id() for each in ids])
+            for entry in ids:
+                entry.open.clear()
+
+    @rule(number=st.integers(0, 10_000), keep=st.sets(st.integers(0, 75)))
+    def acknowledge_part(self, number: int, keep: set[int]) -> None:
+        entry = self.some(number)
+        if entry is not None:
+            self.attach_somebody()
+            self.consumer.command("ack", consumer_id=1, ack_type=0, message_id=[entry.id(keep)])
+            entry.open &= keep
+
+    @precondition(lambda self: self.kind in ("Exclusive", "Failover"))
+    @rule(number=st.integers(0, 10_000), keep=st.none() | st.sets(st.integers(0, 75)))
+    def acknowledge_below(self, number: int, keep: set[int] | None) -> None:
+        entry = self.some(number)
+        if entry is not None:
+            self.attach_somebody()
+            self.consumer.command("ack", consumer_id=1, ack_type=1, message_id=[entry.id(keep)])
+            for before in self.stored[: self.stored.index(entry)]:
+                before.open.clear()
+            entry.open &= keep or set()
+
+    @rule(numbers=st.lists(st.integers(0, 10_000), max_size=10))
+    def negative(self, numbers: list[int]) -> None:
+        if numbers:
+            self.attach_somebody()
+            ids = [entry.id() for each in numbers if (entry := self.some(each)) is not None]
+            self.consumer.command("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=ids)
+
+    # --- moving and giving up ---
+    @rule(number=st.integers(0, 10_000), keep=st.none() | st.sets(st.integers(0, 75), min_size=1))
+    def seek(self, number: int, keep: set[int] | None) -> None:
+        entry = self.some(number)
+        if entry is None or not self.is_kept(entry):
+            return
+        self.attach_somebody()
+        target = {"ledgerId": entry.ledger_id, "entryId": entry.entry_id, "ack_set": entry.id(keep).ack_set}
+        self.consumer.command("seek", consumer_id=1, request_id=1, message_id=target)
+        place = self.stored.index(entry)
+        for before in self.stored[:place]:
+            before.open.clear()
+        for behind in self.stored[place:]:
+            behind.open = set(range(behind.messages))
+        if keep is not None:
+            entry.open &= keep
+
+    @rule(count=st.integers(0, 12))
+    def skip(self, count: int) -> None:
+        done: list[object] = []
+        self.harness.actions.skip(NAME, "s", count, done.append)
+        self.harness.poll()
+        assert done == [None]
+        for entry in [each for each in self.stored if each.open][:count]:
+            entry.open.clear()
+
+    # --- the broker ---
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        if clean:
+            self.harness.restart()
+        else:
+            self.harness.crash()
+        self.begin()
+
+    @rule()
+    def housekeeping(self) -> None:
+        """Ledgers that nobody needs are deleted."""
+        self.harness.advance(16)
+
+    @rule()
+    def forget_tallies(self) -> None:
+        for key, value in list(self.harness.store.scan("counts/")):
+            if value.deltas:
+                self.harness.store.delete(key)
+        self.harness.crash()
+        self.begin()
+
+    @invariant()
+    def exact(self) -> None:
+        opened = [entry for entry in self.stored if entry.open]
+        messages, size = sum(len(entry.open) for entry in opened), sum(entry.size for entry in opened)
+        assert self.subscription.backlog == len(opened)
+        assert self.subscription.backlog_tally() == (messages, size)
+
+    def teardown(self) -> None:
+        """What is open, and nothing else, comes to somebody who takes everything."""
+        self.harness.crash()
+        self.begin()
+        self.consumer.subscribe(TOPIC, kind="Shared", permits=100_000)
+        self.harness.advance(1)
+        came = Counter()
+        for message in self.consumer.messages():
+            came[message.ledger_id, message.entry_id] += 1
+            entry = self.of(message)
+            partly = 0 < len(entry.open) < entry.messages
+            bits = sum((word & (1 << 64) - 1) << 64 * at for at, word in enumerate(message.ack_set))
+            assert bits == (sum(1 << index for index in entry.open) if partly else 0)
+        assert came == Counter((entry.ledger_id, entry.entry_id) for entry in self.stored if entry.open)
+
+
+def test_backlogs_are_exact_whatever_happens(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 4)
+    monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 2)
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        lambda: Backlog(make_harness, make_entry),
+        settings=settings(max_examples=100, stateful_step_count=30, deadline=None),
+    )

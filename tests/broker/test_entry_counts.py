@@ -1,0 +1,286 @@
+"""Counts of messages and bytes against plain lists, over restarts, damage and little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from geminga.broker import entry_counts
+from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.entries import backlog_count
+from geminga.broker.entry_counts import CountsCache, EntryCounts, blocks_key, totals_key
+from geminga.errors import StoreDamaged
+from geminga.ledger.memory import MemoryStore
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+OWNER = "persistent://public/default/t"
+
+
+def an_entry(messages: int, size: int = 0, **fields: int) -> bytes:
+    """An entry that says it holds so many messages; padded to ``size`` bytes if that is more."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)  # type: ignore[arg-type]
+    if messages > 1:
+        metadata.num_messages_in_batch = messages
+    head = metadata.SerializeToString()
+    return build_entry(head, b"x" * max(1, size - len(build_entry(head, b""))))
+
+
+@dataclass
+class Ledger:
+    ledger_id: int
+    base: int
+    entries: int = 0
+    size_bytes: int = 0
+
+
+class Topic:
+    """A topic's ledgers as `ManagedLedger` keeps them, and a list that says what each entry holds."""
+
+    def __init__(self, cache_bytes: int = 1 << 20) -> None:
+        self.store = MemoryStore()
+        self.cache_bytes = cache_bytes
+        self.ledgers: list[Ledger] = []
+        self.bases: list[int] = []
+        self.model: list[tuple[int, int]] = []
+        self.rolled = False
+        self.open()
+
+    def open(self) -> None:
+        self.cache = CountsCache(self.cache_bytes)
+        self.counts = EntryCounts(self.store, OWNER, self.cache, self.ledgers, self.bases)
+        self.rolled = False
+
+    def roll(self) -> None:
+        ledger = Ledger(self.store.create_ledger(OWNER), len(self.model))
+        self.ledgers.append(ledger)
+        self.bases.append(ledger.base)
+        self.counts.roll(ledger.ledger_id)
+        self.rolled = True
+
+    def append(self, entry: bytes, *, counted: bool = True) -> None:
+        if not self.rolled:
+            self.roll()
+        ledger = self.ledgers[-1]
+        self.store.append(ledger.ledger_id, entry, lambda error: None)
+        ledger.entries += 1
+        ledger.size_bytes += len(entry)
+        if counted:
+            self.counts.append(backlog_count(entry), len(entry))
+        self.model.append((backlog_count(entry), len(entry)))
+
+    def trim(self, count: int) -> None:
+        gone = self.ledgers[:count]
+        del self.ledgers[:count], self.bases[:count]
+        self.store.delete_ledgers([each.ledger_id for each in gone])
+        self.counts.forget(gone)
+
+    def expected(self, start: int, stop: int) -> tuple[int, int]:
+        held = self.model[max(start, self.bases[0]) : stop] if self.bases else []
+        return sum(each[0] for each in held), sum(each[1] for each in held)
+
+
+class CountsMachine(RuleBasedStateMachine):
+    """Whatever is published, rolled, trimmed and restarted: sums and single entries are those of a list."""
+
+    @initialize(cache_bytes=st.sampled_from([1, 2_000, 1 << 20]))
+    def begin(self, cache_bytes: int) -> None:
+        self.topic = Topic(cache_bytes)
+
+    @rule(
+        entries=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 300)), max_size=30),
+        repeat=st.integers(1, 5),
+    )
+    def publish(self, entries: list[tuple[int, int]], repeat: int) -> None:
+        for messages, size in entries * repeat:
+            self.topic.append(an_entry(messages, size))
+
+    @rule()
+    def roll(self) -> None:
+        if self.topic.ledgers and self.topic.ledgers[-1].entries:
+            self.topic.roll()
+
+    @rule()
+    def restart(self) -> None:
+        while self.topic.ledgers and not self.topic.ledgers[-1].entries:
+            # Loading a topic forgets ledgers without entries.
+            self.topic.ledgers.pop()
+            self.topic.bases.pop()
+        self.topic.open()
+
+    @precondition(lambda self: len(self.topic.ledgers) > 1)
+    @rule(data=st.data())
+    def trim(self, data: st.DataObject) -> None:
+        self.topic.trim(data.draw(st.integers(1, len(self.topic.ledgers) - 1)))
+
+    @precondition(lambda self: self.topic.ledgers and self.topic.rolled)
+    @rule(index=st.integers(0, 50))
+    def damage(self, index: int) -> None:
+        """Blocks or totals are gone, or no longer what they were."""
+        ledger = self.topic.ledgers[index % len(self.topic.ledgers)]
+        if index % 3:
+            self.topic.store.put(blocks_key(OWNER, ledger.ledger_id), b"\x07rubbish"[: index % 5])
+        else:
+            self.topic.store.delete(totals_key(OWNER))
+
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        end = len(self.topic.model)
+        start = data.draw(st.integers(0, end))
+        stop = data.draw(st.integers(start, min(end, start + data.draw(st.sampled_from([1, 5, 10_000])))))
+        assert self.topic.counts.between(start, stop) == self.topic.expected(start, stop)
+        chosen = RangeSet()
+        chosen.add_all(data.draw(st.sets(st.integers(0, max(0, end - 1)), max_size=40)) if end else ())
+        held = [self.topic.expected(at, at + 1) for at in range(start, stop) if at in chosen]
+        total = sum(each[0] for each in held), sum(each[1] for each in held)
+        assert self.topic.counts.held(chosen, start, stop) == total
+        if start < end:
+            assert self.topic.counts.of(start) == self.topic.expected(start, start + 1)
+
+    @invariant()
+    def all_of_it(self) -> None:
+        if hasattr(self, "topic"):
+            end = len(self.topic.model)
+            assert self.topic.counts.between(0, end) == self.topic.expected(0, end)
+            assert self.topic.counts.is_complete
+            assert self.topic.counts._all_totals().keys() <= {each.ledger_id for each in self.topic.ledgers}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks() -> object:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(entry_counts, "BLOCK_ENTRIES", 16)
+    patch.setattr(entry_counts, "BLOCK_BYTES", 3_000)
+    patch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 4)
+    patch.setattr(entry_counts, "UNCOUNTED_ENTRIES_MAX", 32)
+    yield patch
+    patch.undo()
+
+
+CountsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+TestCounts = CountsMachine.TestCase
+
+
+def test_of_a_chunked_message_the_last_chunk_counts() -> None:
+    chunks = [an_entry(1, chunk_id=number, num_chunks_from_msg=3) for number in range(3)]
+    assert [backlog_count(each) for each in chunks] == [0, 0, 1]
+    assert [backlog_count(each) for each in (an_entry(1), an_entry(9), b"no entry")] == [1, 9, 1]
+
+
+def test_after_a_kill_only_the_entries_behind_the_last_block_are_read() -> None:
+    topic = Topic()
+    for number in range(100):
+        topic.append(an_entry(number % 3 + 1, 80))
+    topic.open()  # nothing was closed
+    read: list[int] = []
+    plain = topic.store.read
+
+    def counting(ledger_id: int, first: int, **limits: int) -> list[bytes]:
+        found = plain(ledger_id, first, **limits)
+        read.append(len(found))
+        return found
+
+    topic.store.read = counting  # type: ignore[method-assign]
+    assert topic.counts.between(0, 100) == topic.expected(0, 100)
+    assert sum(read) <= 16
+    topic.open()
+    read.clear()
+    assert topic.counts.between(0, 100) == topic.expected(0, 100)
+    assert not read  # the totals are known now
+
+
+def test_a_store_from_before_is_counted_in_slices() -> None:
+    topic = Topic()
+    for _ in range(3):
+        topic.roll()
+        for number in range(100):
+            topic.append(an_entry(number % 4 + 1, 60), counted=False)
+    topic.open()
+    assert not topic.counts.is_complete
+    slices = 0
+    while topic.counts.count_some():
+        slices += 1
+    assert 15 <= slices <= 21
+    assert topic.counts.is_complete
+    assert topic.counts.between(50, 250) == topic.expected(50, 250)
+    topic.open()
+    assert topic.counts.is_complete
+    assert topic.counts.between(50, 250) == topic.expected(50, 250)
+
+
+def test_a_damaged_entry_counts_as_a_message_of_no_bytes() -> None:
+    topic = Topic()
+    for _ in range(10):
+        topic.append(an_entry(3, 100))
+    topic.open()
+    plain = topic.store.read
+
+    def damaged(ledger_id: int, first: int, **limits: int) -> list[bytes]:
+        if first == 4:
+            raise StoreDamaged("entry 4")
+        return plain(ledger_id, first, **limits)[: 4 - first if first < 4 else 10]
+
+    topic.store.read = damaged  # type: ignore[method-assign]
+    assert topic.counts.between(0, 10) == (9 * 3 + 1, 9 * 100)
+    assert topic.counts.of(4) == (1, 0)
+
+
+def test_trimming_and_deleting_leave_nothing_behind() -> None:
+    topic = Topic()
+    for _ in range(4):
+        topic.roll()
+        for _ in range(40):
+            topic.append(an_entry(1, 60))
+    assert topic.counts.between(0, 160) == topic.expected(0, 160)
+    topic.trim(3)
+    assert topic.counts.between(0, 160) == topic.expected(0, 160)
+    left = [key for key, _ in topic.store.scan("counts/")]
+    assert left == [totals_key(OWNER), blocks_key(OWNER, topic.ledgers[0].ledger_id)]
+    gone = list(topic.ledgers)
+    topic.ledgers.clear()
+    topic.bases.clear()
+    topic.counts.delete_all(gone)
+    assert not list(topic.store.scan("counts/"))
+
+
+def test_an_idle_topic_keeps_nothing_in_the_store() -> None:
+    topic = Topic()
+    for _ in range(3):
+        topic.append(an_entry(1, 60))
+    assert not list(topic.store.scan("counts/"))
+
+
+def test_memory_is_bounded_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 512)
+    monkeypatch.setattr(entry_counts, "BLOCK_BYTES", 1 << 20)
+    random = Random(3)
+    held = []
+    for sizes, expected in (
+        (lambda: 130, 1.5),
+        (lambda: random.randrange(130, 300), 2.5),
+        (_heavy(random), 2.9),
+    ):
+        topic = Topic(1 << 24)
+        topic.roll()
+        for _ in range(20_000):
+            topic.counts.append(1, sizes())
+        held.append(topic.cache._bytes / 20_000)
+        assert held[-1] < expected
+    topic = Topic(10_000)
+    topic.roll()
+    for _ in range(20_000):
+        topic.counts.append(1, random.randrange(130, 300))
+    topic.roll()
+    for _ in range(20_000):
+        topic.counts.append(1, random.randrange(130, 300))
+    assert topic.cache._bytes <= 10_000 + 20_000 * 2.5  # one ledger stays: somebody is about to ask
+
+
+def _heavy(random: Random) -> Callable[[], int]:
+    return lambda: random.randrange(100, 2_000)
