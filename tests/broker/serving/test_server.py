@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.commands.table import HANDLERS
 from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.server import BrokerServer, PortInUse, bind
 from geminga.broker.settings import BrokerSettings
@@ -163,6 +164,27 @@ def test_a_bad_peer_harms_only_itself(peers: Callable[..., Peer], caplog: pytest
         assert silent.is_closed()
         assert good.answers()
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR], "a peer's fault is not our error"
+
+
+def test_a_fault_of_ours_closes_one_connection_and_is_counted(
+    peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(session: Any, command: Any) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setitem(HANDLERS, pb.BaseCommand.PONG, fault)
+    with embedded(web_port=None) as broker:
+        bystander = peers(broker.settings.port)
+        for _ in range(3):
+            victim = peers(broker.settings.port)
+            victim.socket.sendall(
+                encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+            )
+            assert victim.is_closed()
+        assert bystander.answers()
+        assert broker._server.broker.agenda.failures["session"] == 3
+    assert caplog.text.count("session failed") == 1, "one line for a peer that comes again and again"
+    assert "127.0.0.1" in caplog.text
 
 
 def test_the_connection_cap(peers: Callable[..., Peer]) -> None:

@@ -65,7 +65,7 @@ def topics_of(
 
 
 class Namespaces(Resource):
-    """Namespaces. Policies are in `geminga.broker.admin.namespace_policies`."""
+    """Namespaces. Policies are in `geminga.broker.admin.policy_routes`."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get(f"{_BASE}/{{tenant}}", self.names)

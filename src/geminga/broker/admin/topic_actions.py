@@ -352,7 +352,7 @@ class TopicActions:
     ) -> None:
         found = self._subscription(name, subscription)
         found.cursor.properties = dict(properties)
-        found.writer.write_snapshot(done)
+        found.write_snapshot(done)
 
     # --- inside ---
     def _topic(self, name: TopicName) -> Topic:

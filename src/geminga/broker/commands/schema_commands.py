@@ -69,7 +69,8 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
             durable(None)
             return
         version = len(schemas.versions(name))
-        schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=durable)
+        done = session.agenda.guarded("store", session, durable)
+        schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=done)
     except Refused as refused:
         session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
     except StoreError as error:

@@ -326,7 +326,7 @@ class PersistentSubscription:
         self.fenced = True
         self.disconnect_all()
         self.topic.forget_subscription(self)
-        self.writer.delete(done)
+        self.writer.delete(self._guarded(done))
 
     # --- moving the cursor ---
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
@@ -354,7 +354,7 @@ class PersistentSubscription:
             # A batch whose size nobody can tell is delivered again as a whole.
             with contextlib.suppress(Refused):
                 self.cursor.acknowledge_part(offset, words, _BatchSizes(self.topic.ledger).of(offset))
-        self.writer.write_snapshot(done)
+        self.write_snapshot(done)
 
     def skip_to(self, offset: int, done: Done | None = None) -> int:
         """Give up everything below ``offset`` (TTL, eviction, skip); returns how many entries that was."""
@@ -368,7 +368,7 @@ class PersistentSubscription:
             self._acknowledged(None, mark)
         if done is not None:
             self.agenda.flush_cursors()
-            self.writer.when_durable(done)
+            self.when_durable(done)
         return before - cursor.backlog(self.topic.ledger.confirmed)
 
     def expire(self, offset: int, done: Done | None = None) -> int:
@@ -383,6 +383,13 @@ class PersistentSubscription:
     def when_durable(self, done: Done) -> None:
         """``done`` runs when everything acknowledged so far is durable: at once if it is."""
         self.writer.when_durable(self.agenda.guarded("store", self, done))
+
+    def write_snapshot(self, done: Done | None) -> None:
+        """Put the whole cursor; ``done`` runs when it is durable."""
+        self.writer.write_snapshot(self._guarded(done))
+
+    def _guarded(self, done: Done | None) -> Done | None:
+        return None if done is None else self.agenda.guarded("store", self, done)
 
     def flush(self) -> None:
         """Write what was acknowledged since the last time."""

@@ -137,9 +137,11 @@ class Connection(asyncio.Protocol):
         server.depth += 1
         try:
             session.receive(data, time.monotonic(), time.time_ns() // 1_000_000)
-        except Exception:
-            # A fault of ours in one session: the peer may come back, the others go on.
-            log.exception("connection of %s is closed after an internal error", self._peer_name())
+        except Exception as error:
+            # A fault of ours in one session: the peer may come back, the others go on. Its port is left
+            # out, so that a peer that finds such a fault does not fill the log with it.
+            host = session.address.rpartition(":")[0]
+            server.broker.agenda.failed("session", f"connection from {host}", error)
             self.close()
         finally:
             server.leave()

@@ -296,7 +296,7 @@ class PersistentTopic:
         created = self._create_subscription(request)
         if request.rollback_seconds:
             created.cursor.reset(self.offset_by_time(self.agenda.now_ms - request.rollback_seconds * 1000))
-            created.writer.write_snapshot(None)
+            created.write_snapshot(None)
         return created
 
     def _create_subscription(self, request: SubscriptionRequest) -> PersistentSubscription:
@@ -339,7 +339,7 @@ class PersistentTopic:
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
         self.subscriptions[name] = subscription
-        subscription.writer.write_snapshot(done)
+        subscription.write_snapshot(done)
         return subscription
 
     def reader(self, name: str, offset: int) -> PersistentSubscription:
