@@ -17,6 +17,8 @@ from geminga.errors import ConnectError, NotAllowedError, PulsarException, Topic
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
 
+APACHE = "Apache Pulsar "
+"""How the title of a broker in Java begins."""
 _CPU_METRIC = re.compile(r"^process_cpu_seconds_total(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.M)
 
 
@@ -36,7 +38,8 @@ class TopicCounts:
 def _title(service_url: str) -> str:
     with Client(service_url) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
-        return client.core.pool.connections[0].server_version
+        said = client.core.pool.connections[0].server_version
+    return APACHE + said.removeprefix("Pulsar Server").strip() if said.startswith("Pulsar Server") else said
 
 
 class BrokerView:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from geminga.tuning.measuring import conversation
+from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
 from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import Payloads, of_samples, stamp_ns, structured_json
 from geminga.tuning.publish_settings import PublishSettings
@@ -27,21 +28,25 @@ from geminga.tuning.traffic import Bursts, zipf_shares
 TICK_SECONDS = 0.0002
 CHUNK = 64
 """Messages that are sent between two looks at the clock."""
+GRACE_SECONDS = 0.05
+"""A sender that is this far behind at the end sends no more."""
 BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
 """Different keys that are sent at the most; then they begin again."""
-SLICE_NS = 100_000_000
-"""The grain of the rate over time: 0.1 s."""
+SLICE_NS = 1_000_000_000 // SLICES_PER_SECOND
+"""The grain of the rate over time."""
 
 
 class Receipts:
-    """What came back, for messages that were due from ``since_ns`` on. Filled on the client's threads."""
+    """What came back from ``since_ns`` on. Filled on the client's threads."""
 
     def __init__(self, ok: Any) -> None:
         self._ok = ok
         self.since_ns = 0
+        self.until_ns = 0
         self.latencies_ns = array("q")
+        """Of messages that were due from then on, too."""
         self.settled_count = 0
         """All of them, the warm-up included."""
         self.failed = 0
@@ -55,19 +60,21 @@ class Receipts:
         """A message's receipt or failure."""
         now = stamp_ns()
         self.settled_count += 1
-        if due_ns < self.since_ns:
+        if now < self.since_ns:
             return
         if result != self._ok:
             self.failed += 1
             self.first_failure = self.first_failure or str(result)
             return
         gap = now - self.last_at_ns
-        if gap > self.longest_gap_ns and self.last_at_ns:
+        # What trickles in after the last message was due is no silence of a load.
+        if gap > self.longest_gap_ns and self.last_at_ns and self.last_at_ns < self.until_ns:
             self.longest_gap_ns, self.longest_gap_at_ns = gap, self.last_at_ns
         self.last_at_ns = now
-        self.latencies_ns.append(now - due_ns)
         slice_number = now // SLICE_NS
         self.by_slice[slice_number] = self.by_slice.get(slice_number, 0) + 1
+        if due_ns >= self.since_ns:
+            self.latencies_ns.append(now - due_ns)
 
 
 class Sender:
@@ -77,22 +84,26 @@ class Sender:
         self._payloads = payloads
         self._pace = pace
         self._keys = keys
-        self.offered = 0
+        self.sent = 0
         self.behind_seconds_max = 0.0
 
     def run(self, send: Any, receipts: Receipts, start_ns: int, until_seconds: float) -> None:
-        """Publish what is due until a time, in seconds from ``start_ns``; goes on where it ended before."""
+        """Publish what is due until a time, in seconds from ``start_ns``; goes on where it ended before.
+
+        Whoever has fallen behind by then stops too: what is left was due and not sent.
+        """
         head, tails, tail_count = self._payloads.head, self._payloads.tails, len(self._payloads.tails)
         keys, key_count = self._keys, len(self._keys)
-        settled, number = receipts.settled, self.offered
+        settled, number = receipts.settled, self.sent
         while True:
             now = (stamp_ns() - start_ns) / 1e9
             due = self._pace.due_by(min(now, until_seconds))
             while number < due:
                 due_at = self._pace.due_at(number)
-                behind = (stamp_ns() - start_ns) / 1e9 - due_at
-                if behind > self.behind_seconds_max:
-                    self.behind_seconds_max = behind
+                now = (stamp_ns() - start_ns) / 1e9
+                self.behind_seconds_max = max(self.behind_seconds_max, now - due_at)
+                if now > until_seconds + GRACE_SECONDS:
+                    break
                 due_ns = start_ns + int(due_at * 1e9)
                 stamped = head + b"%d" % due_ns
 
@@ -106,7 +117,7 @@ class Sender:
                     else:
                         send(stamped + tails[index % tail_count], back)
                     number += 1
-            self.offered = number
+                self.sent = number
             if now >= until_seconds:
                 return
             time.sleep(TICK_SECONDS)
@@ -192,16 +203,17 @@ def publish(given: dict[str, Any]) -> None:
     if not conversation.await_order("go"):
         return
     sender, receipts = Sender(payloads, pace, keys), Receipts(ok)
-    warm, seconds = given["warm_seconds"], given["seconds"]
+    warm_seconds, seconds = given["warm_seconds"], given["seconds"]
     start_ns = stamp_ns()
-    receipts.since_ns = start_ns + int(warm * 1e9)
-    sender.run(producer.send_async, receipts, start_ns, warm)
-    before, warm_offered, sender.behind_seconds_max = _cpu_seconds(), sender.offered, 0.0
+    receipts.since_ns = start_ns + int(warm_seconds * 1e9)
+    receipts.until_ns = receipts.since_ns + int(seconds * 1e9)
+    sender.run(producer.send_async, receipts, start_ns, warm_seconds)
+    before, warm_sent, sender.behind_seconds_max = _cpu_seconds(), sender.sent, 0.0
     conversation.report("measuring", since_ns=receipts.since_ns)
-    failure = _send_measured(sender, producer, receipts, start_ns, warm + seconds)
+    failure = _send_measured(sender, producer, receipts, start_ns, warm_seconds + seconds)
     sent_at_ns = stamp_ns()
     _drain(sender, receipts)
-    _report(given, sender, receipts, warm_offered, before, sent_at_ns, baseline, failure, producer)
+    _report(given, pace, sender, receipts, warm_sent, before, sent_at_ns, baseline, failure, producer)
     conversation.await_order("close")
     closing = threading.Thread(target=client.close, daemon=True)
     closing.start()
@@ -219,15 +231,16 @@ def _send_measured(sender: Sender, producer: Any, receipts: Receipts, start_ns: 
 
 def _drain(sender: Sender, receipts: Receipts) -> None:
     end = time.monotonic() + DRAIN_SECONDS_MAX
-    while receipts.settled_count < sender.offered and time.monotonic() < end:
+    while receipts.settled_count < sender.sent and time.monotonic() < end:
         time.sleep(TICK_SECONDS)
 
 
 def _report(
     given: Mapping[str, Any],
+    pace: Pace,
     sender: Sender,
     receipts: Receipts,
-    warm_offered: int,
+    warm_sent: int,
     cpu_before: float,
     sent_at_ns: int,
     baseline: float,
@@ -235,9 +248,9 @@ def _report(
     producer: Any,
 ) -> None:
     active_seconds = (max(receipts.last_at_ns, sent_at_ns) - receipts.since_ns) / 1e9
-    offered = sender.offered - warm_offered
+    sent = sender.sent - warm_sent
     # The loop and the latencies are this program's, not the library's.
-    own = baseline * offered / given["rate"]
+    own = baseline * sent / given["rate"]
     with open(given["latency_file"], "wb") as file:
         receipts.latencies_ns.tofile(file)
     gap_at = (receipts.longest_gap_at_ns - receipts.since_ns) / 1e9
@@ -245,7 +258,8 @@ def _report(
     statistics = getattr(producer, "statistics", None)
     conversation.report(
         "sent",
-        offered=offered,
+        offered=pace.due_by(given["warm_seconds"] + given["seconds"]) - pace.due_by(given["warm_seconds"]),
+        sent=sent,
         receipts=len(receipts.latencies_ns),
         failed=receipts.failed,
         failure=failure or receipts.first_failure,

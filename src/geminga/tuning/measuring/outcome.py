@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+SLICES_PER_SECOND = 10
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
@@ -46,7 +47,13 @@ class Outcome:
     seconds: float
     """From the first measured message being due to the last receipt."""
     offered: int
+    """Messages that were due."""
     receipts: int
+    sent: int = 0
+    """Messages that the client took; a sender that is blocked falls behind and ends with fewer."""
+    window_seconds: float = 0.0
+    """How long messages were due."""
+    part: str = "settings"
     failed: int = 0
     failure: str = ""
     """Why messages failed, or why the run ended early."""
@@ -82,12 +89,15 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Receipts a second."""
+        """Receipts a second, while messages were due."""
+        if self.by_slice and self.window_seconds:
+            end = round(self.window_seconds * SLICES_PER_SECOND)
+            return sum(n for at, n in self.by_slice.items() if int(at) < end) / self.window_seconds
         return self.receipts / self.seconds if self.seconds else 0.0
 
     @property
     def entries_per_second(self) -> float:
-        return self.rate / self.batch_fill if self.batch_fill else 0.0
+        return self.entries / self.seconds if self.seconds else 0.0
 
     @property
     def broker_cpu_above_idle(self) -> float:

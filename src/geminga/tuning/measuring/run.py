@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
@@ -49,6 +49,8 @@ class Conditions:
     """What all runs that are to be compared share."""
 
     profile: TrafficProfile
+    part: str = "settings"
+    """Which part of a proof the runs belong to."""
     payload: str = "logs"
     """A kind of `payloads.KINDS`."""
     samples: tuple[bytes, ...] = field(default=(), repr=False)
@@ -62,6 +64,13 @@ class Conditions:
     """Where producers connect, when that is another address than the broker's."""
     java_home: Path | None = None
     """The unpacked distribution that holds ``pulsar-perf``."""
+
+
+class Disturbance(Protocol):
+    """Something that happens while messages flow."""
+
+    def measuring(self) -> None:
+        """The measured part begins now."""
 
 
 @dataclass(slots=True)
@@ -103,8 +112,8 @@ class Run:
         self._folder = Path()
         self.topic: TopicName | None = None
 
-    def measure(self, events: Any = None) -> Outcome:
-        """Run and give the outcome. ``events`` may be told ``measuring`` and ``done`` (see `Disturbance`).
+    def measure(self, events: Disturbance | None = None) -> Outcome:
+        """Run and give the outcome. ``events`` is told when the measured part begins.
 
         Raises `ChildFailedError` when a client cannot begin, and the broker's errors before the load
         starts; what happens to the load afterwards is part of the outcome.
@@ -204,7 +213,7 @@ class Run:
         return found
 
     def _measure_python(
-        self, producers: list[Child], watcher: Child | None, topic: TopicName, events: Any
+        self, producers: list[Child], watcher: Child | None, topic: TopicName, events: Disturbance | None
     ) -> Outcome:
         conditions = self._conditions
         time.sleep(SETTLE_SECONDS)
@@ -216,18 +225,17 @@ class Run:
         before = self._look(topic, counts_first=True)
         meters = self._meters([producer.pid for producer in producers], watcher)
         if events is not None:
-            events.measuring(topic)
+            events.measuring()
         limit = conditions.seconds + FINISH_SECONDS_MAX
         sent = [producer.wait("sent", limit) for producer in producers]
         wire = [meter.stop() if meter else None for meter in meters]
-        if events is not None:
-            events.done()
         problem, after = self._look_after(topic)
-        read = self._end_watcher(watcher, max(event["since_ns"] for event in started))
+        read = self._end_watcher(watcher, max(event["since_ns"] for event in started), after)
         latencies = self._latencies([self._folder / f"receipts-{n}" for n in range(len(producers))])
         for producer in producers:
             producer.tell("close")
-        failure = next((event["failure"] for event in sent if event["failure"]), "") or problem
+        failure = next((event["failure"] for event in sent if event["failure"]), "")
+        broken = conditions.part == "break"  # that the broker has gone is then no failure of the run
         seconds = max(event["seconds"] for event in sent)
         slices: dict[str, int] = {}
         for event in sent:
@@ -238,9 +246,11 @@ class Run:
             before, after, wire, read,
             seconds=seconds,
             offered=sum(event["offered"] for event in sent),
+            sent=sum(event["sent"] for event in sent),
             receipts=sum(event["receipts"] for event in sent),
             failed=sum(event["failed"] for event in sent),
-            failure=failure,
+            failure=failure if broken else failure or problem,
+            note=problem if broken else "",
             receipt=latencies,
             client_cpu_seconds=sum(event["cpu_seconds"] - event["own_cpu_seconds"] for event in sent),
             loop_cpu_seconds=sum(event["own_cpu_seconds"] for event in sent),
@@ -251,7 +261,11 @@ class Run:
         )  # fmt: skip
 
     def _measure_java(
-        self, children: contextlib.ExitStack, topic: TopicName, watcher: Child | None, events: Any
+        self,
+        children: contextlib.ExitStack,
+        topic: TopicName,
+        watcher: Child | None,
+        events: Disturbance | None,
     ) -> Outcome:
         conditions = self._conditions
         assert conditions.java_home is not None, "pulsar-perf needs the distribution"
@@ -274,20 +288,19 @@ class Run:
         client_cpu = host.cpu_seconds(perf.pid)
         meters = self._meters([perf.pid], watcher)
         if events is not None:
-            events.measuring(topic)
+            events.measuring()
         time.sleep(max(0.0, before.at + conditions.seconds - time.monotonic()))
         wire = [meter.stop() if meter else None for meter in meters]
         client_cpu = host.cpu_seconds(perf.pid) - client_cpu
-        if events is not None:
-            events.done()
         problem, after = self._look_after(topic)
         latency = perf.finish(FINISH_SECONDS_MAX)
-        read = self._end_watcher(watcher, since_ns)
+        read = self._end_watcher(watcher, since_ns, after)
         seconds = (after.at if after else time.monotonic()) - before.at
         return self._outcome(
             before, after, wire, read,
             seconds=seconds,
             offered=round(conditions.profile.rate_messages_per_second * seconds),
+            sent=after.counts.messages - before.counts.messages if after else 0,
             receipts=after.counts.messages - before.counts.messages if after else 0,
             failure=problem,
             receipt=latency,
@@ -302,10 +315,13 @@ class Run:
         except PulsarException as error:
             return f"{type(error).__name__}: {error}", None
 
-    def _end_watcher(self, watcher: Child | None, since_ns: int) -> dict[str, Any] | None:
+    def _end_watcher(
+        self, watcher: Child | None, since_ns: int, after: _Look | None
+    ) -> dict[str, Any] | None:
         if watcher is None:
             return None
-        watcher.tell(f"end {since_ns}")
+        expected = after.counts.messages if after is not None else 1 << 62
+        watcher.tell(f"end {since_ns} {expected}")
         try:
             read = watcher.wait("read", FINISH_SECONDS_MAX)
         except ChildFailedError as error:
@@ -349,7 +365,9 @@ class Run:
             values["end_to_end"] = read.get("latency", Latency())
             values["failure"] = values.get("failure") or read["failure"]
         return Outcome(
+            part=self._conditions.part,
             subject=self._subject.title,
+            window_seconds=self._conditions.seconds,
             library=self._subject.library,
             settings=self._subject.settings.to_dict(),
             broker_idle_per_second=self._conditions.idle_per_second,

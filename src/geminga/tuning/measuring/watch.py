@@ -17,8 +17,8 @@ from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, stamp_ns
 
 RECEIVER_QUEUE = 50_000
 POLL_MILLISECONDS = 200
-QUIET_SECONDS = 2.0
-"""After the last order, reading ends when nothing has come for so long."""
+QUIET_SECONDS = 5.0
+"""When messages are missing, reading ends after nothing has come for so long."""
 
 
 READING_ENDS_SECONDS_MAX = 60.0
@@ -32,7 +32,8 @@ class Watcher:
         self._due_ns = array("q")
         self._latencies_ns = array("q")
         self.received = 0
-        self.ending = threading.Event()
+        self.expected: int | None = None
+        """Set when no more are coming: how many there are."""
         self.failure = ""
         self.thread = threading.Thread(target=self._run, name="geminga-watch", daemon=True)
 
@@ -46,11 +47,11 @@ class Watcher:
         import geminga
 
         last = time.monotonic()
-        while True:
+        while self.expected is None or self.received < self.expected:
             try:
                 table = self._consumer.receive_table(timeout_millis=POLL_MILLISECONDS)
             except geminga.Timeout:
-                if self.ending.is_set() and time.monotonic() - last > QUIET_SECONDS:
+                if self.expected is not None and time.monotonic() - last > QUIET_SECONDS:
                     return
                 continue
             now = stamp_ns()
@@ -116,13 +117,16 @@ def watch(given: dict[str, Any]) -> None:
 
 
 def _obey(watchers: list[Watcher]) -> int:
-    """Wait for ``end NANOSECONDS`` and for the last messages; gives the time from which messages count."""
-    word, _, argument = sys.stdin.readline().strip().partition(" ")
+    """Wait for ``end NANOSECONDS MESSAGES`` and until so many have been read; gives the time from which
+    messages count."""
+    words = sys.stdin.readline().split()
+    if len(words) != 3:
+        return 0  # the parent has gone
     for watcher in watchers:
-        watcher.ending.set()
+        watcher.expected = int(words[2])
     for watcher in watchers:
         watcher.thread.join(READING_ENDS_SECONDS_MAX)
-    return int(argument) if word == "end" else 0
+    return int(words[1])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""Options that the ``geminga tune`` commands share: where the broker is, and what is published."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from geminga.cli.common import DEFAULT_URL, Number
+from geminga.config import refuse
+from geminga.tuning.traffic import Bursts, TrafficProfile
+
+service_url_option = click.option(
+    "--service-url", "--url", "service_url", default=DEFAULT_URL, envvar="PULSAR_SERVICE_URL",
+    show_default=True, help="The broker's service URL.",
+)  # fmt: skip
+
+_TRAFFIC = (
+    ("rate", "rate_messages_per_second", Number(0.001), "Messages a second, all producers together."),
+    ("message-bytes", "message_bytes", Number(1), "Payload of a message before compression, on the mean."),
+    ("message-bytes-variation", "message_bytes_variation", Number(0, 10),
+     "Standard deviation of the payload's size, divided by the mean."),
+    ("partitions", "partitions", click.IntRange(1), "Partitions of the topic."),
+    ("producers", "producers", click.IntRange(1), "Producers that share the rate."),
+    ("producers-per-client", "producers_per_client", click.IntRange(1), "Producers that share one client."),
+    ("subscriptions", "subscriptions", click.IntRange(0), "Subscriptions, each sent every message."),
+    ("consumers", "consumers", click.IntRange(1), "Consumers of each subscription."),
+    ("keys", "keys", click.IntRange(0), "Different keys; 0: messages have none."),
+    ("key-skew", "key_skew", Number(0, 10), "Zipf exponent of the keys' shares."),
+    ("write-quorum", "write_quorum", click.IntRange(1), "Copies of each entry that bookies keep."),
+)  # fmt: skip
+_DEFAULTS = {
+    "message_bytes_variation": 0, "partitions": 1, "producers": 1, "producers_per_client": 1,
+    "subscriptions": 1, "consumers": 1, "keys": 0, "key_skew": 0, "write_quorum": 1,
+}  # fmt: skip
+
+
+def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a traffic profile; the command gets them as one dictionary, ``traffic``.
+
+    ``defaults``: by field of `TrafficProfile`, those that are not its own.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        names = [field for _, field, _, _ in _TRAFFIC] + ["latency_budget_ms", "bursts"]
+
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> Any:
+            traffic = {name: given.pop(name) for name in names}
+            return command(traffic=traffic, **given)
+
+        options = [
+            click.option(
+                f"--{option}", field, type=kind, help=text, show_default=True,
+                default={**_DEFAULTS, **defaults}.get(field),
+            )
+            for option, field, kind, text in _TRAFFIC
+        ]  # fmt: skip
+        options.append(
+            click.option(
+                "--latency-budget", "latency_budget_ms", type=Number(2), show_default=True,
+                default=defaults.get("latency_budget_ms", 50),
+                help="Milliseconds that 99 of 100 messages may take from send to the consumer.",
+            )
+        )  # fmt: skip
+        options.append(
+            click.option(
+                "--bursts", metavar="FACTOR,SECONDS,PERIOD",
+                help="A rate that comes in waves: FACTOR times the mean for SECONDS of each PERIOD.",
+            )
+        )  # fmt: skip
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def traffic_profile(traffic: dict[str, Any]) -> TrafficProfile:
+    """The profile that the options describe. Raises `InvalidConfiguration`."""
+    given = {name: value for name, value in traffic.items() if name not in ("latency_budget_ms", "bursts")}
+    return TrafficProfile(
+        latency_budget_seconds=traffic["latency_budget_ms"] / 1000, bursts=_bursts(traffic["bursts"]), **given
+    )
+
+
+def _bursts(text: str | None) -> Bursts | None:
+    if text is None:
+        return None
+    try:
+        factor, burst_seconds, period_seconds = (float(part) for part in text.split(","))
+    except ValueError:
+        refuse("bursts", text, "three numbers with commas between: FACTOR,SECONDS,PERIOD, like 5,2,10")
+    return Bursts(factor=factor, burst_seconds=burst_seconds, period_seconds=period_seconds)
+
+
+def read_samples(path: Path | None) -> tuple[bytes, ...]:
+    """The messages of a file, one a line."""
+    if path is None:
+        return ()
+    found = tuple(line for line in path.read_bytes().splitlines() if line.strip())
+    if not found:
+        raise click.BadParameter(f"{path} holds no messages", param_hint="--sample")
+    return found

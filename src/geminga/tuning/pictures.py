@@ -1,0 +1,38 @@
+"""Pictures of tuning: what all of them share. Matplotlib is loaded when the first one is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from geminga.config import refuse
+from geminga.errors import OperationNotSupported
+
+BAR_COLOURS = {"formula": "#2a7fb8", "stock": "#c8743c"}
+"""By a word in the bar's name."""
+FORMATS = (".svg", ".png")
+
+
+def check_picture(path: Path) -> Path:
+    """A path that a picture can be written to. Raises `InvalidConfiguration`."""
+    if path.suffix not in FORMATS:
+        refuse("picture", str(path), f"a file name that ends in {' or '.join(FORMATS)}")
+    return path
+
+
+def new_figure(width_inches: float, height_inches: float) -> Any:
+    """An empty figure. Raises `OperationNotSupported` without Matplotlib."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise OperationNotSupported("pictures need an extra: pip install 'geminga[tune]'") from None
+    matplotlib.rcParams["svg.hashsalt"] = "geminga"  # the same figures make the same file
+    return Figure(figsize=(width_inches, height_inches), layout=None)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as SVG or PNG."""
+    check_picture(path)
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    figure.savefig(path, metadata=metadata, bbox_inches="tight", dpi=130)

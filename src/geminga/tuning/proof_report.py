@@ -1,0 +1,223 @@
+"""A proof as a table, as figures in words, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from geminga.tuning.measuring.outcome import SLICES_PER_SECOND, Outcome, Spread
+from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
+from geminga.tuning.prove import Proof
+
+Measure = Callable[[Outcome], float | None]
+
+REFERENCE = "Geminga, stock, LZ4"
+PLAIN = "Geminga, stock"
+"""What the formula is compared with: stock settings with compression, as in the published case; without."""
+
+
+def _megabytes(value: int | None) -> float | None:
+    return None if value is None else value / 1e6
+
+
+BROKER_CPU: Measure = lambda o: o.broker_cpu_above_idle  # noqa: E731
+CLIENT_CPU: Measure = lambda o: o.client_cpu_seconds  # noqa: E731
+WIRE: Measure = lambda o: _megabytes(o.wire_bytes)  # noqa: E731
+RATE: Measure = lambda o: o.rate  # noqa: E731
+
+COLUMNS: tuple[tuple[str, str, Measure], ...] = (
+    ("rate, msg/s", "{:,.0f}", RATE),
+    ("messages an entry", "{:.1f}", lambda o: o.batch_fill),
+    ("entries/s", "{:,.0f}", lambda o: o.entries_per_second),
+    ("broker CPU above idle, s", "{:.2f}", BROKER_CPU),
+    ("client CPU, s", "{:.2f}", CLIENT_CPU),
+    ("wire, MB", "{:.1f}", WIRE),
+    ("disk, MB", "{:.0f}", lambda o: _megabytes(o.disk_bytes)),
+    ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
+    ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
+    ("end to end p50, ms", "{:.1f}", lambda o: o.end_to_end.p50_ms),
+    ("end to end p99, ms", "{:.1f}", lambda o: o.end_to_end.p99_ms),
+)
+BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
+    ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
+    ("rate, msg/s", "{:,.0f}", RATE),
+    ("of what was due, %", "{:.1f}", lambda o: 100 * kept(o)),
+    ("longest silence, s", "{:.2f}", lambda o: o.longest_gap_seconds if o.by_slice else None),
+    ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
+    ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
+    ("failed", "{:,.0f}", lambda o: float(o.failed)),
+)
+
+
+def kept(outcome: Outcome) -> float:
+    """Receipts while messages were due, as a part of what was due."""
+    due = outcome.offered / (outcome.window_seconds or outcome.seconds)
+    return outcome.rate / due if due else 0.0
+
+
+def table(proof: Proof) -> str:
+    """Markdown: the median of each subject's runs, with the lowest and the highest in brackets."""
+    parts = [_heading(proof)]
+    titles = {
+        "settings": "Settings",
+        "slow": "One of eight partitions takes a small part of its share",
+        "break": "Something breaks",
+    }
+    for part, title in titles.items():
+        subjects = proof.of(part)
+        if subjects:
+            parts.append(
+                f"**{title}**\n\n" + _rows(subjects, COLUMNS if part == "settings" else BLOCKED_COLUMNS)
+            )
+    saved = headline(proof)
+    if saved:
+        parts.append("\n".join(f"* {line}" for line in saved["sentences"]))
+    if proof.stopped:
+        parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _heading(proof: Proof) -> str:
+    profile, machine = proof.conditions["profile"], proof.machine
+    return (
+        f"{proof.broker}; {profile['rate_messages_per_second']:,.0f} msg/s of "
+        f"{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) over {profile['partitions']} "
+        f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} subscription(s); "
+        f"{machine['cores']} cores, {machine['processor']}, {machine['at']}. Medians, with the lowest and "
+        "the highest run in brackets. Stock settings of Geminga's rows are those of the Java client."
+    )
+
+
+def _rows(subjects: dict[str, list[Outcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:
+    shown = [c for c in columns if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
+    lines = ["| | " + " | ".join(name for name, _, _ in shown) + " |", "|---|" + "---:|" * len(shown)]
+    for subject, runs in subjects.items():
+        cells = [_cell(form, Spread.of([measure(o) for o in runs])) for _, form, measure in shown]
+        failures = {o.failure for o in runs if o.failure}
+        note = f" ({'; '.join(sorted(failures))[:120]})" if failures else ""
+        lines.append(f"| {subject}{note} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(form: str, spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    median = form.format(spread.median)
+    low, high = form.format(spread.low), form.format(spread.high)
+    return median if low == high else f"{median} ({low}–{high})"
+
+
+def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spread | None:
+    """What a subject spares against another, in percent: turn against turn, so that what the machine did
+    meanwhile falls on both."""
+    runs = proof.of("settings")
+    before = {o.run: measure(o) for o in runs.get(reference, [])}
+    after = {o.run: measure(o) for o in runs.get(subject, [])}
+    changes: list[float | None] = []
+    for run, value in after.items():
+        base = before.get(run)
+        if value is not None and base:
+            changes.append(100 * (value / base - 1))
+    return Spread.of(changes)
+
+
+def headline(proof: Proof) -> dict[str, Any]:
+    """What the formula saves, in figures and in sentences; empty without the runs it takes."""
+    runs = proof.of("settings")
+    tuned = [name for name in runs if name.startswith("Geminga, formula, ")]
+    if REFERENCE not in runs or not tuned:
+        return {}
+    found: dict[str, Any] = {"reference": REFERENCE, "subjects": {}, "sentences": []}
+    for name in tuned:
+        changes = {
+            "broker_cpu": saving(proof, REFERENCE, name, BROKER_CPU),
+            "wire": saving(proof, REFERENCE, name, WIRE),
+            "wire_against_plain": saving(proof, PLAIN, name, WIRE),
+            "client_cpu": saving(proof, REFERENCE, name, CLIENT_CPU),
+            "rate": saving(proof, REFERENCE, name, RATE),
+        }
+        p99 = Spread.of([o.receipt.p99_ms for o in runs[name]])
+        far = Spread.of([o.end_to_end.p99_ms for o in runs[name]])
+        found["subjects"][name] = {
+            **{key: None if s is None else [s.median, s.low, s.high] for key, s in changes.items()},
+            "receipt_p99_ms": None if p99 is None else p99.median,
+            "end_to_end_p99_ms": None if far is None else far.median,
+        }
+        parts = [
+            f"{title} {spread.median:+.0f} % ({spread.low:+.0f} to {spread.high:+.0f})"
+            for title, spread in (
+                ("broker CPU above idle", changes["broker_cpu"]),
+                ("wire", changes["wire"]),
+                ("wire against no compression", changes["wire_against_plain"]),
+                ("client CPU", changes["client_cpu"]),
+                ("rate", changes["rate"]),
+            )
+            if spread is not None
+        ]
+        latency = f"p99 of receipts {p99.median:.0f} ms" if p99 else ""
+        latency += f", end to end {far.median:.0f} ms" if far else ""
+        found["sentences"].append(f"{name}, against {REFERENCE}: {', '.join(parts)}; {latency}")
+    return found
+
+
+def picture(proof: Proof, path: Path) -> None:
+    """Bars for the settings, and receipts over time for what was blocked. SVG or PNG by the name's end."""
+    settings = proof.of("settings")
+    blocked = [(part, proof.of(part)) for part in ("slow", "break") if proof.of(part)]
+    rows = (2 if settings else 0) + len(blocked)
+    if not rows:
+        return
+    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [2.6] * len(blocked)
+    figure = new_figure(11, sum(heights) + 0.4)
+    grid = figure.add_gridspec(rows, 2, height_ratios=heights, hspace=0.45, wspace=0.08)
+    if settings:
+        panels: tuple[tuple[str, Measure], ...] = (
+            ("broker CPU above idle, s", BROKER_CPU),
+            ("bytes on the wire, MB", WIRE),
+            ("client CPU, s", CLIENT_CPU),
+            ("end to end p99, ms", lambda o: o.end_to_end.p99_ms),
+        )
+        for number, (title, measure) in enumerate(panels):
+            axes = figure.add_subplot(grid[number // 2, number % 2])
+            _bars(axes, title, settings, measure, names=number % 2 == 0)
+    for number, (part, runs) in enumerate(blocked):
+        axes = figure.add_subplot(grid[rows - len(blocked) + number, :])
+        _lines_over_time(axes, part, runs)
+    save(figure, path)
+
+
+def _bars(axes: Any, title: str, subjects: dict[str, list[Outcome]], measure: Measure, names: bool) -> None:
+    labels = list(subjects)
+    for place, label in enumerate(labels):
+        spread = Spread.of([measure(o) for o in subjects[label]])
+        if spread is None:
+            continue
+        kind = next((c for word, c in BAR_COLOURS.items() if word in label), "#888888")
+        error = [[spread.median - spread.low], [spread.high - spread.median]]
+        axes.barh(place, spread.median, color=kind, xerr=error, ecolor="#333333", capsize=2, height=0.7)
+        axes.text(spread.high, place, f" {spread.median:.3g}", va="center", fontsize=7)
+    axes.set_yticks(range(len(labels)), labels if names else [""] * len(labels), fontsize=8)
+    axes.invert_yaxis()
+    axes.set_title(title, fontsize=9)
+    axes.margins(x=0.12)
+
+
+def _lines_over_time(axes: Any, part: str, subjects: dict[str, list[Outcome]]) -> None:
+    for subject, runs in subjects.items():
+        run = next((o for o in runs if o.by_slice), None)
+        if run is None:
+            continue
+        end = round(run.window_seconds * SLICES_PER_SECOND)
+        smooth = SLICES_PER_SECOND
+        counts = [run.by_slice.get(str(n), 0) for n in range(end)]
+        means = [sum(counts[max(0, n - smooth + 1) : n + 1]) / min(n + 1, smooth) for n in range(end)]
+        times = [n / SLICES_PER_SECOND for n in range(end)]
+        axes.plot(times, [m * SLICES_PER_SECOND for m in means], label=subject, linewidth=1.2)
+    axes.set_title(
+        "receipts a second, one of eight partitions slow" if part == "slow" else "receipts a second",
+        fontsize=9,
+    )
+    axes.set_xlabel("s", fontsize=8)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7)

@@ -1,0 +1,362 @@
+"""The proof: stock settings and the formula's, side by side on a real broker.
+
+Three parts. *Settings*: the same rate with stock settings, with and without compression, and with the
+formula's, with each codec, by Geminga's producer, by Java's and by ``pulsar-client``. *Slow*: one of eight
+partitions takes a twentieth of its share; who steps over it keeps the rate. *Break*: a command that breaks
+something while messages flow (a broker killed, a network cut), for those who have more than one broker.
+
+Runs go in turn, subject after subject, and the whole turn is repeated, so that what else the machine does
+falls on all alike. Each run is written down when it ends: whatever goes wrong later, it is kept, and the
+same command goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from geminga.config import check_choice, check_int, refuse
+from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.producer.settings import CompressionType
+from geminga.tuning.formula import formula
+from geminga.tuning.measuring.broker_view import APACHE, BrokerView
+from geminga.tuning.measuring.outcome import Outcome
+from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
+from geminga.tuning.measuring.slow_partition import SlowPartition
+from geminga.tuning.stock import JAVA, PULSAR_CLIENT
+from geminga.tuning.traffic import TrafficProfile, check_number
+
+PARTS = ("settings", "slow", "break")
+JVM_WARM_SECONDS = 15.0
+"""Load before anything is measured, on a broker in Java."""
+SLOW_PARTITIONS = 8
+BREAK_AFTER = 1 / 3
+"""When something is broken, as a part of the measured time."""
+MEND_SECONDS_MAX = 120.0
+CODECS = (CompressionType.LZ4, CompressionType.ZSTD, CompressionType.ZLib, CompressionType.SNAPPY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be proven, and where."""
+
+    service_url: str
+    admin_url: str
+    profile: TrafficProfile
+    payload: str = "logs"
+    samples: tuple[bytes, ...] = field(default=(), repr=False)
+    parts: tuple[str, ...] = ("settings", "slow")
+    clients: tuple[str, ...] = ("geminga", "java", "pulsar")
+    only: tuple[str, ...] = ()
+    """Patterns like ``*ZSTD`` of the subjects that take part; all without any."""
+    repeats: int = 3
+    seconds: float = 30.0
+    warm_seconds: float = 5.0
+    idle_seconds: float = 5.0
+    namespace: str = "public/default"
+    slow_share: float = 0.05
+    """What the slow partition takes of its part of the rate."""
+    java_home: Path | None = None
+    server_pids: tuple[int, ...] = ()
+    break_command: str | None = None
+    mend_command: str | None = None
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            check_choice("part", part, PARTS)
+        for client in self.clients:
+            check_choice("client", client, ("geminga", "java", "pulsar"))
+        check_int("repeats", self.repeats, 1, 1000)
+        check_number("seconds", self.seconds, 0.1, 3600, "seconds")
+        check_number("slow_share", self.slow_share, 0.001, 1, "shares")
+        check_number("warm_seconds", self.warm_seconds, 0, 600, "seconds")
+        check_number("idle_seconds", self.idle_seconds, 0.1, 600, "seconds")
+        if not any(subjects(self, part) for part in self.parts):
+            titles = [s.title for part in self.parts for s in subjects(replace(self, only=()), part)]
+            refuse("only", self.only, "patterns of: " + "; ".join(titles))
+        if "break" in self.parts and not self.break_command:
+            refuse(
+                "break_command", self.break_command, "a command that breaks something, for the part 'break'"
+            )
+        if "java" in self.clients and self.java_home is None:
+            raise InvalidConfiguration(
+                "the client 'java' is pulsar-perf of a Pulsar distribution: name its folder with "
+                "--pulsar-home or PULSAR_HOME, or leave the client out"
+            )
+
+    def conditions(self) -> dict[str, Any]:
+        """What runs must share to be compared; JSON."""
+        return {
+            "profile": self.profile.to_dict(),
+            "payload": self.payload if not self.samples else f"{len(self.samples)} samples",
+            "seconds": self.seconds,
+            "warm_seconds": self.warm_seconds,
+        }
+
+
+@dataclass(slots=True)
+class Proof:
+    """Where and under which conditions something was measured, and the runs."""
+
+    broker: str
+    conditions: dict[str, Any]
+    machine: dict[str, Any]
+    outcomes: list[Outcome] = field(default_factory=list)
+    stopped: str = ""
+    """Why the proof ended before its plan did."""
+
+    def of(self, part: str) -> dict[str, list[Outcome]]:
+        """The runs of a part by subject, in the order of the first turn."""
+        found: dict[str, list[Outcome]] = {}
+        for outcome in self.outcomes:
+            if outcome.part == part:
+                found.setdefault(outcome.subject, []).append(outcome)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "broker": self.broker,
+            "conditions": self.conditions,
+            "machine": self.machine,
+            "stopped": self.stopped,
+            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+        }
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Proof:
+        """What `to_dict` wrote."""
+        outcomes = [Outcome.from_dict(row) for row in values["outcomes"]]
+        return Proof(values["broker"], values["conditions"], values["machine"], outcomes, values["stopped"])
+
+
+def subjects(plan: Plan, part: str) -> list[Subject]:
+    """Who takes part, in the order of a turn."""
+    profile = plan.profile if part != "slow" else plan.profile.changed(partitions=SLOW_PARTITIONS)
+    found = _settings_subjects(plan, profile) if part == "settings" else _blocked_subjects(plan, profile)
+    return [s for s in found if not plan.only or any(fnmatch(s.title, pattern) for pattern in plan.only)]
+
+
+def _settings_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
+    found: list[Subject] = []
+
+    def add(client: str, library: str, what: str, settings: Any, codec: CompressionType) -> None:
+        suffix = f", {codec.name.upper()}" if codec else ""
+        chosen = settings.changed(compression_type=codec, block_if_queue_full=True)
+        found.append(Subject(title=f"{client}, {what}{suffix}", library=library, settings=chosen))
+
+    none, lz4, zstd = CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD
+    tuned = formula(profile).settings
+    if "geminga" in plan.clients:
+        for codec in (none, lz4, zstd):
+            add("Geminga", "geminga", "stock", JAVA.settings, codec)
+        for codec in (none, *CODECS):
+            add("Geminga", "geminga", "formula", tuned, codec)
+    if "java" in plan.clients:
+        add("Java client", "java", "stock", JAVA.settings, none)
+        add("Java client", "java", "stock", JAVA.settings, lz4)
+        add("Java client", "java", "formula", tuned, zstd)
+    if "pulsar" in plan.clients:
+        add("pulsar-client", "pulsar", "stock", PULSAR_CLIENT.settings, none)
+        add("pulsar-client", "pulsar", "stock", PULSAR_CLIENT.settings, lz4)
+        add("pulsar-client", "pulsar", "formula", tuned, zstd)
+    return found
+
+
+def _blocked_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
+    tuned = formula(profile, compression=CompressionType.ZSTD).settings
+    found = []
+    if "geminga" in plan.clients:
+        found += [
+            Subject(title="Geminga, stepping over", library="geminga", settings=tuned),
+            Subject(
+                title="Geminga, not stepping over", library="geminga",
+                settings=tuned.changed(step_over_blocked_partitions=False),
+            ),
+        ]  # fmt: skip
+    if "java" in plan.clients:
+        found.append(Subject(title="Java client", library="java", settings=tuned))
+    if "pulsar" in plan.clients:
+        found.append(Subject(title="pulsar-client", library="pulsar", settings=tuned))
+    return found
+
+
+class Prover:
+    """Carries a plan out. ``say`` is told a line for each step."""
+
+    def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._say = say
+        self._runs_file = folder / "runs.jsonl"
+        self.proof = Proof("", plan.conditions(), _machine())
+
+    def prove(self) -> Proof:
+        """Run what is not done yet. What ends it early is told in ``Proof.stopped``, and what was measured
+        till then is in it. Raises what stands in the way of the first run."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        view = BrokerView(self._plan.service_url, self._plan.admin_url, self._plan.server_pids)
+        self.proof.broker = view.title
+        self._load()
+        todo = list(self._todo())
+        if not todo:
+            self._say("everything is measured already")
+            return self.proof
+        try:
+            if view.title.startswith(APACHE):
+                self._warm_up(view, todo[0][1])
+            for part, subject, run in todo:
+                self._measure(part, subject, run)
+        except PulsarException as error:
+            if not self.proof.outcomes:
+                raise
+            self.proof.stopped = f"{type(error).__name__}: {error}"
+        except KeyboardInterrupt:
+            self.proof.stopped = "interrupted"
+        return self.proof
+
+    def _todo(self) -> Iterator[tuple[str, Subject, int]]:
+        done = {(outcome.part, outcome.subject, outcome.run) for outcome in self.proof.outcomes}
+        for part in self._plan.parts:
+            for run in range(self._plan.repeats):
+                for subject in subjects(self._plan, part):
+                    if (part, subject.title, run) not in done:
+                        yield part, subject, run
+
+    def _load(self) -> None:
+        """Runs of an earlier call. Raises `InvalidConfiguration` when they are not to be compared."""
+        conditions = self._folder / "conditions.json"
+        now = {"broker": self.proof.broker, **self._plan.conditions()}
+        if conditions.exists():
+            before = json.loads(conditions.read_text())
+            if before != json.loads(json.dumps(now)):
+                raise InvalidConfiguration(
+                    f"{self._folder} holds runs under other conditions ({_difference(before, now)}): name "
+                    "another folder, or remove it"
+                )
+        conditions.write_text(json.dumps(now, indent=1))
+        if self._runs_file.exists():
+            for line in self._runs_file.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last line of a process that was killed
+                    self.proof.outcomes.append(Outcome.from_dict(json.loads(line)))
+
+    def _warm_up(self, view: BrokerView, subject: Subject) -> None:
+        """A broker in Java compiles what it runs often."""
+        self._say(f"{self.proof.broker}: warming up for {JVM_WARM_SECONDS:g} s")
+        Run(view, replace(self._base(), seconds=JVM_WARM_SECONDS, warm_seconds=0.0), subject).measure()
+
+    def _base(self) -> Conditions:
+        plan = self._plan
+        return Conditions(
+            profile=plan.profile, payload=plan.payload, samples=plan.samples, seconds=plan.seconds,
+            warm_seconds=plan.warm_seconds, namespace=plan.namespace, java_home=plan.java_home,
+        )  # fmt: skip
+
+    def _measure(self, part: str, subject: Subject, run: int) -> None:
+        # A view a run: after a break other processes serve.
+        view = BrokerView(self._plan.service_url, self._plan.admin_url, self._plan.server_pids)
+        conditions = replace(
+            self._base(), part=part, idle_per_second=measure_idle(view, self._plan.idle_seconds)
+        )
+        self._say(f"{part}, turn {run + 1} of {self._plan.repeats}: {subject.title}")
+        if part == "slow":
+            outcome = self._with_slow_partition(view, conditions, subject)
+        elif part == "break":
+            with Break(self._plan, self._say) as events:
+                outcome = Run(view, conditions, subject).measure(events)
+        else:
+            outcome = Run(view, conditions, subject).measure()
+        self._keep(replace(outcome, run=run))
+
+    def _with_slow_partition(self, view: BrokerView, conditions: Conditions, subject: Subject) -> Outcome:
+        profile = conditions.profile.changed(partitions=SLOW_PARTITIONS)
+        rate = self._plan.slow_share * profile.rate_messages_per_second / SLOW_PARTITIONS
+        with SlowPartition(view.service_url, SLOW_PARTITIONS // 2, rate) as relay:
+            slow = replace(conditions, profile=profile, producer_service_url=relay.service_url)
+            return Run(view, slow, subject).measure(_SlowDown(relay))
+
+    def _keep(self, outcome: Outcome) -> None:
+        self.proof.outcomes.append(outcome)
+        with self._runs_file.open("a") as file:
+            file.write(json.dumps(outcome.to_dict()) + "\n")
+        self._say("    " + _line(outcome))
+
+
+class _SlowDown:
+    """Makes the partition slow when the measured part begins."""
+
+    def __init__(self, relay: SlowPartition) -> None:
+        self._relay = relay
+
+    def measuring(self) -> None:
+        self._relay.slow_down()
+
+
+class Break:
+    """Breaks something in the middle of a run, and mends it afterwards."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._say = say
+        self._timer: threading.Timer | None = None
+
+    def measuring(self) -> None:
+        """The measured part begins."""
+        self._timer = threading.Timer(self._plan.seconds * BREAK_AFTER, self._break)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _break(self) -> None:
+        assert self._plan.break_command is not None
+        self._say(f"    breaking: {self._plan.break_command}")
+        subprocess.run(self._plan.break_command, shell=True, check=False, timeout=MEND_SECONDS_MAX)
+
+    def __enter__(self) -> Break:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+        if self._plan.mend_command:
+            self._say(f"    mending: {self._plan.mend_command}")
+            subprocess.run(self._plan.mend_command, shell=True, check=False, timeout=MEND_SECONDS_MAX)
+
+
+def _line(outcome: Outcome) -> str:
+    if outcome.failure:
+        return f"{outcome.rate:.0f} msg/s, then {outcome.failure}"
+    p99 = outcome.receipt.p99_ms
+    return (
+        f"{outcome.rate:.0f} msg/s, {outcome.batch_fill:.1f} messages an entry, broker CPU above idle "
+        f"{outcome.broker_cpu_above_idle:.2f} s, client {outcome.client_cpu_seconds:.2f} s, wire "
+        f"{(outcome.wire_bytes or 0) / 1e6:.1f} MB, p99 {'-' if p99 is None else f'{p99:.1f}'} ms"
+    )
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {before.get(name)!r} and now {now.get(name)!r}"
+        for name in sorted({*before, *now})
+        if before.get(name) != json.loads(json.dumps(now.get(name)))
+    )
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "at": time.strftime("%Y-%m-%d", time.gmtime()),
+    }

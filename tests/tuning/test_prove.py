@@ -1,0 +1,167 @@
+"""The proof, small, against a broker of ours: every subject and part goes the whole way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.cli.main import command
+from geminga.errors import InvalidConfiguration
+from geminga.tuning import prove
+from geminga.tuning.measuring.broker_view import BrokerView
+from geminga.tuning.proof_report import headline, kept, picture, table
+from geminga.tuning.prove import Plan, Proof, Prover, subjects
+from geminga.tuning.traffic import TrafficProfile
+
+PROFILE = TrafficProfile(rate_messages_per_second=4000, message_bytes=200, partitions=4)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    import geminga
+
+    with geminga.embedded() as running:
+        yield running
+
+
+def plan(broker: EmbeddedBroker, **chosen: object) -> Plan:
+    values = {
+        "service_url": broker.service_url, "admin_url": broker.admin_url, "profile": PROFILE,
+        "clients": ("geminga",), "repeats": 1, "seconds": 1.0, "warm_seconds": 0.3, "idle_seconds": 0.1,
+        **chosen,
+    }  # fmt: skip
+    return Plan(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_stock_and_formula_side_by_side(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    said: list[str] = []
+    wanted = plan(broker, parts=("settings",), only=("*stock, LZ4", "*formula, ZSTD"))
+    proof = Prover(wanted, tmp_path, said.append).prove()
+    assert proof.stopped == ""
+    stock, tuned = (runs[0] for runs in proof.of("settings").values())
+    for outcome in (stock, tuned):
+        assert outcome.failure == ""
+        assert outcome.receipts == outcome.sent == outcome.delivered
+        assert outcome.offered == pytest.approx(4000, abs=2)
+        assert outcome.sent == pytest.approx(4000, abs=2)
+        assert outcome.wire_bytes
+        assert outcome.stored_bytes
+        assert outcome.receipt.p99_ms
+        assert outcome.end_to_end.p99_ms
+    assert tuned.batch_fill > 100  # 40 ms of 4,000 messages a second
+    assert stock.batch_fill < 20
+    assert tuned.entries < stock.entries / 5
+    assert (tuned.wire_bytes or 0) < (stock.wire_bytes or 0)
+    text = table(proof)
+    assert "Geminga, formula, ZSTD, against Geminga, stock, LZ4: broker CPU above idle" in text
+    found = headline(proof)["subjects"]["Geminga, formula, ZSTD"]
+    assert found["wire"][0] < -20
+    picture(proof, tmp_path / "proof.svg")
+    assert "<svg" in (tmp_path / "proof.svg").read_text()
+    again = Prover(wanted, tmp_path, said.append).prove()
+    assert said[-1] == "everything is measured already"
+    assert len(again.outcomes) == 2
+    with pytest.raises(InvalidConfiguration, match=r"other conditions \(seconds 1\.0 and now 2\.0\)"):
+        Prover(plan(broker, seconds=2.0, parts=("settings",)), tmp_path, said.append).prove()
+
+
+@pytest.mark.slow
+def test_one_slow_partition(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    traffic = PROFILE.changed(rate_messages_per_second=20_000)
+    wanted = plan(
+        broker, parts=("slow",), only=("*, stepping*",), profile=traffic, seconds=1.5, slow_share=0.2
+    )
+    proof = Prover(wanted, tmp_path, lambda line: None).prove()
+    (over,) = (runs[0] for runs in proof.of("slow").values())
+    assert over.stepped_over
+    assert kept(over) > 0.8  # up to its permits the slow partition keeps what it is given
+    assert over.receipts == over.sent
+    assert "One of eight partitions" in table(proof)
+
+
+def test_what_was_measured_is_kept_when_the_broker_goes_away(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = plan(broker, parts=("settings",), only=("*stock, LZ4", "*formula, ZSTD"), seconds=0.3)
+    prover = Prover(wanted, tmp_path, lambda line: None)
+    keep = prover._keep
+
+    def keep_and_stop(outcome: prove.Outcome) -> None:
+        keep(outcome)
+        broker.close()
+
+    monkeypatch.setattr(prover, "_keep", keep_and_stop)
+    proof = prover.prove()
+    assert len(proof.outcomes) == 1
+    assert "nothing listens there" in proof.stopped
+    assert "It ended early" in table(proof)
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
+
+
+def test_no_broker_at_all_is_a_sentence(tmp_path: Path) -> None:
+    run = CliRunner().invoke(
+        command,
+        ["tune", "prove", "--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1",
+         "--client", "geminga", "--output", str(tmp_path)],
+    )  # fmt: skip
+    assert run.exit_code != 0
+    assert "127.0.0.1:1" in str(run.exception)
+
+
+def test_who_takes_part() -> None:
+    wanted = Plan(
+        service_url="pulsar://x", admin_url="http://x", profile=PROFILE,
+        clients=("geminga", "java", "pulsar"), java_home=Path("/nowhere"),
+    )  # fmt: skip
+    titles = [s.title for s in subjects(wanted, "settings")]
+    for codec in ("", ", LZ4", ", ZSTD", ", ZLIB", ", SNAPPY"):
+        assert f"Geminga, formula{codec}" in titles
+    assert {"Geminga, stock", "Geminga, stock, LZ4", "pulsar-client, stock", "Java client, stock, LZ4"} <= {
+        *titles
+    }
+    assert [s.title for s in subjects(wanted, "slow")] == [
+        "Geminga, stepping over", "Geminga, not stepping over", "Java client", "pulsar-client",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"only": ("nobody",)}, "only=.*patterns of: Geminga, stock;"),
+        ({"parts": ("brake",)}, "did you mean 'break'"),
+        ({"parts": ("break",)}, "break_command=None"),
+        ({"clients": ("java",)}, "pulsar-perf of a Pulsar distribution"),
+        ({"repeats": 0}, "repeats=0"),
+    ],
+)
+def test_bad_plans_are_sentences(chosen: dict[str, object], sentence: str) -> None:
+    values = {"service_url": "pulsar://x", "admin_url": "http://x", "profile": PROFILE, **chosen}
+    values.setdefault("clients", ("geminga",))
+    with pytest.raises(InvalidConfiguration, match=sentence):
+        Plan(**values)  # type: ignore[arg-type]
+
+
+def test_a_proof_survives_its_own_json() -> None:
+    outcome = prove.Outcome(
+        subject="Geminga, formula", library="geminga", settings={}, seconds=1.0, offered=10, receipts=10,
+        by_slice={"0": 10}, window_seconds=1.0,
+    )  # fmt: skip
+    proof = Proof("a broker", {"profile": {}}, {}, [outcome])
+    again = Proof.from_dict(json.loads(json.dumps(proof.to_dict())))
+    assert again == proof
+    assert again.outcomes[0].rate == 10.0
+
+
+def test_local_processes_of_the_broker_are_found(broker: EmbeddedBroker) -> None:
+    import os
+
+    view = BrokerView(broker.service_url, broker.admin_url)
+    assert view.pids == (os.getpid(),)
+    assert view.title.startswith("Geminga")
+    assert view.cpu_seconds() > 0
