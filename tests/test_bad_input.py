@@ -27,7 +27,7 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga.broker.serving.server import PortInUse
+from geminga.broker.serving.listening import PortInUse
 from geminga.cli import doctor
 from geminga.cli.main import main
 from geminga.client.admin import admin

@@ -122,6 +122,26 @@ def test_any_split(stream: bytes, stream_content: list[dict[str, Any]], seed: in
     assert [content(frame) for frame in found] == stream_content
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_few_frames_at_a_time(stream: bytes, stream_content: list[dict[str, Any]], seed: int) -> None:
+    chance = random.Random(seed)
+    decoder = FrameDecoder()
+    found: list[dict[str, Any]] = []
+    place = 0
+    while place < len(stream) or decoder.unread_size:
+        # The peer may send on, or not, while frames are left.
+        piece = b""
+        if not decoder.unread_size or chance.random() < 0.3:
+            piece = stream[place : place + chance.choice((1, 9, 100, 5_000, 100_000))]
+            place += len(piece)
+        most = chance.choice((1, 2, 7))
+        read = decoder.feed(piece, most)
+        assert len(read) <= most
+        found += [content(frame) for frame in read]
+    assert found == stream_content
+    assert decoder.pending_size == 0
+
+
 def test_every_cut_of_two_frames(recorded: list[Any]) -> None:
     send = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND")
     receipt = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND_RECEIPT")

@@ -24,8 +24,8 @@ FAILURE_LOG_SECONDS = 60.0
 FAILURES_REMEMBERED_MAX = 1_000
 """Things whose last line is remembered; the oldest are forgotten."""
 
-Kind = Literal["timer", "housekeeping", "dispatch", "cursor", "session", "store"]
-KINDS: tuple[Kind, ...] = ("timer", "housekeeping", "dispatch", "cursor", "session", "store")
+Kind = Literal["job", "timer", "housekeeping", "dispatch", "cursor", "session", "store"]
+KINDS: tuple[Kind, ...] = ("job", "timer", "housekeeping", "dispatch", "cursor", "session", "store")
 Args = TypeVarTuple("Args")
 
 

@@ -11,23 +11,26 @@ cursor, at its end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from geminga._version import __version__
 from geminga.broker.agenda import Agenda
+from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.topic_list import TopicWatchers
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
-from geminga.broker.peer import ByteLedger, Output
+from geminga.broker.peer import Output
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic import TopicServices
+from geminga.broker.turns import Turns
 from geminga.ledger.api import EntryStore
 
 if TYPE_CHECKING:
@@ -51,12 +54,20 @@ class Broker:
         random: random.Random,
         now: float,
         now_ms: int,
+        clock: Callable[[], float] | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick."""
         self.store = store
         self.settings = settings
         self.random = random
         self.agenda = Agenda(now, now_ms)
-        self.bytes = ByteLedger()
+        self.turns = Turns(
+            clock or (lambda: 0.0),
+            wake,
+            lambda about, error: self.agenda.failed("job", about, error),
+        )
+        self.bytes = ByteLedger(self.agenda, settings)
         self.watchers = TopicWatchers()
         self.namespaces = Namespaces(store, settings)
         self.schemas = Schemas(store, self.namespaces)
@@ -69,6 +80,7 @@ class Broker:
             version=f"Geminga {__version__}",
             settings=settings,
             agenda=self.agenda,
+            turns=self.turns,
             topics=self.topics,
             schemas=self.schemas,
             producer_names=ProducerNames(store, settings.cluster),
@@ -98,6 +110,14 @@ class Broker:
             self.bytes.resume()
         finally:
             agenda.leave()
+
+    def turn(self, now: float, now_ms: int) -> None:
+        """A new turn of the loop: go on with what did not fit into the last."""
+        self.agenda.enter(now, now_ms)
+        try:
+            self.turns.turn()
+        finally:
+            self.agenda.leave()
 
     def tick(self, now: float, now_ms: int) -> float:
         """Run what is due; returns the next `deadline`."""

@@ -1,4 +1,4 @@
-"""What topics and subscriptions need of a connection, and the bytes that connections have under way.
+"""What topics and subscriptions need of a connection.
 
 A topic knows its producers and consumers, and each of those knows its *peer*: where its frames go,
 whether it lives, and what it is told when the broker ends something. Who the peer is beyond that
@@ -11,11 +11,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from geminga.ledger.api import Buffer
-
-PENDING_BYTES_PER_PEER_MAX = 32 * 1024 * 1024
-"""A peer with this much taken in and not yet durable is not read from; reading resumes at half."""
-PENDING_BYTES_MAX = 256 * 1024 * 1024
-"""The same for all peers together."""
 
 
 class Output(Protocol):
@@ -73,8 +68,11 @@ class Peer(Protocol):
     def publish_finished(self, size: int) -> None:
         """It has its receipt or its error."""
 
-    def resume_reading(self) -> None:
-        """There is room again."""
+    def hold(self, why: int) -> None:
+        """Do not read from the peer, for this reason too (`byte_ledger`)."""
+
+    def release(self, why: int) -> None:
+        """This reason is gone."""
 
     # --- what a peer is told unasked ---
     def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:
@@ -94,28 +92,3 @@ class Peer(Protocol):
 
     def consumer_closed(self, consumer_id: int, consumer: object) -> None:
         """The broker closes this consumer: the client looks the topic up again."""
-
-
-class ByteLedger:
-    """The bytes that all peers together have under way, and the peers that are not read from."""
-
-    __slots__ = ("_paused", "bytes_max", "bytes_per_peer_max", "pending_bytes")
-
-    def __init__(self) -> None:
-        self.pending_bytes = 0
-        self.bytes_max = PENDING_BYTES_MAX
-        self.bytes_per_peer_max = PENDING_BYTES_PER_PEER_MAX
-        self._paused: dict[Peer, None] = {}
-
-    def pause(self, peer: Peer) -> None:
-        """The peer is not read from until `resume` finds room."""
-        self._paused[peer] = None
-
-    def resume(self) -> None:
-        """Go on reading from peers that have few enough bytes under way."""
-        if not self._paused or self.pending_bytes > self.bytes_max // 2:
-            return
-        for peer in list(self._paused):
-            if peer.pending_bytes <= self.bytes_per_peer_max // 2:
-                del self._paused[peer]
-                peer.resume_reading()

@@ -74,6 +74,16 @@ class BrokerSettings:
     """Dispatch resumes below this."""
     write_buffer_limit_bytes: int = 64 * 1024 * 1024
     """A peer that leaves this much unread is disconnected."""
+    handshake_bytes_max: int = 64 * 1024
+    """The largest frame before CONNECT is answered, credentials included."""
+    pending_bytes_per_peer_max: int = 32 * 1024 * 1024
+    """A connection with this much taken in and not yet durable is not read from; it is again at half."""
+    pending_bytes_max: int = 256 * 1024 * 1024
+    """The same for all connections together."""
+    received_bytes_max: int = 64 * 1024 * 1024
+    """Incomplete frames and waiting commands of all connections; above it frames are completed one by one."""
+    unsent_bytes_max: int = 128 * 1024 * 1024
+    """What all peers together may leave unread before only those that leave little are written to."""
     handles_per_connection_max: int = 100_000
     """Producers and consumers on one connection, together."""
     shutdown_seconds: float = 10.0
@@ -182,6 +192,11 @@ class BrokerSettings:
         check_seconds("shutdown_seconds", self.shutdown_seconds, 0.0)
         check_int("connections_max", self.connections_max, 1)
         check_int("handles_per_connection_max", self.handles_per_connection_max, 1)
+        check_int("handshake_bytes_max", self.handshake_bytes_max, 1024, 1 << 30)
+        check_int("pending_bytes_per_peer_max", self.pending_bytes_per_peer_max, 1024)
+        check_int("pending_bytes_max", self.pending_bytes_max, self.pending_bytes_per_peer_max)
+        check_int("received_bytes_max", self.received_bytes_max, self.max_message_size)
+        check_int("unsent_bytes_max", self.unsent_bytes_max, 64 * 1024)
         check_int("write_buffer_low_bytes", self.write_buffer_low_bytes, 0)
         check_int("write_buffer_high_bytes", self.write_buffer_high_bytes, self.write_buffer_low_bytes)
         check_int("write_buffer_limit_bytes", self.write_buffer_limit_bytes, self.write_buffer_high_bytes)

@@ -76,6 +76,7 @@ PROTOCOL_VERSION = 21
 ENTRY_COPY_BYTES_MAX = 4096
 """Entries up to this size are copied out of the read buffer: that costs less than a view of it."""
 
+FRAMES_UNLIMITED: Final = 1 << 62
 _SIZE = Struct(">I")
 
 
@@ -332,21 +333,31 @@ class FrameDecoder:
     ``error`` is the error that ended the stream, None while it is well.
     """
 
-    __slots__ = ("_needed", "_pending", "error", "max_frame_size")
+    __slots__ = ("_needed", "_pending", "_rest", "_rest_start", "error", "max_frame_size")
 
     def __init__(self, max_frame_size: int = MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
         self.max_frame_size = max_frame_size
         self.error: ProtocolError | None = None
         self._pending = bytearray()
         self._needed = 4
+        self._rest = b""
+        self._rest_start = 0
 
     @property
     def pending_size(self) -> int:
         """Bytes of an incomplete frame that are waiting for the rest."""
         return len(self._pending)
 
-    def feed(self, data: Buffer) -> list[Frame]:
+    @property
+    def unread_size(self) -> int:
+        """Bytes that ``frames_max`` left unread: `feed` with nothing goes on with them."""
+        return len(self._rest) - self._rest_start
+
+    def feed(self, data: Buffer, frames_max: int = FRAMES_UNLIMITED) -> list[Frame]:
         """The frames that ``data`` completes, in order. ``bytes`` are not copied, other buffers are.
+
+        At most ``frames_max`` frames are read, so that many small ones cannot take long; what is left
+        (`unread_size`) is read by the next call, which may be given no further bytes.
 
         Raises `ProtocolError` or `FrameTooLarge`; see the module's text for frames before the error.
         """
@@ -354,11 +365,17 @@ class FrameDecoder:
             raise self.error
         if type(data) is not bytes:
             data = bytes(data)
+        start = 0
+        if self._rest:
+            rest, start = self._rest, self._rest_start
+            self._rest, self._rest_start = b"", 0
+            data, start = (rest[start:] + data, 0) if data else (rest, start)
         frames: list[Frame] = []
         try:
-            start = self._finish_pending(data, frames) if self._pending else 0
+            if self._pending:
+                start = self._finish_pending(data, frames)
             if start >= 0:
-                self._read(data, start, frames)
+                self._read(data, start, frames, frames_max)
         except ProtocolError as error:
             self.error = error
             self._pending = bytearray()
@@ -383,7 +400,7 @@ class FrameDecoder:
         self._pending = bytearray()
         self._needed = 4
         if len(pending) <= ENTRY_COPY_BYTES_MAX:
-            self._read(bytes(pending), 0, frames)
+            self._read(bytes(pending), 0, frames, FRAMES_UNLIMITED)
         else:
             # Nothing changes this buffer any more: a large frame is not copied once again.
             frames.append(_read_frame(memoryview(pending).toreadonly(), 0, len(pending)))
@@ -422,12 +439,12 @@ class FrameDecoder:
             )
         return size
 
-    def _read(self, data: bytes, start: int, frames: list[Frame]) -> None:
+    def _read(self, data: bytes, start: int, frames: list[Frame], frames_max: int) -> None:
         """Append the complete frames from ``start`` on; keep the rest."""
         end = len(data)
         limit = self.max_frame_size
         append = frames.append
-        while end - start >= _HOT_HEAD_SIZE:
+        while end - start >= _HOT_HEAD_SIZE and len(frames) < frames_max:
             total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data, start)
             frame_end = start + 4 + total
             if frame_end > end or frame_end - start > limit:
@@ -446,6 +463,9 @@ class FrameDecoder:
             append(_read_frame(data, start, start + self._frame_size(data, start)))
             start = frame_end
         while end - start >= 4:
+            if len(frames) >= frames_max:
+                self._rest, self._rest_start = data, start
+                return
             frame_end = start + self._frame_size(data, start)
             if frame_end > end:
                 self._needed = frame_end - start

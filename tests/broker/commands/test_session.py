@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.byte_ledger import HELD_BY_PENDING
 from geminga.broker.commands.session import State
 from geminga.broker.commands.table import HANDLERS
 from geminga.errors import StoreStopped
@@ -148,7 +149,7 @@ def test_any_frame_counts_as_life(harness: Any) -> None:
 def test_a_peer_that_we_do_not_read_from_is_not_called_silent(harness: Any) -> None:
     peer = harness.peer()
     peer.answers_pings = False
-    peer.session._reading_paused = True
+    peer.session.hold(HELD_BY_PENDING)
     harness.advance(300)
     assert not peer.is_closed
 
@@ -215,7 +216,7 @@ def test_nobody_is_dropped_because_the_store_is_slow(harness: Any, what: str) ->
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
-    holder.session._reading_paused = True
+    holder.session.hold(HELD_BY_PENDING)
     claim(other, what)
     assert other.pop().command.error.error == BUSY[what]
     harness.advance(10)
@@ -257,7 +258,7 @@ def test_bytes_may_come_one_at_a_time(harness: Any) -> None:
 
 
 def test_publishing_is_paused_while_the_store_is_behind(harness: Any) -> None:
-    harness.broker.bytes.bytes_per_peer_max = 1000
+    harness.broker.bytes.pending_bytes_per_peer_max = 1000
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -273,7 +274,7 @@ def test_publishing_is_paused_while_the_store_is_behind(harness: Any) -> None:
 
 
 def test_all_connections_together_are_bounded(harness: Any) -> None:
-    harness.broker.bytes.bytes_max = 500
+    harness.broker.bytes.pending_bytes_max = 500
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
         peer.producer(TOPIC)

@@ -16,7 +16,8 @@ import pytest
 
 from geminga.broker.commands.table import HANDLERS
 from geminga.broker.serving.embedded import embedded
-from geminga.broker.serving.server import BrokerServer, PortInUse, bind
+from geminga.broker.serving.listening import PortInUse, bind
+from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreLocked, StoreStopped, UsageError
 from geminga.ledger.api import Buffer, Done

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from geminga.broker.agenda import Agenda
+from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.topic_list import TopicWatchers
-from geminga.broker.peer import ByteLedger, Peer
+from geminga.broker.peer import Peer
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.producer import ProducerNames
+from geminga.broker.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +22,10 @@ class Services:
     version: str
     settings: BrokerSettings
     agenda: Agenda
+    turns: Turns
     topics: LoadedTopics
     schemas: Schemas
     producer_names: ProducerNames
     watchers: TopicWatchers
-    bytes: ByteLedger = field(default_factory=ByteLedger)
+    bytes: ByteLedger
     peers: set[Peer] = field(default_factory=set)

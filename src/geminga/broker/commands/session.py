@@ -16,12 +16,13 @@ A peer that breaks a rule loses its connection, and nobody else notices.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from geminga.broker.agenda import Timer
+from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_WORK
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Handles
 from geminga.broker.commands.services import Services
@@ -30,6 +31,7 @@ from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.peer import Output
 from geminga.broker.refusal import Refused, Violation
 from geminga.broker.topics.producer import Producer
+from geminga.broker.turns import Job
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, FrameDecoder, SendFrame
@@ -38,8 +40,13 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 log = logging.getLogger("geminga.broker")
 
 Command = pb.BaseCommand
-Handler = Callable[["Session", pb.BaseCommand], None]
+Handler = Callable[["Session", pb.BaseCommand], Job | None]
+"""What takes long is returned as a job; the peer's next command waits for its end."""
 
+_QUICK = frozenset((Command.PING, Command.PONG, Command.FLOW, Command.ACK, SEND))
+"""One of these is done even when a turn's time is used up, so that a calm peer does not wait for others."""
+FRAMES_AT_ONCE = 256
+"""Frames that are decoded before it is looked whether the turn's time is used up."""
 RECENTLY_CLOSED_SECONDS = 30.0
 RECENTLY_CLOSED_MAX = 1_000
 """SENDs of producers that the broker itself closed are dropped silently for this long, for so many."""
@@ -69,20 +76,21 @@ class Session:
     """``receive`` takes what came in; answers leave through ``output``. To topics it is a `Peer`."""
 
     __slots__ = (
-        "_bytes", "_handshake", "_keepalive", "_ping_pending", "_probe_timer", "_probes", "_reading_paused",
-        "_recently_closed", "_table", "address", "agenda", "client_version", "consumers", "decoder",
-        "is_cpp_client", "output", "pending_bytes", "producers", "protocol_version", "services", "state",
-        "watchers",
+        "_bytes", "_counted", "_handshake", "_holds", "_keepalive", "_late", "_parked", "_ping_pending",
+        "_probe_timer", "_probes", "_recently_closed", "_table", "_turns", "_work", "address", "agenda",
+        "client_version", "consumers", "decoder", "is_cpp_client", "output", "pending_bytes", "producers",
+        "protocol_version", "services", "state", "watchers",
     )  # fmt: skip
 
     def __init__(self, services: Services, table: CommandTable, output: Output, address: str) -> None:
         self.services = services
         self._bytes = services.bytes
+        self._turns = services.turns
         self.agenda = services.agenda
         self.output = output
         self.address = address
         self.state = State.CONNECTING
-        self.decoder = FrameDecoder(services.settings.max_message_size + FRAME_PADDING)
+        self.decoder = FrameDecoder(services.settings.handshake_bytes_max)
         self.client_version = ""
         self.is_cpp_client = False
         self.protocol_version = 0
@@ -91,7 +99,11 @@ class Session:
         self.watchers: dict[int, TopicListWatcher] = {}
         self.pending_bytes = 0
         self._table = table
-        self._reading_paused = False
+        self._holds = 0
+        self._work: Job | None = None
+        self._late: deque[Buffer] = deque()
+        self._parked = False
+        self._counted = False
         self._recently_closed: OrderedDict[int, float] = OrderedDict()
         self._ping_pending = False
         self._probes: list[Callable[[], None]] = []
@@ -112,31 +124,103 @@ class Session:
             return
         agenda = self.agenda
         agenda.enter(now, now_ms)
-        on_send = self._table.on_send
         self._ping_pending = False
         try:
             if self._probes:
                 self._probe_answered()
-            frames = self.decoder.feed(data)
-            for frame in frames:
-                if frame.type == SEND:
-                    if self.state is not State.CONNECTED:
-                        raise Violation("SEND before CONNECT")
-                    on_send(self, frame)  # type: ignore[arg-type]
-                else:
-                    self._handle(frame.type, frame.command)
-                if self.state is State.CLOSED:  # type: ignore[comparison-overlap]
-                    break
-            if self.decoder.error is not None:
-                raise self.decoder.error
+            if self._work is not None:
+                self._late.append(data)
+            else:
+                work = self._handle_frames(data)
+                if next(work, self) is not self:
+                    # Not all could be done in this turn, or the peer does not read its answers.
+                    self._work = work
+                    self.hold(HELD_BY_WORK)
+                    if not self._parked:
+                        self._turns.start(work, self)
+            self._count_received()
+        finally:
+            agenda.leave()
+
+    def _handle_frames(self, data: Buffer) -> Job:
+        """A job: do what the peer's bytes ask for, as far as a turn's time and the peer's reading allow."""
+        try:
+            yield from self._frames(data)
         except (ProtocolError, Violation) as error:
             log.warning("%s: connection closed: %s", self, error)
             self.close()
         except StoreError as error:
             log.error("%s: connection closed: the store failed: %s", self, error)
             self.close()
-        finally:
-            agenda.leave()
+        except Exception as error:
+            # A fault of ours in one session: the peer may come back, the others go on. Its port is left
+            # out, so that a peer that finds such a fault does not fill the log with it.
+            host = self.address.rpartition(":")[0]
+            self.agenda.failed("session", f"connection from {host}", error)
+            self.close()
+        if self._work is not None:
+            self._work = None
+            self._count_received()
+            self.release(HELD_BY_WORK)
+
+    def _frames(self, data: Buffer) -> Job:
+        decoder, turns, output, late = self.decoder, self._turns, self.output, self._late
+        on_send, connected = self._table.on_send, State.CONNECTED
+        enough, handled = turns.over, False
+        while True:
+            # Until CONNECT is answered, the next frame may be no larger than a handshake.
+            for frame in decoder.feed(data, FRAMES_AT_ONCE if self.state is connected else 1):
+                if enough and (handled or frame.type not in _QUICK):
+                    yield self._wait()
+                    enough = False
+                    if self.state is State.CLOSED:
+                        return
+                handled = True
+                if frame.type == SEND:
+                    if self.state is not connected:
+                        raise Violation("SEND before CONNECT")
+                    on_send(self, frame)  # type: ignore[arg-type]
+                else:
+                    job = self._handle(frame.type, frame.command)
+                    if job is not None:
+                        yield from job
+                    enough = not output.writable or turns.enough
+                if self.state is State.CLOSED:
+                    return
+            if decoder.error is not None:
+                raise decoder.error
+            if decoder.unread_size:
+                data = b""
+            elif late:
+                data = late.popleft()
+            else:
+                return
+            enough = enough or self._blocked or turns.enough
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether nothing is done for this peer: it does not read, or has too much under way."""
+        return bool(self._holds & HELD_BY_PENDING) or not self.output.writable
+
+    def _wait(self) -> bool:
+        """What the job yields when it is not done: whether a new turn is not enough to go on."""
+        self._parked = self._blocked
+        return self._parked
+
+    def _go_on(self) -> None:
+        """Go on with what the peer asked for, if it was parked and need not be any more."""
+        if self._parked and self._work is not None and not self._blocked:
+            self._parked = False
+            self._turns.start(self._work, self)
+
+    def _count_received(self) -> None:
+        decoder = self.decoder
+        size = decoder.pending_size + decoder.unread_size
+        if self._late:
+            size += sum(map(len, self._late))
+        if size > COUNTED_BYTES or self._counted:
+            self._counted = size > COUNTED_BYTES
+            self._bytes.received(self, size)
 
     def closed(self, now: float) -> None:
         """The connection is gone."""
@@ -153,6 +237,7 @@ class Session:
             for consumer in list(self.consumers.values()):
                 subscription = consumer.subscription
                 self.agenda.isolated("dispatch", subscription, subscription.dispatch)
+            self._go_on()
         finally:
             self.agenda.leave()
 
@@ -171,6 +256,9 @@ class Session:
             if timer is not None:
                 timer.cancel()
         self.services.peers.discard(self)
+        self._bytes.forget(self)
+        self._work = None
+        self._late.clear()
         isolated = self.agenda.isolated
         for watcher in self.watchers.values():
             isolated("session", self, watcher.close)
@@ -188,7 +276,7 @@ class Session:
             self.close()
 
     def _keepalive_due(self) -> None:
-        if self._ping_pending and not self._reading_paused:
+        if self._ping_pending and not self._unheard:
             log.warning("%s: connection closed: the peer has been silent for too long", self)
             self.close()
             return
@@ -203,7 +291,7 @@ class Session:
 
     def probe(self, decided: Callable[[], None]) -> None:
         """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence."""
-        if self._reading_paused:
+        if self._unheard:
             # We would not hear it: nobody is dropped because the store is slow.
             decided()
             return
@@ -225,13 +313,13 @@ class Session:
             self.agenda.isolated("session", self, decided)
 
     # --- commands ---
-    def _handle(self, kind: int, command: pb.BaseCommand) -> None:
+    def _handle(self, kind: int, command: pb.BaseCommand) -> Job | None:
         if self.state is State.CONNECTING and kind not in (Command.CONNECT, Command.PING, Command.PONG):
             raise Violation(f"{_name(kind)} before CONNECT")
         handler = self._table.handlers.get(kind)
         if handler is None:
             raise Violation(f"{_name(kind)} is not for a broker")
-        handler(self, command)
+        return handler(self, command)
 
     def connect(self, command: pb.BaseCommand) -> None:
         """CONNECT: once, and first."""
@@ -239,6 +327,7 @@ class Session:
             raise Violation("a second CONNECT")
         body = command.connect
         self.state = State.CONNECTED
+        self.decoder.max_frame_size = self.services.settings.max_message_size + FRAME_PADDING
         self.client_version = body.client_version
         self.is_cpp_client = body.client_version.startswith("Pulsar-CPP")
         self.protocol_version = body.protocol_version
@@ -267,21 +356,38 @@ class Session:
         ledger = self._bytes
         own = self.pending_bytes = self.pending_bytes + size
         total = ledger.pending_bytes = ledger.pending_bytes + size
-        if (own >= ledger.bytes_per_peer_max or total >= ledger.bytes_max) and not self._reading_paused:
-            self._reading_paused = True
+        over = own >= ledger.pending_bytes_per_peer_max or total >= ledger.pending_bytes_max
+        if over and not self._holds & HELD_BY_PENDING:
             ledger.pause(self)
-            self.output.pause_reading()
 
     def publish_finished(self, size: int) -> None:
         self.pending_bytes -= size
         self._bytes.pending_bytes -= size
 
-    def resume_reading(self) -> None:
-        """The broker has room again."""
-        if self._reading_paused:
-            self._reading_paused = False
+    @property
+    def is_read(self) -> bool:
+        """Whether what the peer sends comes in."""
+        return not self._holds and self.output.writable
+
+    @property
+    def _unheard(self) -> bool:
+        """Whether the peer's silence says nothing, since we do not listen to it although it reads."""
+        return self._holds != 0 and self.output.writable
+
+    def hold(self, why: int) -> None:
+        """Do not read from the peer, for one more reason."""
+        if not self._holds:
+            self.output.pause_reading()
+        self._holds |= why
+
+    def release(self, why: int) -> None:
+        """One reason less; read on when it was the last."""
+        if self._holds & why:
+            self._holds &= ~why
             if self.state is not State.CLOSED:
-                self.output.resume_reading()
+                if not self._holds:
+                    self.output.resume_reading()
+                self._go_on()
 
     # --- what the client is told unasked ---
     def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:

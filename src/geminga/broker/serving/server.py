@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import random
@@ -28,8 +27,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.core import Broker
+from geminga.broker.serving.listening import BACKLOG, bind
+from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
 from geminga.broker.settings import BrokerSettings
-from geminga.errors import StoreDamaged, StoreError, UsageError
+from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
@@ -41,58 +42,10 @@ T = TypeVar("T")
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Below this, one copy into one buffer is cheaper than a gathered write of many."""
-_BACKLOG = 1024
 _REFUSAL_LOG_SECONDS = 10.0
 _LAST_TASKS_SECONDS = 1.0
 _DESCRIPTORS_KEPT_BACK = 128 + 256
 """For the store's files and for web connections; the rest of the process's limit is for peers."""
-
-
-class PortInUse(UsageError, OSError):
-    """Another process listens on the port. The message says which one and what to do."""
-
-
-def bind(host: str, port: int, what: str) -> socket.socket:
-    """A bound TCP socket, not yet listening; ``what`` names the setting in errors (`PortInUse`)."""
-    wildcard = host in ("", "*", "0.0.0.0", "::")
-    try:
-        found = socket.getaddrinfo(
-            None if wildcard else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except socket.gaierror as error:
-        raise UsageError(
-            f"host {host!r} is no address of this machine ({error}); try 127.0.0.1 or 0.0.0.0"
-        ) from None
-    v6 = [info for info in found if info[0] == socket.AF_INET6]
-    family, kind, protocol, _, address = (
-        v6[0] if v6 and wildcard and socket.has_dualstack_ipv6() else found[0]
-    )
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if wildcard else 1)
-        listener.setblocking(False)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise _bind_error(error, host, port, what) from None
-    return listener
-
-
-def _bind_error(error: OSError, host: str, port: int, what: str) -> Exception:
-    option = what.replace("_", "-")
-    if error.errno == errno.EADDRINUSE:
-        return PortInUse(
-            f"port {port} is in use by another process (host {host or '0.0.0.0'}); "
-            f"stop that process, or choose another port with --{option} (--{option} 0 takes a free one)"
-        )
-    if error.errno == errno.EACCES:
-        return UsageError(f"no permission to listen on port {port}; choose a port above 1023 with --{option}")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return UsageError(f"host {host!r} is no address of this machine; try 127.0.0.1 or 0.0.0.0")
-    return UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 class Connection(asyncio.Protocol):
@@ -100,7 +53,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_chunks", "_core_paused", "_flush_bytes", "_peer_paused", "_pending_bytes", "_reading", "_server",
-        "_session", "_transport",
+        "_session", "_starved", "_transport", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, server: BrokerServer) -> None:
@@ -113,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._core_paused = False
         self._reading = True
         self._flush_bytes = server.flush_bytes
+        self._starved = False
+        self.unsent_bytes = 0
 
     # --- from the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,15 +89,10 @@ class Connection(asyncio.Protocol):
         if session is None:
             return
         server = self._server
-        server.depth += 1
+        now = time.monotonic()
+        server.enter(now)
         try:
-            session.receive(data, time.monotonic(), time.time_ns() // 1_000_000)
-        except Exception as error:
-            # A fault of ours in one session: the peer may come back, the others go on. Its port is left
-            # out, so that a peer that finds such a fault does not fill the log with it.
-            host = session.address.rpartition(":")[0]
-            server.broker.agenda.failed("session", f"connection from {host}", error)
-            self.close()
+            session.receive(data, now, time.time_ns() // 1_000_000)
         finally:
             server.leave()
 
@@ -156,6 +106,7 @@ class Connection(asyncio.Protocol):
         self._pending_bytes = 0
         server = self._server
         server.connections.discard(self)
+        server.unsent.sent(self, 0)
         if session is not None:
             with server.entry():
                 session.closed(time.monotonic())
@@ -167,16 +118,36 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._peer_paused = False
         self._apply_reading()
+        self.count_unsent()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The peer may be written to again."""
         session = self._session
+        self._starved = False
         if session is not None:
             with self._server.entry():
                 session.writable_again(time.monotonic())
 
+    def count_unsent(self) -> int:
+        """Looks how much the peer has left unread; returns that."""
+        transport = self._transport
+        size = 0 if transport is None else transport.get_write_buffer_size()
+        self._server.unsent.sent(self, size)
+        return size
+
     # --- from the core ---
     @property
     def writable(self) -> bool:
-        """False while the peer has more unread than the high-water mark."""
-        return not self._peer_paused and self._transport is not None
+        """False while the peer has more unread than the high-water mark, or all have and it not little."""
+        if self._peer_paused or self._transport is None:
+            return False
+        if self.unsent_bytes <= UNSENT_FREE_BYTES or not self._server.unsent.is_full:
+            return True
+        if not self._starved:
+            self._starved = True
+            self._server.unsent.starve(self)
+        return False
 
     def write(self, data: Buffer) -> None:
         if self._transport is None:
@@ -225,10 +196,8 @@ class Connection(asyncio.Protocol):
             transport.write(data)
         else:
             transport.writelines(chunks)
-        if (
-            self._peer_paused
-            and transport.get_write_buffer_size() > self._server.settings.write_buffer_limit_bytes
-        ):
+        unsent = self.count_unsent()
+        if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
             log.warning("%s leaves too much unread and is disconnected", self._peer_name())
             transport.abort()
 
@@ -280,6 +249,7 @@ class BrokerServer:
         self.broker: Broker
         self.store: EntryStore
         self.connections: set[Connection] = set()
+        self.unsent: Unsent
         self.depth = 0
         self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
         self.connections_max = min(settings.connections_max, _descriptors_free())
@@ -315,6 +285,7 @@ class BrokerServer:
         (`StoreLocked`, `NotAStore`, `StoreDamaged`).
         """
         self._loop = asyncio.get_running_loop()
+        self.unsent = Unsent(self._loop, self.settings.unsent_bytes_max)
         self._thread_id = threading.get_ident()
         self.web_ready, self.stopped = asyncio.Event(), asyncio.Event()
         settings = self.settings
@@ -329,7 +300,7 @@ class BrokerServer:
             self.started_at_ms = time.time_ns() // 1_000_000
             self.broker = self._open_broker(undo)
             self._listener = await self._loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=_BACKLOG
+                lambda: Connection(self), sock=listener, backlog=BACKLOG
             )
             undo.pop_all()
         self._tick()
@@ -362,6 +333,8 @@ class BrokerServer:
             random=self._source,
             now=time.monotonic(),
             now_ms=time.time_ns() // 1_000_000,
+            clock=time.monotonic,
+            wake=self._ask_for_turn,
         )
 
     def _start_web_now(self) -> None:
@@ -454,6 +427,12 @@ class BrokerServer:
             finally:
                 self.broker.agenda.leave()
 
+    def enter(self, now: float) -> None:
+        """Begins an entry."""
+        if not self.depth:
+            self.broker.turns.begin(now)
+        self.depth += 1
+
     def leave(self) -> None:
         """Ends an entry; the outermost runs ready completions, sends what was written, sets the timer."""
         if self.depth == 1:
@@ -465,6 +444,7 @@ class BrokerServer:
             return
         if self._dirty:
             self._flush_dirty()
+        self.broker.turns.end()
         if self.broker.deadline < self._timer_at:
             self._arm(self.broker.deadline)
 
@@ -514,6 +494,17 @@ class BrokerServer:
                 self.store_failure,
             )
 
+    # --- turns ---
+    def _ask_for_turn(self) -> None:
+        self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """What did not fit into the last turn of the loop goes on."""
+        if self.stopped.is_set():
+            return
+        with self.entry():
+            self.broker.turn(time.monotonic(), time.time_ns() // 1_000_000)
+
     # --- time ---
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
@@ -552,7 +543,7 @@ class _Entry:
         self._server = server
 
     def __enter__(self) -> None:
-        self._server.depth += 1
+        self._server.enter(time.monotonic())
 
     def __exit__(self, *_: object) -> None:
         self._server.leave()

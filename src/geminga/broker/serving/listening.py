@@ -1,0 +1,58 @@
+"""Sockets to listen on, and what is wrong where there can be none."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from geminga.errors import UsageError
+
+BACKLOG = 1024
+"""Connections that wait to be accepted."""
+
+
+class PortInUse(UsageError, OSError):
+    """Another process listens on the port. The message says which one and what to do."""
+
+
+def bind(host: str, port: int, what: str) -> socket.socket:
+    """A bound TCP socket, not yet listening; ``what`` names the setting in errors (`PortInUse`)."""
+    wildcard = host in ("", "*", "0.0.0.0", "::")
+    try:
+        found = socket.getaddrinfo(
+            None if wildcard else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise UsageError(
+            f"host {host!r} is no address of this machine ({error}); try 127.0.0.1 or 0.0.0.0"
+        ) from None
+    v6 = [info for info in found if info[0] == socket.AF_INET6]
+    family, kind, protocol, _, address = (
+        v6[0] if v6 and wildcard and socket.has_dualstack_ipv6() else found[0]
+    )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if wildcard else 1)
+        listener.setblocking(False)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _bind_error(error, host, port, what) from None
+    return listener
+
+
+def _bind_error(error: OSError, host: str, port: int, what: str) -> Exception:
+    option = what.replace("_", "-")
+    if error.errno == errno.EADDRINUSE:
+        return PortInUse(
+            f"port {port} is in use by another process (host {host or '0.0.0.0'}); "
+            f"stop that process, or choose another port with --{option} (--{option} 0 takes a free one)"
+        )
+    if error.errno == errno.EACCES:
+        return UsageError(f"no permission to listen on port {port}; choose a port above 1023 with --{option}")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(f"host {host!r} is no address of this machine; try 127.0.0.1 or 0.0.0.0")
+    return UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}")

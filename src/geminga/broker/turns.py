@@ -1,0 +1,129 @@
+"""Turns: how long one turn of the event loop may work before others are heard again.
+
+Whatever may take long is a *job*: an iterator that works a little at each step and says by ending that it
+is done. Jobs take turns, one step each; when `TURN_SECONDS` of a turn are used up the rest waits for the
+next one, and in between the loop reads sockets and runs timers. So a peer with a heap of commands, or
+with one that walks over every topic, slows itself down and not the others.
+
+A turn is what happens between two calls of `turn`. The shell tells what it spends on entries into the
+core (`begin`, `end`) and calls `turn` soon after ``wake`` was called. The clock is handed in, as chance
+and time are elsewhere: in simulations it is virtual.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Final
+
+TURN_SECONDS: Final = 0.02
+"""What one turn of the loop may work for the core before the loop looks at everybody again."""
+STEP_SECONDS: Final = 0.002
+"""What one step of a job should take while others wait; `Turns.enough` says when it is used up."""
+JOBS_MAX: Final = 100_000
+"""Jobs that may wait, far above one for each connection and resource: more is a broken invariant."""
+
+PARKED: Final = True
+"""Yielded by a job that cannot go on until something happens: whoever waits for that starts it again."""
+
+Job = Generator[bool | None, None, None]
+
+
+class Turns:
+    """See the module."""
+
+    __slots__ = (
+        "_began", "_clock", "_failed", "_jobs", "_spent", "_step_began", "_wake", "_woken", "longest_seconds",
+        "steps",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        failed: Callable[[object, Exception], None],
+    ) -> None:
+        """``wake`` asks the shell for a `turn`; ``failed(about, error)`` is told what a job raised."""
+        self._clock = clock
+        self._wake = wake
+        self._failed = failed
+        self._jobs: deque[tuple[Job, object]] = deque()
+        self._spent = 0.0
+        self._began = self._step_began = clock()
+        self._woken = False
+        self.steps = 0
+        self.longest_seconds = 0.0
+
+    # --- entries into the core ---
+    def begin(self, now: float) -> None:
+        """An entry into the core begins; ``now`` is the clock's time."""
+        self._began = self._step_began = now
+
+    def end(self) -> None:
+        """It ends: what it took counts."""
+        took = self._clock() - self._began
+        if took > self.longest_seconds:
+            self.longest_seconds = took
+        self._spent += took
+        if self._spent > TURN_SECONDS / 4:
+            self._ask()
+
+    @property
+    def over(self) -> bool:
+        """Whether this turn's time is used up: what can wait should `wait`."""
+        return self._spent + self._clock() - self._began >= TURN_SECONDS
+
+    @property
+    def enough(self) -> bool:
+        """Whether the job that runs should yield: its step took long and others wait, or the turn is over."""
+        now = self._clock()
+        if self._spent + now - self._began >= TURN_SECONDS:
+            return True
+        return now - self._step_began >= STEP_SECONDS and bool(self._jobs)
+
+    # --- jobs ---
+    @property
+    def waiting(self) -> int:
+        """Jobs that are not done."""
+        return len(self._jobs)
+
+    def start(self, job: Job, about: object) -> None:
+        """Begin with ``job`` at once if there is time; it takes turns until it is done or parked."""
+        if len(self._jobs) >= JOBS_MAX:
+            raise AssertionError(f"{JOBS_MAX} jobs wait")
+        if not self._jobs and not self.over and not self._step(job, about):
+            return
+        self._jobs.append((job, about))
+        self._ask()
+
+    def turn(self) -> None:
+        """A new turn of the loop: every job has a step, again and again while there is time."""
+        self._woken = False
+        self._spent = 0.0
+        self._began = self._clock()
+        jobs = self._jobs
+        while jobs:
+            job, about = jobs.popleft()
+            if self._step(job, about):
+                jobs.append((job, about))
+            if self.over:
+                break
+        if jobs:
+            self._ask()
+
+    def _step(self, job: Job, about: object) -> bool:
+        """One step; whether there are more."""
+        self.steps += 1
+        self._step_began = self._clock()
+        try:
+            return next(job) is not PARKED
+        except StopIteration:
+            return False
+        except Exception as error:
+            self._failed(about, error)
+            return False
+
+    def _ask(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._wake()

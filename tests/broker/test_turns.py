@@ -1,0 +1,124 @@
+"""Turns of the loop: long work is done in steps, and everybody has one before anybody has the next."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.broker.turns import TURN_SECONDS, Job, Turns
+
+
+class Shell:
+    """A clock that jobs move, and a loop that counts how often it was asked for a turn."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.asked = 0
+        self.failures: list[tuple[object, Exception]] = []
+        self.done: list[str] = []
+        self.turns = Turns(
+            lambda: self.now, self.wake, lambda about, error: self.failures.append((about, error))
+        )
+
+    def wake(self) -> None:
+        self.asked += 1
+
+    def job(self, name: str, steps: int, seconds: float = 0.002) -> Job:
+        for _ in range(steps):
+            self.now += seconds
+            self.done.append(name)
+            yield None
+        self.done.append(f"{name} ends")
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell()
+
+
+def test_a_short_job_is_done_at_once(shell: Shell) -> None:
+    shell.turns.start(shell.job("short", 0), "short")
+    assert (shell.turns.waiting, shell.asked) == (0, 0)
+
+
+def test_jobs_take_turns(shell: Shell) -> None:
+    shell.turns.start(shell.job("a", 3), "a")
+    shell.turns.start(shell.job("b", 2), "b")
+    shell.turns.turn()
+    assert shell.done == ["a", "a", "b", "a", "b", "a ends", "b ends"]
+    assert shell.turns.waiting == 0
+
+
+def test_a_turn_ends_when_its_time_is_used_up(shell: Shell) -> None:
+    shell.turns.start(shell.job("long", 1_000), "long")
+    before = shell.now
+    for number in range(1, 4):
+        shell.turns.turn()
+        assert shell.asked == 1 + number
+    assert 3 * TURN_SECONDS <= shell.now - before + 1e-6 < 3 * (TURN_SECONDS + 0.002) + 1e-6
+    assert shell.turns.waiting == 1
+
+
+def test_entries_and_jobs_share_a_turn(shell: Shell) -> None:
+    shell.turns.begin(shell.now)
+    shell.now += TURN_SECONDS + 0.001
+    assert shell.turns.over
+    shell.turns.start(shell.job("late", 1), "late")
+    assert shell.done == []
+    shell.turns.end()
+    assert shell.asked == 1
+    shell.turns.turn()
+    assert shell.done == ["late", "late ends"]
+    assert not shell.turns.over
+
+
+def test_many_short_entries_ask_for_a_new_turn(shell: Shell) -> None:
+    for _ in range(100):
+        shell.turns.begin(shell.now)
+        shell.now += TURN_SECONDS / 50
+        shell.turns.end()
+    assert shell.turns.over
+    assert shell.asked == 1
+    shell.turns.turn()
+    assert not shell.turns.over
+
+
+def test_a_job_that_fails_ends_alone(shell: Shell) -> None:
+    def bad() -> Job:
+        yield None
+        raise ValueError("bad")
+
+    shell.turns.start(shell.job("good", 2), "good")
+    shell.turns.start(bad(), "bad")
+    shell.turns.turn()
+    assert shell.done[-1] == "good ends"
+    assert [(about, str(error)) for about, error in shell.failures] == [("bad", "bad")]
+
+
+def test_a_step_knows_when_it_has_worked_enough(shell: Shell) -> None:
+    def walk(steps: list[int], length: int) -> Job:
+        count = 0
+        for _ in range(length):
+            shell.now += 0.00051
+            count += 1
+            if shell.turns.enough:
+                steps.append(count)
+                count = 0
+                yield None
+
+    alone: list[int] = []
+    shell.turns.start(walk(alone, 100), "walk")
+    while shell.turns.waiting:
+        shell.turns.turn()
+    # Alone it has whole turns, of which the first began earlier.
+    assert alone == [40, 40]
+    first, second = list[int](), list[int]()
+    shell.turns.turn()
+    shell.turns.begin(shell.now)
+    shell.now += TURN_SECONDS * 2
+    shell.turns.start(walk(first, 16), "first")
+    shell.turns.start(walk(second, 16), "second")
+    shell.turns.end()
+    while shell.turns.waiting:
+        shell.turns.turn()
+    assert first == [4, 4, 4, 4]
+    assert second[:3] == [4, 4, 4]
