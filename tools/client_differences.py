@@ -42,7 +42,7 @@ NAMES = (
         "a certificate for another host proves nothing; switch it off where you must",
     ),
     Named("Client.create_producer(batching_enabled)", "False", "None", _BATCHING),
-    Named("Consumer()", "()", "(runtime, consumer)", _MADE_BY_CLIENT),
+    Named("Consumer()", "()", "(runtime, consumer, threads)", _MADE_BY_CLIENT),
     Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
     Named("EncryptionKey()", "(key)", "(key, value, metadata)", _MADE_BY_CLIENT),
     Named("Message()", "()", "(entry, index, release)", _MADE_BY_CLIENT),
@@ -51,7 +51,7 @@ NAMES = (
     Named("MessageId.ledger_id", "method", "attribute", _BOTH_SPELLINGS),
     Named("MessageId.partition", "method", "attribute", _BOTH_SPELLINGS),
     Named("Producer()", "()", "(runtime, producer)", _MADE_BY_CLIENT),
-    Named("Reader()", "()", "(runtime, reader)", _MADE_BY_CLIENT),
+    Named("Reader()", "()", "(runtime, reader, threads)", _MADE_BY_CLIENT),
     Named("TableView()", "(table_view, topic, subscription, schema)", "(runtime, view)", _MADE_BY_CLIENT),
     Named("asyncio.Client.create_producer(batching_enabled)", "True", "None", _BATCHING),
     Named(
@@ -109,6 +109,21 @@ BEHAVIOUR = (
         "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server's fault (5xx) "
         "is tried again",
         "the status says what to do", "tests/connection/test_http_lookup.py::test_refusals",
+    ),
+    Behaviour(
+        "an authentication plug-in that cannot be loaded", "the client goes on without credentials",
+        "connecting fails with a `ConnectError`", "nobody connects as somebody else by mistake",
+        "tests/client/test_authentication.py::test_a_plug_in_that_cannot_be_loaded_never_connects",
+    ),
+    Behaviour(
+        "`AuthenticationAthenz`", "supported", "`OperationNotSupported`",
+        "there is no Athenz library for Python; `AuthenticationToken` takes a function that gets tokens",
+        "tests/client/test_authentication.py::test_what_is_not_supported_says_what_to_use",
+    ),
+    Behaviour(
+        "wrong parameters of `AuthenticationOauth2`", "a log line, and connecting fails",
+        "`ValueError` at once",
+        "a mistake shows where it was made", "tests/client/test_oauth2.py::test_wrong_parameters",
     ),
     Behaviour(
         "a message id compared with something else", "`TypeError`", "not equal",

@@ -54,9 +54,10 @@ class MessageId:
     """The place of a message: ``(ledger_id, entry_id, partition, batch_index)``.
 
     ``partition`` is -1 for a topic without partitions; ``batch_index`` is -1 for a message that is
-    alone in its entry. ``batch_size`` (0 when unknown) and ``first_chunk`` do not take part in
-    comparison. Constructor order is ``pulsar-client``'s, and as there the four numbers may also be
-    called: ``message_id.ledger_id()`` and ``message_id.ledger_id`` give the same (see `IdNumber`).
+    alone in its entry. ``batch_size`` (0 when unknown), ``first_chunk``, ``topic`` and ``cluster`` (which of
+    the clusters that a client went through gave the id) do not take part in comparison. Constructor order is
+    ``pulsar-client``'s, and as there the four numbers may also be called: ``message_id.ledger_id()`` and
+    ``message_id.ledger_id`` give the same (see `IdNumber`).
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class MessageId:
         "_ledger_id",
         "_partition",
         "batch_size",
+        "cluster",
         "first_chunk",
         "topic",
     )
@@ -82,6 +84,7 @@ class MessageId:
         batch_size: int = 0,
         first_chunk: MessageId | None = None,
         topic: str = "",
+        cluster: int = 0,
     ) -> None:
         self._partition = partition
         self._ledger_id = ledger_id
@@ -90,6 +93,7 @@ class MessageId:
         self.batch_size = batch_size
         self.first_chunk = first_chunk
         self.topic = topic
+        self.cluster = cluster
 
     @property
     def partition(self) -> IdNumber:

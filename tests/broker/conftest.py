@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -211,7 +210,7 @@ class Harness:
         self.broker = self._open()
 
     def _open(self) -> Broker:
-        return Broker(self.store, self.settings, random=random.Random(1), now=self.now, now_ms=self.now_ms)
+        return Broker(self.store, self.settings, now=self.now, now_ms=self.now_ms)
 
     @property
     def actions(self) -> TopicActions:

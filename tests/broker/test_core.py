@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import geminga.broker
 from geminga.broker import core
 from geminga.ids import TopicName
 from geminga.ledger.store import FileStore
@@ -20,40 +18,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
-
-SHELL = {"admin", "serving", "settings.py"}
-"""Rooms of the broker that may touch sockets, threads and clocks, and settings, which read paths."""
-FORBIDDEN = {
-    "socket",
-    "asyncio",
-    "threading",
-    "time",
-    "secrets",
-    "select",
-    "subprocess",
-    "random",
-    "os",
-    "pathlib",
-}
-
-
-def test_the_deciding_modules_do_no_io() -> None:
-    folder = Path(geminga.broker.__file__).parent
-    for path in folder.rglob("*.py"):
-        if path.relative_to(folder).parts[0] in SHELL:
-            continue
-        tree = ast.parse(path.read_text())
-        for_types = [node for node in tree.body if isinstance(node, ast.If)]
-        skipped = {id(inner) for node in for_types for inner in ast.walk(node)}
-        for node in ast.walk(tree):
-            names = []
-            if id(node) in skipped:
-                continue
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            assert not FORBIDDEN & {name.split(".")[0] for name in names}, (path.name, names)
 
 
 def publish(peer: Any, count: int, first: int = 0) -> None:

@@ -155,7 +155,7 @@ def test_nothing_a_peer_sends_breaks_the_broker(seed: int) -> None:
     hostile = Hostile(chance)
     store = MemoryStore()
     settings = BrokerSettings(memory=True, partitions_max=50)
-    broker = Broker(store, settings, random=chance, now=0.0, now_ms=START_MS)
+    broker = Broker(store, settings, now=0.0, now_ms=START_MS)
     now = 0.0
     for _ in range(300):
         output = Quiet()

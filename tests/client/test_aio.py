@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 import geminga.asyncio
-from geminga.errors import AlreadyClosed, ConnectError, UsageError
+from geminga.errors import AlreadyClosed
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -62,24 +62,6 @@ def test_shutdown(scripted):
 
 def test_an_unused_client_needs_no_loop():
     client = geminga.asyncio.Client("pulsar://localhost")
-    client.shutdown()
-
-
-def test_a_client_belongs_to_one_loop(scripted):
-    client = None
-
-    async def first():
-        nonlocal client
-        client = geminga.asyncio.Client("pulsar://127.0.0.1:1")
-        with pytest.raises(ConnectError):
-            await client.get_topic_partitions("t")
-
-    async def second():
-        with pytest.raises(UsageError, match="another event loop"):
-            await client.get_topic_partitions("t")
-
-    asyncio.run(first())
-    asyncio.run(second())
     client.shutdown()
 
 

@@ -44,11 +44,6 @@ def test_subscription():
             arguments.checked_subscription(wrong)
 
 
-def test_not_supported_names_the_argument():
-    error = arguments.not_supported("encryption_key", "k")
-    assert "encryption_key='k'" in str(error)
-
-
 class Thing:
     """Something that no argument takes."""
 

@@ -1,14 +1,14 @@
 import pytest
 
 import geminga
-from geminga.connection.authentication import Credentials
+from geminga.connection.authentication import Credentials, token_credentials
 from geminga.errors import OperationNotSupported
 
 CANARY = "canary-77aa"
 
 
 def test_token():
-    assert geminga.AuthenticationToken(CANARY).provider.credentials() == Credentials("token", CANARY.encode())
+    assert geminga.AuthenticationToken(CANARY).provider.credentials() == token_credentials(CANARY)
     assert geminga.AuthenticationToken(lambda: CANARY).provider.blocking
 
 
@@ -41,9 +41,8 @@ def test_a_provider_of_ones_own():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: geminga.Authentication("libathenz.so", "x"),
+        lambda: geminga.Authentication("athenz", "{}"),
         lambda: geminga.AuthenticationAthenz("{}"),
-        lambda: geminga.AuthenticationOauth2("{}"),
     ],
 )
 def test_what_is_not_supported_says_what_to_use(make):
@@ -69,3 +68,55 @@ def test_wrong_types_are_value_errors_without_secrets(make):
 def test_reprs_hide_secrets():
     assert CANARY not in repr(geminga.AuthenticationToken(CANARY))
     assert CANARY not in repr(geminga.AuthenticationBasic("user", CANARY))
+
+
+JAVA = "org.apache.pulsar.client.impl.auth."
+
+
+def shown(authentication):
+    made = authentication.auth.credentials()
+    return made.method, made.data
+
+
+def test_kinds_by_name(tmp_path, monkeypatch):
+    kept = tmp_path / "token"
+    kept.write_text("from a file\n")
+    monkeypatch.setenv("PULSAR_TEST_TOKEN", "from the environment")
+    for name in ("token", f"{JAVA}AuthenticationToken"):
+        assert shown(geminga.Authentication(name, "token:abc")) == ("token", b"abc")
+        assert shown(geminga.Authentication(name, "a.b.c")) == ("token", b"a.b.c")
+        assert shown(geminga.Authentication(name, f"file://{kept}")) == ("token", b"from a file")
+        assert shown(geminga.Authentication(name, f"file:{kept}")) == ("token", b"from a file")
+        named = geminga.Authentication(name, "env:PULSAR_TEST_TOKEN")
+        assert shown(named) == ("token", b"from the environment")
+    for name in ("basic", f"{JAVA}AuthenticationBasic"):
+        named = geminga.Authentication(name, '{"username": "u", "password": "p"}')
+        assert shown(named) == ("basic", b"u:p")
+    for name in ("tls", f"{JAVA}AuthenticationTls"):
+        named = geminga.Authentication(name, "tlsCertFile:/a.pem,tlsKeyFile:/b.pem")
+        assert (named.certificate_path, named.private_key_path) == ("/a.pem", "/b.pem")
+        assert shown(named) == ("tls", b"")
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [("tls", "tlsCertFile:/a.pem"), ("basic", "junk")])
+def test_wrong_parameters_are_runtime_errors_too(kind, parameters):
+    for error in (RuntimeError, ValueError):
+        with pytest.raises(error):
+            geminga.Authentication(kind, parameters)
+
+
+def test_a_plug_in_that_cannot_be_loaded_never_connects(pulsar_broker):
+    """pulsar-client goes on without credentials; here nothing is sent to a broker as somebody else."""
+    authentication = geminga.Authentication("someoldjunk.so", "blah")
+    with (
+        geminga.Client(pulsar_broker.service_url, authentication=authentication) as client,
+        pytest.raises(geminga.ConnectError, match=r"someoldjunk\.so"),
+    ):
+        client.create_producer("t")
+
+
+def test_what_is_no_authentication():
+    with pytest.raises(ValueError, match="dynamicLibPath"):
+        geminga.Authentication(5, "x")
+    with pytest.raises(ValueError, match="authParamsString"):
+        geminga.Authentication("token")

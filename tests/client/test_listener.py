@@ -1,60 +1,154 @@
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
-from geminga.client.listener import ListenerRunner
+import pytest
+
+from geminga.client.listener import MESSAGES_PER_TURN, ListenerThreads, Listening
 from geminga.errors import AlreadyClosed, ConnectError
+
+
+@pytest.fixture
+def threads() -> Iterator[ListenerThreads]:
+    threads = ListenerThreads(1)
+    yield threads
+    threads.close()
 
 
 class Source:
     """Gives what was put into it; an exception is raised."""
 
     def __init__(self) -> None:
-        self.items: queue.Queue[Any] = queue.Queue()
+        self.items: deque[Any] = deque()
+        self.waiting: list[Listening] = []
+        self.waits = threading.Semaphore(0)
+        """Released whenever the listener has nothing to do."""
+
+    def put(self, *items: Any) -> None:
+        self.items.extend(items)
+        waiting, self.waiting = self.waiting, []
+        for listening in waiting:
+            listening.wake()
 
     def take(self) -> Any:
-        item = self.items.get(timeout=5)
+        if not self.items:
+            return None
+        item = self.items.popleft()
         if isinstance(item, Exception):
             raise item
         return item
 
+    def tell(self, listening: Listening) -> None:
+        self.waiting.append(listening)
+        if self.items:
+            self.put()
+        self.waits.release()
 
-def runner(source: Source, seen: list[Any], done: threading.Event) -> ListenerRunner:
+    def settle(self) -> None:
+        assert self.waits.acquire(timeout=5)
+
+    def listen(self, threads: ListenerThreads, listener: Any, owner: Any = "owner") -> Listening:
+        listening = Listening(owner, listener, self.take, self.tell)
+        listening.start(threads)
+        return listening
+
+
+def test_in_order_and_past_everything_that_is_raised(threads: ListenerThreads) -> None:
+    source, seen = Source(), []
+    raised = {1: ValueError("the listener's own problem"), 2: SystemExit(3), 3: KeyboardInterrupt()}
+
     def listen(owner: str, item: int) -> None:
         assert owner == "owner"
         seen.append(item)
-        if item == 1:
-            raise ValueError("the listener's own problem")
-        if item == 3:
-            done.set()
+        if item in raised:
+            raise raised[item]
 
-    return ListenerRunner("owner", source.take, listen)
-
-
-def test_in_order_and_past_errors() -> None:
-    source, seen, done = Source(), [], threading.Event()
-    listener = runner(source, seen, done)
-    listener.start()
-    for item in range(4):
-        source.items.put(item)
-    assert done.wait(5)
-    assert seen == [0, 1, 2, 3]
-    source.items.put(AlreadyClosed("closed"))
-    listener.stop()
-    assert not listener._thread.is_alive()
+    source.listen(threads, listen)
+    source.settle()
+    source.put(*range(MESSAGES_PER_TURN * 2))
+    source.settle()
+    assert seen == list(range(MESSAGES_PER_TURN * 2))
 
 
-def test_pause_and_resume() -> None:
-    source, seen, done = Source(), [], threading.Event()
-    listener = runner(source, seen, done)
-    listener.pause()
-    listener.start()
-    source.items.put(3)
-    assert not done.wait(0.1)
-    listener.resume()
-    assert done.wait(5)
-    source.items.put(ConnectError("lost for good"))
-    listener._thread.join(5)
-    assert not listener._thread.is_alive()
+@pytest.mark.parametrize("error", [AlreadyClosed("closed"), ConnectError("lost for good")])
+def test_the_end_of_the_consumer_ends_the_listener_and_not_the_thread(
+    threads: ListenerThreads, error: Exception
+) -> None:
+    source, other, seen = Source(), Source(), []
+    source.listen(threads, lambda owner, item: seen.append(item))
+    source.settle()
+    source.put(1, error, 2)
+    other.listen(threads, lambda owner, item: seen.append(item))
+    other.settle()
+    other.put(3)
+    other.settle()
+    assert seen == [1, 3]
+    assert list(source.items) == [2]
+
+
+def test_pause_and_resume(threads: ListenerThreads) -> None:
+    source, marker, seen = Source(), Source(), []
+    listening = source.listen(threads, lambda owner, item: seen.append(item))
+    source.settle()
+    listening.pause()
+    source.put(1)
+    marker.listen(threads, print)  # its turn comes after the other's
+    marker.settle()
+    assert seen == []
+    listening.resume()
+    source.settle()
+    assert seen == [1]
+
+
+def test_stop_waits_for_the_call_that_is_under_way(threads: ListenerThreads) -> None:
+    source, seen = Source(), []
+    inside, go = threading.Event(), threading.Event()
+
+    def listen(owner: str, item: int) -> None:
+        inside.set()
+        go.wait(5)
+        seen.append(item)
+
+    listening = source.listen(threads, listen)
+    source.settle()
+    source.put(1, 2)
+    assert inside.wait(5)
+    threading.Timer(0.02, go.set).start()
+    listening.stop()
+    assert seen == [1]
+
+
+def test_a_listener_may_stop_itself(threads: ListenerThreads) -> None:
+    source, stopped = Source(), threading.Event()
+    listening: Listening
+
+    def listen(owner: str, item: int) -> None:
+        listening.stop()
+        stopped.set()
+
+    listening = source.listen(threads, listen)
+    source.settle()
+    source.put(1, 2)
+    assert stopped.wait(5)
+
+
+def test_listeners_share_the_threads_in_turn() -> None:
+    threads = ListenerThreads(2)
+    where: dict[int, set[str]] = {}
+    sources = [Source() for _ in range(4)]
+    for number, source in enumerate(sources):
+        source.listen(
+            threads,
+            lambda number, item: where.setdefault(number, set()).add(threading.current_thread().name),
+            number,
+        )
+        source.settle()
+    for source in sources:
+        source.put(*range(MESSAGES_PER_TURN + 1))
+        source.settle()
+    threads.close()
+    assert all(len(names) == 1 for names in where.values())
+    assert where[0] == where[2] != where[1] == where[3]

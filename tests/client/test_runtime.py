@@ -1,6 +1,8 @@
 import asyncio
 import concurrent.futures
+import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -113,8 +115,92 @@ def test_the_interpreter_ends_with_an_open_runtime():
         "from geminga.client.runtime import LoopThread\n"
         "import asyncio\n"
         "r = LoopThread()\n"
-        "r.submit(asyncio.sleep(1000))\n"
+        "r.post(lambda: r.loop.create_task(asyncio.sleep(1000)))\n"
         "print('end')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_signal_handler_may_call_in_the_middle_of_a_call(runtime):
+    """Nothing is held while a thread waits, so that the handler's own call gets through."""
+    results = []
+
+    def handler(number, frame):
+        results.append(runtime.call(value(1)))
+
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(20):
+
+            async def kill_and_wait():
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                await asyncio.sleep(0.001)
+                return 2
+
+            assert runtime.call(kill_and_wait(), 5) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert results == [1] * 20
+
+
+def test_a_result_that_nobody_waits_for_is_discarded(runtime):
+    discarded = []
+    given = threading.Event()
+
+    def discard(result):
+        discarded.append(result)
+        given.set()
+
+    async def stubborn():
+        """Finishes although it was cancelled, as what opens a consumer may."""
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            return "late"
+
+    with pytest.raises(Timeout):
+        runtime.call(stubborn(), 0.01, discard=discard)
+    assert given.wait(5)
+    assert discarded == ["late"]
+
+
+def test_a_dropped_runtime_says_so_takes_its_leave_and_ends():
+    runtime = LoopThread("test-io")
+    thread, left = runtime.thread, []
+
+    async def farewell():
+        left.append(True)
+
+    runtime.at_end("<the client>", farewell)
+    holders = [runtime]
+    del runtime
+    with pytest.warns(ResourceWarning, match="<the client> was not closed"):
+        holders.clear()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert left == [True]
+
+
+def test_a_closed_runtime_is_dropped_without_a_word(recwarn):
+    runtime = LoopThread("test-io")
+    runtime.close()
+    del runtime
+    gc.collect()
+    assert [w for w in recwarn if w.category is ResourceWarning] == []
+
+
+def test_a_farewell_is_said_at_the_end_of_the_interpreter():
+    program = (
+        "from geminga.client.runtime import LoopThread\n"
+        "import asyncio\n"
+        "async def farewell():\n"
+        "    await asyncio.sleep(0.01)\n"
+        "    print('farewell', flush=True)\n"
+        "r = LoopThread()\n"
+        "r.at_end('r', farewell)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "farewell\n", "")

@@ -79,15 +79,15 @@ def test_prepared_messages_decode_without_waiting():
         await versions.prepare(Message())
         await versions.prepare(Message())
         assert len(core.asked) == 1
-        assert versions.prepared("t", ONE).data == b"data"
-        assert versions.prepared("other", ONE) is None
+        assert versions.schema_of_message("t", ONE).data == b"data"
+        assert versions.schema_of_message("other", ONE) is None
         core.error = Timeout("not now")
         await versions.prepare(Message("other"))
         with pytest.raises(Timeout, match="not now"):
-            versions.prepared("other", ONE)
+            versions.schema_of_message("other", ONE)
         core.error = None
         await versions.prepare(Message("other"))
-        assert versions.prepared("other", ONE).data == b"data"
+        assert versions.schema_of_message("other", ONE).data == b"data"
 
     run(test)
 

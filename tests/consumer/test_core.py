@@ -87,6 +87,43 @@ def test_reconnect_clears_the_queue_and_grants_anew(subscribed: Make, make: Simp
     assert [c.ack.message_id[0].entryId for c in consumer.advance(0.1)] == [0]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_nothing_crosses_over_to_another_cluster(
+    subscribed: Make, make: SimpleNamespace, durable: bool
+) -> None:
+    """Ids of the old cluster name other messages in the new one: none of them may leave."""
+    first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
+    consumer = subscribed(ack_receipt_enabled=True, **first)
+    for number in range(4):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive(make.batch([b"a", b"b"]), 4)
+    old = consumer.take()
+    consumer.core.acknowledge_messages(old[:1], consumer.now)
+    consumer.core.await_receipt("waiting", consumer.now)
+    consumer.core.disconnected(consumer.now)
+    consumer.core.cluster_changed(1)
+    assert [e.tokens for e in consumer.core.take_events() if isinstance(e, AcksSettled)] == [["waiting"]]
+    commands = consumer.attach()
+    assert kinds(commands) == ["SUBSCRIBE", "FLOW"]
+    assert commands[0].subscribe.HasField("start_message_id") is not durable
+    core, now = consumer.core, consumer.now
+    core.taken(old, now)
+    core.acknowledge_messages(old[1:], now)
+    core.acknowledge_id(old[2].message_id(), now)
+    core.acknowledge_through(old[3], now)
+    core.acknowledge_id_through(old[3].message_id(), now)
+    core.acknowledge_entries([old[4]._entry], now)
+    core.acknowledge_entry_through(old[4]._entry, now)
+    core.acknowledge_indexes((5, 4), 2, [0, 1], now)
+    core.negative_acknowledge(old[1], now)
+    core.negative_acknowledge_id(old[1].message_id(), now)
+    assert kinds(consumer.advance(3600)) == []
+    consumer.receive(make.single(b"new"), 0)
+    (new,) = consumer.take()
+    core.acknowledge_messages([new], consumer.now)
+    assert "ACK" in kinds(consumer.advance(1))
+
+
 def test_unsent_acks_precede_the_permits_after_a_reconnect(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed()
     consumer.receive(make.single(b"a"), 3)

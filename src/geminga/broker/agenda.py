@@ -76,7 +76,7 @@ class Agenda:
         self._order = count()
         self.ready: dict[Dispatches, None] = {}
         self._changed: dict[Flushes, None] = {}
-        self.failures: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self.failures: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     # --- time ---

@@ -12,7 +12,7 @@ cursor, at its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from geminga._version import __version__
 from geminga.broker.agenda import Agenda
@@ -33,9 +33,6 @@ from geminga.broker.topics.topic import TopicServices
 from geminga.broker.turns import Turns
 from geminga.ledger.api import EntryStore
 
-if TYPE_CHECKING:
-    import random
-
 HOUSEKEEPING_SECONDS = 15.0
 """How often idle topics are let go, and retention, TTL and quotas are looked at."""
 HOUSEKEEPING_SLICE_SECONDS = 0.02
@@ -51,7 +48,6 @@ class Broker:
         store: EntryStore,
         settings: BrokerSettings,
         *,
-        random: random.Random,
         now: float,
         now_ms: int,
         clock: Callable[[], float] | None = None,
@@ -60,7 +56,6 @@ class Broker:
         """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick."""
         self.store = store
         self.settings = settings
-        self.random = random
         self.agenda = Agenda(now, now_ms)
         self.turns = Turns(
             clock or (lambda: 0.0),

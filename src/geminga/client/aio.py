@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +24,9 @@ from geminga.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+from geminga.client.failover import service_source, settings_for
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
-from geminga.client.service import ServiceInfo
+from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -33,7 +37,7 @@ from geminga.consumer.settings import (
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
-from geminga.errors import AlreadyClosed, ForkedProcessError, UsageError
+from geminga.errors import AlreadyClosed, ForkedProcessError
 from geminga.ids import MessageId
 from geminga.producer.settings import SchemaInfo
 from geminga.schema import Schema
@@ -47,7 +51,9 @@ if TYPE_CHECKING:
 class Client:
     """A connection to a cluster; producers, consumers and readers share its connections.
 
-    Arguments as for `geminga.Client`. It belongs to the event loop that runs when it is first used::
+    Arguments as for `geminga.Client`. It may be used on several event loops, one after the other or in
+    threads of their own, with connections of its own on each; what it opens belongs to the loop on which it
+    was opened::
 
         async with geminga.asyncio.Client("pulsar://localhost:6650") as client:
             producer = await client.create_producer("my-topic")
@@ -56,7 +62,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -80,9 +86,11 @@ class Client:
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60000,
     ) -> None:
+        self._source = service_source(service_url, authentication, tls_trust_certs_file_path)
+        info = self._source.current
         self._settings = arguments.client_settings(
-            service_url=service_url,
-            authentication=authentication,
+            service_url=info.service_url,
+            authentication=info.authentication,
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
             message_listener_threads=message_listener_threads,
@@ -90,7 +98,7 @@ class Client:
             log_conf_file_path=log_conf_file_path,
             stats_interval_in_seconds=stats_interval_in_seconds,
             use_tls=use_tls,
-            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_trust_certs_file_path=info.tls_trust_certs_file_path,
             tls_allow_insecure_connection=tls_allow_insecure_connection,
             tls_validate_hostname=tls_validate_hostname,
             connection_timeout_ms=connection_timeout_ms,
@@ -103,26 +111,33 @@ class Client:
             initial_backoff_interval_ms=initial_backoff_interval_ms,
             max_backoff_interval_ms=max_backoff_interval_ms,
         )
-        self._authentication = authentication
         self._log_handler = attach(logger)
         self._process_id = os.getpid()
         self._closed = False
-        self._core_or_none: ClientCore | None = None
+        self._cores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientCore] = (
+            weakref.WeakKeyDictionary()
+        )
+        finalizer = weakref.finalize(self, _dropped, repr(self), self._cores, self._process_id)
+        finalizer.atexit = False
 
     @property
     def core(self) -> ClientCore:
-        """The heart of this client, for the modules of this package. Made on first use, on the running
-        loop. Raises `AlreadyClosed`, `ForkedProcessError`, or `UsageError` on another loop."""
+        """The heart of this client on the running loop, for the modules of this package; made on first use.
+
+        It ends with its loop, if that is ended as ``asyncio.run`` does it: what is pending is sent first.
+        Raises `AlreadyClosed` and `ForkedProcessError`.
+        """
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if os.getpid() != self._process_id:
             raise ForkedProcessError("this client was created before fork(); create one in the child process")
         loop = asyncio.get_running_loop()
-        if self._core_or_none is None:
-            self._core_or_none = ClientCore(self._settings, loop)
-        elif self._core_or_none.loop is not loop:
-            raise UsageError("this client belongs to another event loop; create one for each loop")
-        return self._core_or_none
+        core = self._cores.get(loop)
+        if core is None:
+            core = self._cores[loop] = ClientCore(settings_for(self._settings, self._source.current), loop)
+            core.close_with_loop()
+            self._source.start(core, loop.call_soon_threadsafe)
+        return core
 
     async def create_producer(
         self,
@@ -201,7 +216,7 @@ class Client:
             interceptors=interceptors,
             latency_budget_ms=latency_budget_ms,
         )
-        checked.attach_client(self)
+        checked.attach_client(core.schemas)
         return await core.opened(create_producer, name, settings)
 
     async def subscribe(
@@ -282,7 +297,7 @@ class Client:
             retry_enabled=retry_enabled,
         )
         subscription = arguments.checked_subscription(subscription_name)
-        checked.attach_client(self)
+        checked.attach_client(core.schemas)
         return await core.opened(subscribe, topics, subscription, settings)
 
     async def create_reader(
@@ -316,7 +331,7 @@ class Client:
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
         )
-        checked.attach_client(self)
+        checked.attach_client(core.schemas)
         return await core.opened(create_reader, name, start, settings)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -328,36 +343,32 @@ class Client:
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(await self.core.schema(arguments.checked_topic(topic), wanted))
 
-    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """For schemas that decode: the version that `Message.schema_version` named, which was asked for
-        before the message was handed out."""
-        return self.core.schemas.prepared(topic, version)
-
     def get_service_info(self) -> ServiceInfo:
-        """Where this client connects to."""
-        return ServiceInfo(
-            self._settings.service_url, self._authentication, self._settings.tls.trust_certificates_path
-        )
+        """Where this client connects to now."""
+        return self._source.current
 
     async def close(self) -> None:
-        """Close the client with all that it opened; what producers have pending is sent first."""
+        """Close the client with all that it opened; what producers have pending is sent first.
+
+        Other loops that used it shut down what they have.
+        """
         if self._closed:
             return
-        self._closed = True
-        core, self._core_or_none = self._core_or_none, None
-        try:
-            if core is not None and os.getpid() == self._process_id:
-                await core.close()
-        finally:
-            detach(self._log_handler)
+        here = self._cores.pop(asyncio.get_running_loop(), None)
+        self.shutdown()
+        if here is not None and os.getpid() == self._process_id:
+            await here.close()
 
     def shutdown(self) -> None:
         """Close at once, without waiting for what is pending."""
         self._closed = True
-        core, self._core_or_none = self._core_or_none, None
-        if core is not None and os.getpid() == self._process_id:
-            core.shutdown()
+        if os.getpid() == self._process_id:
+            _shutdown_all(self._cores)
+        self._source.stop()
         detach(self._log_handler)
+
+    def __repr__(self) -> str:
+        return f"<geminga.asyncio.Client {self._settings.service_url}{' closed' if self._closed else ''}>"
 
     async def __aenter__(self) -> Client:
         return self
@@ -366,3 +377,33 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _shutdown_all(cores: MutableMapping[asyncio.AbstractEventLoop, ClientCore]) -> None:
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    for loop, core in list(cores.items()):
+        if loop is here:
+            core.shutdown()
+        elif not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(core.shutdown)
+    cores.clear()
+
+
+def _dropped(
+    name: str, cores: MutableMapping[asyncio.AbstractEventLoop, ClientCore], process_id: int
+) -> None:
+    """The client is garbage. Connections that nobody uses any more are closed."""
+    if os.getpid() != process_id:
+        return
+    idle = {loop: core for loop, core in cores.items() if not core.closed and not core.in_use}
+    if idle:
+        warnings.warn(
+            f"{name} was not closed: call close(), or use it in an async with statement",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        _shutdown_all(idle)

@@ -1,7 +1,6 @@
 """From the arguments of the public API, which are ``pulsar-client``'s, to frozen settings.
 
-Both shells use these functions, so each argument is checked and translated in one place. An argument
-that is not supported yet is refused with `OperationNotSupported`, and only when it is used.
+Both shells use these functions, so each argument is checked and translated in one place.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from geminga.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
-from geminga.client.service import AutoClusterFailover, ServiceInfoProvider
 from geminga.client.settings import ClientSettings, TlsSettings
 from geminga.config import (
     MILLISECONDS_MAX,
@@ -43,7 +41,6 @@ from geminga.consumer.settings import (
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
-from geminga.errors import OperationNotSupported
 from geminga.ids import MessageId, TopicName
 from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.settings import (
@@ -55,12 +52,6 @@ from geminga.producer.settings import (
 from geminga.schema import BytesSchema, Schema
 from geminga.schema.schema import from_wire
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-
-def not_supported(argument: str, value: object, instead: str = "") -> OperationNotSupported:
-    """The refusal of an argument that does nothing yet; silence would be worse."""
-    hint = f"; {instead}" if instead else ""
-    return OperationNotSupported(f"{argument}={value!r} is not supported yet: leave it at its default{hint}")
 
 
 def client_settings(
@@ -88,8 +79,6 @@ def client_settings(
     max_backoff_interval_ms: int,
 ) -> ClientSettings:
     """The settings of `geminga.Client` and `geminga.asyncio.Client`."""
-    if isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
-        raise not_supported("service_url", service_url, "give a service URL; it may list several hosts")
     check_type("service_url", service_url, str)
     check_type("authentication", authentication, Authentication, optional=True)
     # Accepted and without effect, as documented: one I/O thread carries everything, the log file

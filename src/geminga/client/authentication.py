@@ -7,20 +7,35 @@ your own: subclass `Authentication`, call ``super().__init__`` with any object t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
-from geminga.config import check_type
+from geminga.config import check_type, refuse
 from geminga.connection.authentication import (
     BasicCredentials,
+    Credentials,
     CredentialsProvider,
     TlsCredentials,
     TokenCredentials,
+    WrongParameters,
 )
-from geminga.errors import OperationNotSupported, UsageError
+from geminga.errors import ConnectError, OperationNotSupported, UsageError
+
+
+class PluginNotLoaded(OperationNotSupported, ConnectError):
+    """There is no such authentication: the connection is not made, rather than made without credentials."""
+
+    retriable = False
 
 
 class Authentication:
-    """Base of the authentication arguments."""
+    """Base of the authentication arguments.
+
+    ``dynamicLibPath`` names a kind and ``authParamsString`` its parameters, as in ``pulsar-client``:
+    ``tls``, ``token``, ``basic`` or ``oauth2``, or the Java class of that name. Shared libraries cannot be
+    loaded: with one, connecting fails. Or it is a credentials provider of your own.
+    """
 
     certificate_path: str | None = None
     private_key_path: str | None = None
@@ -30,12 +45,19 @@ class Authentication:
         dynamicLibPath: str | CredentialsProvider,
         authParamsString: str | None = None,
     ) -> None:
-        if isinstance(dynamicLibPath, str):
-            raise OperationNotSupported(
-                "authentication plug-ins in shared libraries cannot be loaded; use AuthenticationToken, "
-                "AuthenticationBasic or AuthenticationTLS, or pass a credentials provider"
-            )
-        self.provider: CredentialsProvider = dynamicLibPath
+        if not isinstance(dynamicLibPath, str):
+            if not hasattr(dynamicLibPath, "credentials"):
+                refuse("dynamicLibPath", dynamicLibPath, "a text or a credentials provider")
+            self.provider: CredentialsProvider = dynamicLibPath
+            return
+        check_type("authParamsString", authParamsString, str)
+        kind = _KIND_OF.get(dynamicLibPath)
+        if kind is None:
+            self.provider = _Unloadable(dynamicLibPath)
+            return
+        named = kind(str(authParamsString))
+        self.provider = named.provider
+        self.certificate_path, self.private_key_path = named.certificate_path, named.private_key_path
 
     @property
     def auth(self) -> CredentialsProvider:
@@ -102,14 +124,77 @@ class AuthenticationAthenz(Authentication):
 
     def __init__(self, auth_params_string: str) -> None:
         raise OperationNotSupported(
-            "AuthenticationAthenz is not supported; use AuthenticationToken with a function that gets tokens"
+            "AuthenticationAthenz is not supported: there is no Athenz library for Python; use "
+            "AuthenticationToken with a function that gets tokens, or a credentials provider of your own"
         )
 
 
 class AuthenticationOauth2(Authentication):
-    """OAuth 2 is not supported: use `AuthenticationToken` with a function that gets access tokens."""
+    """OAuth 2 client credentials. Needs oauthlib: ``pip install 'geminga[oauth2]'``.
+
+    ``auth_params_string`` is JSON: ``issuer_url``, ``private_key`` (a path, ``file:///path``, or
+    ``data:application/json;base64,...`` of JSON with ``client_id`` and ``client_secret``; these two may also
+    stand beside ``issuer_url``), and if wanted ``audience`` and ``scope``. Raises `InvalidConfiguration`.
+    """
 
     def __init__(self, auth_params_string: str) -> None:
-        raise OperationNotSupported(
-            "AuthenticationOauth2 is not supported; use AuthenticationToken with a function that gets tokens"
+        from geminga.client.oauth2 import ClientCredentials
+
+        check_type("auth_params_string", auth_params_string, str)
+        super().__init__(ClientCredentials.from_json(auth_params_string))
+
+
+class _Unloadable:
+    """Stands for a shared library."""
+
+    method = "none"
+    blocking = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def credentials(self, challenge: bytes | None = None) -> Credentials:
+        raise PluginNotLoaded(
+            f"authentication plug-in {self._name!r} cannot be loaded; known are {', '.join(_KINDS)}, and "
+            "objects with method, blocking and credentials()"
         )
+
+
+def _named_tls(parameters: str) -> Authentication:
+    """From ``tlsCertFile:/path,tlsKeyFile:/path``."""
+    pairs = dict(part.strip().partition(":")[::2] for part in parameters.split(","))
+    if not pairs.get("tlsCertFile") or not pairs.get("tlsKeyFile"):
+        raise WrongParameters("authParamsString is not tlsCertFile:/path,tlsKeyFile:/path")
+    return AuthenticationTLS(pairs["tlsCertFile"], pairs["tlsKeyFile"])
+
+
+def _named_token(parameters: str) -> Authentication:
+    """From ``token:...``, ``file:///path``, ``env:NAME``, or the token itself. Files and variables are read
+    for every connection."""
+    kind, separator, rest = parameters.partition(":")
+    if separator and kind == "file":
+        path = Path(rest.removeprefix("//"))
+        return AuthenticationToken(lambda: path.read_text().strip())
+    if separator and kind == "env":
+        return AuthenticationToken(lambda: os.environ[rest])
+    return AuthenticationToken(rest if separator and kind == "token" else parameters)
+
+
+def _named_basic(parameters: str) -> Authentication:
+    return AuthenticationBasic(auth_params_string=parameters)
+
+
+_KINDS: dict[str, tuple[str, Callable[[str], Authentication]]] = {
+    "tls": ("AuthenticationTls", _named_tls),
+    "token": ("AuthenticationToken", _named_token),
+    "basic": ("AuthenticationBasic", _named_basic),
+    "oauth2": ("oauth2.AuthenticationOAuth2", AuthenticationOauth2),
+    "athenz": ("AuthenticationAthenz", AuthenticationAthenz),
+}
+"""The kinds of authentication by their short names, with the names of Java's classes."""
+
+_KIND_OF = {
+    name: make
+    for short, (java, make) in _KINDS.items()
+    for name in (short, f"org.apache.pulsar.client.impl.auth.{java}")
+}

@@ -24,7 +24,7 @@ from geminga.client.async_consumer import (
     check_message,
 )
 from geminga.client.core import ClientCore
-from geminga.client.listener import ListenerRunner
+from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
@@ -55,7 +55,9 @@ class Consumer:
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
     """
 
-    def __init__(self, runtime: LoopThread, consumer: AsyncConsumer) -> None:
+    def __init__(
+        self, runtime: LoopThread, consumer: AsyncConsumer, threads: ListenerThreads | None = None
+    ) -> None:
         self._runtime = runtime
         self._consumer = consumer
         self._queue = consumer.queue
@@ -64,12 +66,12 @@ class Consumer:
         self._add = consumer.inbox.add
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
-        self._listener: ListenerRunner | None = None
+        self._listener: Listening | None = None
         _live.add(self)
         listener = consumer.settings.message_listener
-        if listener is not None:
-            self._listener = ListenerRunner(self, self._next_for_listener, listener)
-            self._listener.start()
+        if listener is not None and threads is not None:
+            self._listener = Listening(self, listener, self._take_now, self._tell)
+            self._listener.start(threads)
 
     # --- receiving -------------------------------------------------------------------------------
 
@@ -87,11 +89,15 @@ class Consumer:
             message: Message = self._pop()
         except IndexError:
             message = self._await_message(timeout_millis)
+        if message._release is not None or self._tracks_taken:
+            self._note_taken(message)
+        return message
+
+    def _note_taken(self, message: Message) -> None:
         if message._release is not None:
             self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
             self._add(Taken(message))
-        return message
 
     def _await_message(self, timeout_millis: int | None) -> Message:
         """The next message, when none was found."""
@@ -100,13 +106,20 @@ class Consumer:
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
         while True:
             waited = self.wait(deadline)
-            if not self._queue.messages and self._queue.entries:
-                self._runtime.call(self._open_entry())
-            try:
-                return self._pop()
-            except IndexError:
-                if not waited:
-                    raise Timeout(f"no message within {timeout_millis} ms") from None
+            message = self._look()
+            if message is not None:
+                return message
+            if not waited:
+                raise Timeout(f"no message within {timeout_millis} ms")
+
+    def _look(self) -> Message | None:
+        """The next message, if there is one."""
+        if not self._queue.messages and self._queue.entries:
+            self._runtime.call(self._open_entry())
+        try:
+            return self._pop()
+        except IndexError:
+            return None
 
     async def _open_entry(self) -> None:
         self._consumer.open_entry()
@@ -150,8 +163,22 @@ class Consumer:
         except AlreadyClosed:
             raise StopIteration from None
 
-    def _next_for_listener(self) -> Message:
-        return self._receive(None)
+    # --- listening: what the listener's thread calls ---------------------------------------------
+
+    def _take_now(self) -> Message | None:
+        """See `Listening`."""
+        message = self._look()
+        if message is None:
+            self._check_receiving()
+        else:
+            self._note_taken(message)
+        return message
+
+    def _tell(self, listening: Listening) -> None:
+        """See `Listening`."""
+        self._consumer.receivers.tell(listening)
+        if self._consumer.closed or self._consumer.failure is not None:
+            listening.wake()
 
     def pause_message_listener(self) -> None:
         """Stop calling the listener; messages wait in the queue."""
@@ -161,7 +188,7 @@ class Consumer:
         """Call the listener again."""
         self._require_listener().resume()
 
-    def _require_listener(self) -> ListenerRunner:
+    def _require_listener(self) -> Listening:
         if self._listener is None:
             raise InvalidConfiguration("the consumer has no message_listener")
         return self._listener

@@ -74,6 +74,7 @@ class ConsumerHandle:
         )  # fmt: skip
         self.driver = HandleDriver(core, self)
         self._core = core
+        self._moves_before = core.moves
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
         self._before_messages = before_messages
@@ -93,6 +94,7 @@ class ConsumerHandle:
         if self._seek_answer is not None:
             await asyncio.wait([self._seek_answer], timeout=self._core.settings.operation_timeout_seconds)
         consumer = self.consumer
+        self._note_cluster()
         request_id = connection.new_request_id()
         command = consumer.subscribe(request_id)
         connection.add_consumer(consumer.consumer_id, self)
@@ -113,6 +115,16 @@ class ConsumerHandle:
         self.flush()
         if self._attached is not None and not self._attached.done():
             self._attached.set_result(None)
+
+    def _note_cluster(self) -> None:
+        """Tell the consumer when this connection is to another cluster than the last one."""
+        cluster = self._core.moves - self._moves_before
+        if cluster != self.consumer.origin.cluster:
+            logger.warning(
+                "%s of %s goes on in another cluster: what was received before is not acknowledged there, "
+                "and may come again", self.consumer.subscription, self.topic,
+            )  # fmt: skip
+            self.consumer.cluster_changed(cluster)
 
     def on_frame(self, frame: Frame) -> None:
         self.flush_soon()

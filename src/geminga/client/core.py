@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random as random_module
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from geminga.client.pool import BrokerConnection, ConnectionPool
+from geminga.client.runtime import FAREWELL_SECONDS_MAX
 from geminga.client.schema_versions import SchemaVersions
 from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
 from geminga.client.service_lookup import make_lookup
@@ -23,6 +25,7 @@ from geminga.connection.lookup import BrokerPlace
 from geminga.connection.partitions import partition_names
 from geminga.errors import (
     AlreadyClosed,
+    ConnectError,
     PulsarException,
     Timeout,
     TopicNotFound,
@@ -41,7 +44,11 @@ logger.addHandler(logging.NullHandler())
 class Closable(Protocol):
     """A producer, consumer or reader that the client closes when it is closed itself."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Send what is pending, tell the broker, and end."""
+
+    def abandon(self) -> None:
+        """End at once, telling nobody but those who wait here."""
 
 
 H = TypeVar("H", bound=Closable)
@@ -78,6 +85,12 @@ class ClientCore:
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
         """Answers where topics live."""
+        self.moves = 0
+        """How often the client went to another cluster."""
+        self.background: set[asyncio.Task[Any]] = set()
+        """Tasks that end with the client."""
+        self._closing: asyncio.Task[None] | None = None
+        self._until_end: AsyncGenerator[None, None] | None = None
 
     # --- clocks, ids, handles --------------------------------------------------------------------
 
@@ -107,10 +120,17 @@ class ClientCore:
         """Await ``factory(core, *arguments)``, which opens a handle, and `register` it."""
         self.check_open()
         handle = await factory(self, *arguments)
-        if self.closed:
+        if self.closed or self._closing is not None:
             await handle.close()
+            raise AlreadyClosed("the client is closed")
         self.register(handle)
         return handle
+
+    def discard(self, handle: Closable) -> None:
+        """A handle was opened for somebody who has given up waiting for it."""
+        task = self.loop.create_task(handle.close())
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
 
     def register(self, handle: Closable) -> None:
         """The client's close will close this handle."""
@@ -162,7 +182,11 @@ class ClientCore:
         )
 
     async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
-        return await self.connect(await self._lookup_once(topic, remaining))
+        moves = self.moves
+        connection = await self.connect(await self._lookup_once(topic, remaining))
+        if self.moves != moves:
+            raise ConnectError("the client went to another cluster meanwhile")
+        return connection
 
     async def assigned_connection(self, assigned: Address) -> BrokerConnection:
         """The connection to a broker that a CLOSE command named as the topic's new place."""
@@ -273,12 +297,54 @@ class ClientCore:
         reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
         return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
 
+    # --- another cluster -------------------------------------------------------------------------
+
+    def move_to(self, settings: ClientSettings) -> None:
+        """Use the cluster that ``settings`` name from now on.
+
+        All connections are closed; producers and consumers look their topics up there and go on. What was
+        received before is not acknowledged in the new cluster: its messages have other ids there.
+        """
+        self.settings = settings
+        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        self.schemas.forget()
+        self.moves += 1
+        self.pool.move_to(settings)
+
     # --- the end ---------------------------------------------------------------------------------
 
+    @property
+    def in_use(self) -> bool:
+        """Something was opened and not closed."""
+        return bool(self._handles)
+
+    def close_with_loop(self) -> None:
+        """Have the loop close this when it ends, as ``asyncio.run`` ends it: by closing its generators."""
+        self._until_end = self._wait_for_end()
+        with contextlib.suppress(StopIteration):
+            self._until_end.__anext__().send(None)
+
+    async def _wait_for_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if not self.closed:
+                with contextlib.suppress(Exception):
+                    async with asyncio.timeout(FAREWELL_SECONDS_MAX):
+                        await self.close()
+
     async def close(self) -> None:
-        """Close all handles in order (what is pending is flushed by them), then the connections."""
-        if self.closed:
-            return
+        """Close all handles (what is pending is flushed by them), then the connections.
+
+        Whoever calls meanwhile waits for the same end. Cancelling a call does not take it back.
+        """
+        if self._closing is None:
+            if self.closed:
+                return
+            self._closing = self.loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         handles, self._handles = list(self._handles), set()
         try:
             results = await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
@@ -286,10 +352,18 @@ class ClientCore:
                 if isinstance(result, Exception) and not isinstance(result, AlreadyClosed):
                     logger.warning("closing a handle failed: %s", result)
         finally:
+            self._handles.update(handles)  # those that did not get to their end
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without waiting for what is pending."""
+        """Drop everything at once, without waiting for what is pending. Whoever waits is told."""
         self.closed = True
-        self._handles.clear()
+        handles, self._handles = list(self._handles), set()
+        for handle in handles:
+            try:
+                handle.abandon()
+            except Exception:
+                logger.exception("unexpected error while dropping %r", handle)
+        for task in self.background:
+            task.cancel()
         self.pool.close()

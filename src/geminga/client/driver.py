@@ -68,6 +68,8 @@ class HandleDriver:
         self._task: asyncio.Task[None] | None = None
         self._detached: asyncio.Future[Exception | None] | None = None
         self._assigned: Address | None = None
+        self._assigned_in = 0
+        """The cluster that the assigned broker is of, as `ClientCore.moves` counts them."""
         self._skip_delay = False
         self._wake: asyncio.Future[None] | None = None
 
@@ -178,7 +180,7 @@ class HandleDriver:
 
     async def _find_connection(self) -> BrokerConnection:
         assigned, self._assigned = self._assigned, None
-        if assigned is not None:
+        if assigned is not None and self._assigned_in == self._core.moves:
             try:
                 return await self._core.assigned_connection(assigned)
             except (PulsarException, OSError) as error:
@@ -215,6 +217,7 @@ class HandleDriver:
 
     def _on_detached(self, error: Exception | None, assigned: Address | None) -> None:
         self._assigned = assigned
+        self._assigned_in = self._core.moves
         detached = self._detached
         if detached is None or detached.done():
             return

@@ -1,7 +1,8 @@
-"""Message listeners: the application's callable, called on a thread of its own for each consumer.
+"""Message listeners: the application's callables, called on the client's listener threads.
 
-Messages of one consumer are handed over one after the other, in the order in which they arrived. A
-listener that raises does not stop the next message; its error is logged and the message stays
+A client has ``message_listener_threads`` of them; every consumer and reader with a listener keeps to one.
+Messages of one consumer are handed over one after the other, in the order in which they arrived. A listener
+that raises, whatever it raises, does not stop the next message; its error is logged and the message stays
 unacknowledged.
 """
 
@@ -9,61 +10,155 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
+from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, PulsarException
 
 logger = logging.getLogger("geminga")
 
-_JOIN_SECONDS = 1.0
+STOP_SECONDS_MAX = 1.0
+"""How long closing a consumer waits for the call of its listener that is under way."""
+
+MESSAGES_PER_TURN = 100
+"""So many messages go to one listener before others of the same thread have their turn."""
 
 
-class ListenerRunner:
-    """Takes messages with ``take`` (which blocks) and gives them to ``listener(owner, message)``."""
+class Listening:
+    """Gives messages to ``listener(owner, message)`` as long as it is not stopped.
+
+    On the listener's thread, ``take`` gives the next message, or None when there is none yet, and raises what
+    ends the consumer; ``tell`` arranges for one call of `wake` when there may be a message or the end has
+    come.
+    """
 
     def __init__(
-        self, owner: Any, take: Callable[[], Any], listener: Callable[[Any, Any], Any], name: str = "listener"
+        self,
+        owner: Any,
+        listener: Callable[[Any, Any], Any],
+        take: Callable[[], Any | None],
+        tell: Callable[[Listening], None],
     ) -> None:
         self._owner = owner
-        self._take = take
         self._listener = listener
-        self._running = threading.Event()
-        self._running.set()
+        self._take = take
+        self._tell = tell
+        self._thread: _ListenerThread | None = None
+        self._waits = False
+        self._running = False
+        self._paused = False
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name=f"geminga-{name}", daemon=True)
+        self._stopping: deque[Waiter] = deque()
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, threads: ListenerThreads) -> None:
+        self._threads = threads  # they end when nobody holds them any more
+        self._thread = threads.next()
+        self._thread.put(self)
+
+    def wake(self) -> None:
+        """There may be a message; on any thread."""
+        self._waits = False
+        if self._thread is not None:
+            self._thread.put(self)
 
     def pause(self) -> None:
-        """No new call begins after the one that may be under way, and one message that is on its way."""
-        self._running.clear()
+        """No new call begins after the one that may be under way."""
+        self._paused = True
 
     def resume(self) -> None:
-        self._running.set()
+        self._paused = False
+        if self._thread is not None:
+            self._thread.put(self)
 
     def stop(self) -> None:
-        """End after the current call; `take` must raise `AlreadyClosed` by itself."""
+        """End after the call that is under way, which is waited for a little, but not by itself."""
         self._stopped = True
-        self._running.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_SECONDS)
+        if self._thread is None or threading.current_thread() is self._thread.thread:
+            return
+        waiter = Waiter()
+        self._stopping.append(waiter)
+        if self._running:
+            waiter.wait(STOP_SECONDS_MAX)
 
-    def _run(self) -> None:
-        while not self._stopped:
-            self._running.wait()
-            try:
-                message = self._take()
-            except AlreadyClosed:
+    def turn(self) -> None:
+        """On the listener's thread: hand over what is there."""
+        self._running = True
+        try:
+            self._hand_over()
+        except AlreadyClosed:
+            self._stopped = True
+        except PulsarException as error:
+            self._stopped = True
+            logger.error("the listener ends: %s", error)
+        finally:
+            self._running = False
+            while self._stopping:
+                self._stopping.popleft().wake()
+
+    def _hand_over(self) -> None:
+        for _ in range(MESSAGES_PER_TURN):
+            if self._stopped or self._paused:
                 return
-            except PulsarException as error:
-                logger.error("the listener ends: %s", error)
-                return
-            self._running.wait()
-            if self._stopped:
+            message = self._take()
+            if message is None:
+                if not self._waits:
+                    self._waits = True
+                    self._tell(self)
                 return
             try:
                 self._listener(self._owner, message)
-            except Exception:
+            except BaseException:
+                # SystemExit too: it would end this thread and nothing else, without a word.
                 logger.exception("a message listener raised; the message stays unacknowledged")
+        assert self._thread is not None
+        self._thread.put(self)
+
+
+class _ListenerThread:
+    """A thread and the listeners whose turn it is."""
+
+    def __init__(self, name: str) -> None:
+        self._turns: SimpleQueue[Listening | None] = SimpleQueue()
+        self.thread = threading.Thread(target=_run_turns, args=(self._turns,), name=name, daemon=True)
+        self.thread.start()
+
+    def put(self, listening: Listening | None) -> None:
+        """None ends the thread."""
+        self._turns.put(listening)
+
+
+def _run_turns(turns: SimpleQueue[Listening | None]) -> None:
+    while (listening := turns.get()) is not None:
+        listening.turn()
+        del listening
+
+
+class ListenerThreads:
+    """At most ``count`` threads, started when listeners come, one after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._threads: list[_ListenerThread] = []
+        self._started = 0
+        weakref.finalize(self, _end, self._threads)
+
+    def next(self) -> _ListenerThread:
+        """The thread for another listener."""
+        self._started += 1
+        if len(self._threads) < self._count:
+            self._threads.append(_ListenerThread(f"geminga-listener-{len(self._threads)}"))
+            return self._threads[-1]
+        return self._threads[(self._started - 1) % self._count]
+
+    def close(self) -> None:
+        """End the threads after what they do now."""
+        _end(self._threads)
+
+
+def _end(threads: list[_ListenerThread]) -> None:
+    while threads:
+        threads.pop().put(None)

@@ -566,6 +566,16 @@ class ConnectionPool:
         if task.result() is connection:
             del self._connections[key]
 
+    def move_to(self, settings: ClientSettings) -> None:
+        """End all connections; new ones are made with ``settings``."""
+        self._settings = settings
+        self._tls_context = None
+        tasks = list(self._connections.values())
+        self._connections.clear()
+        for task in tasks:
+            # An attempt that runs is shared by whoever waits for it: its connection ends when it is made.
+            task.add_done_callback(_end_moved)
+
     def close(self) -> None:
         """End all connections; attempts that run are cancelled."""
         self._closed = True
@@ -580,6 +590,12 @@ class ConnectionPool:
 
 def _unusable(task: asyncio.Task[BrokerConnection]) -> bool:
     return task.cancelled() or task.exception() is not None or task.result().closed
+
+
+def _end_moved(task: asyncio.Task[BrokerConnection]) -> None:
+    if not _unusable(task):
+        connection = task.result()
+        connection.close(ConnectError(f"the client left {connection.peer} for another cluster"))
 
 
 def _retrieve(task: asyncio.Task[BrokerConnection]) -> None:

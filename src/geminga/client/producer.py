@@ -236,15 +236,23 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Send what is open, wait for the receipts while there is a connection, and end."""
+        self._stop_tasks()
+        if not self._publisher.closed:
+            await self._publisher.close()
+            self._messages.interceptors.close()
+
+    def abandon(self) -> None:
+        """End at once: what is pending fails."""
+        self._stop_tasks()
+        self._publisher.abandon()
+
+    def _stop_tasks(self) -> None:
         tasks = (self._watching, self._renewing)
         self._watching = self._renewing = None
         for task in tasks:
             if task is not None:
                 task.cancel()
         self._core.unregister(self)
-        if not self._publisher.closed:
-            await self._publisher.close()
-            self._messages.interceptors.close()
 
     # --- schemas ----------------------------------------------------------------------------------
 

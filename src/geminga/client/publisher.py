@@ -452,6 +452,10 @@ class Publisher:
             self._progress.append(future)
             await asyncio.wait([future], timeout=max(0.0, deadline - time.monotonic()))
         await asyncio.gather(*(handle.close() for handle in list(self.handles.values())))
+        self._end()
+
+    def _end(self) -> None:
+        """Whatever has no receipt by now fails."""
         with self.lock:
             for partition in self.state.partitions:
                 if partition.state not in ENDED:
@@ -462,6 +466,20 @@ class Publisher:
             self._timer = None
         for task in list(self._tasks):
             task.cancel()
+
+    def abandon(self) -> None:
+        """End at once: what is pending fails."""
+        if not self.closed:
+            self.closed = True
+            now = time.monotonic()
+            with self.lock:
+                self.state.hot = CLOSED
+                for partition in self.state.partitions:
+                    partition.close(now)
+            self._next_round()
+        for handle in list(self.handles.values()):
+            handle.driver.abandon()
+        self._end()
 
     def _drained(self) -> bool:
         """Nothing is pending where a receipt could still come."""

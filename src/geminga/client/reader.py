@@ -15,7 +15,7 @@ from typing import Any
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
 from geminga.client.core import ClientCore
-from geminga.client.listener import ListenerRunner
+from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
 from geminga.consumer.inbox import ReadThrough
@@ -64,12 +64,14 @@ class AsyncReader:
             return True
         for handle in list(self.consumer.group.handles.values()):
             last, marked = await handle.last_message_id()
-            if self._is_ahead(handle.topic, last, marked):
+            read = self._read.get(handle.topic)
+            if read is not None and read._entry.origin is not handle.consumer.origin:
+                read = None  # of another cluster, whose ids say nothing here
+            if self._is_ahead(read, last, marked):
                 return True
         return bool(self.consumer.queue)
 
-    def _is_ahead(self, topic: str, last: MessageId, marked: MessageId | None) -> bool:
-        read = self._read.get(topic)
+    def _is_ahead(self, read: Message | None, last: MessageId, marked: MessageId | None) -> bool:
         if read is not None:
             return is_after(last, read.message_id(), inclusive=False)
         start = self._start
@@ -127,14 +129,16 @@ class Reader:
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
     """
 
-    def __init__(self, runtime: LoopThread, reader: AsyncReader) -> None:
+    def __init__(
+        self, runtime: LoopThread, reader: AsyncReader, threads: ListenerThreads | None = None
+    ) -> None:
         self._runtime = runtime
         self._reader = reader
         self._consumer = Consumer(runtime, reader.consumer)
-        self._listener: ListenerRunner | None = None
-        if reader.listener is not None:
-            self._listener = ListenerRunner(self, self._read, reader.listener, "reader-listener")
-            self._listener.start()
+        self._listener: Listening | None = None
+        if reader.listener is not None and threads is not None:
+            self._listener = Listening(self, reader.listener, self._take_now, self._tell)
+            self._listener.start(threads)
 
     def topic(self) -> str:
         return self._reader.topic()
@@ -146,12 +150,20 @@ class Reader:
         """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
         if self._listener is not None:
             raise InvalidConfiguration("the reader has a reader_listener: it takes the messages")
-        return self._read(timeout_millis)
-
-    def _read(self, timeout_millis: int | None = None) -> Message:
         message = self._consumer.receive(timeout_millis)
         self._reader.note_read(message)
         return message
+
+    def _take_now(self) -> Message | None:
+        """See `Listening`."""
+        message = self._consumer._take_now()
+        if message is not None:
+            self._reader.note_read(message)
+        return message
+
+    def _tell(self, listening: Listening) -> None:
+        """See `Listening`."""
+        self._consumer._tell(listening)
 
     def has_message_available(self) -> bool:
         """Whether `read_next` would return without waiting for a new publication."""

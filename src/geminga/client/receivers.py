@@ -15,9 +15,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from geminga.client.waiter import Waiter
 from geminga.consumer.queue import ReceiveQueue
+
+
+class Woken(Protocol):
+    """Who stands in line and is not a task."""
+
+    def wake(self) -> None:
+        """On the loop's thread, or on the one that calls `Receivers.tell`: must not block."""
 
 
 class Receivers:
@@ -26,7 +34,7 @@ class Receivers:
     def __init__(self, queue: ReceiveQueue, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue
         self._loop = loop
-        self._line: deque[Waiter | asyncio.Future[None]] = deque()
+        self._line: deque[Woken | asyncio.Future[None]] = deque()
         self._scheduled = False
         queue.waiting = self._line
         queue.wake = self._wake
@@ -55,7 +63,7 @@ class Receivers:
                 waiter = self._line.popleft()
             except IndexError:  # the last one has just left
                 return
-            if isinstance(waiter, Waiter):
+            if not isinstance(waiter, asyncio.Future):
                 waiter.wake()
             elif waiter.done():
                 continue  # cancelled, and not yet gone
@@ -103,12 +111,18 @@ class Receivers:
                 self._leave(waiter, looks=False)
                 raise
 
+    def tell(self, waiter: Woken) -> None:
+        """On any thread: ``waiter.wake()`` is called once, when the queue may hold something."""
+        self._line.append(waiter)
+        if self._queue and not self._left_line(waiter):
+            waiter.wake()
+
     def _leave(self, waiter: Waiter, looks: bool) -> None:
         if self._left_line(waiter) and not looks:
             with suppress(RuntimeError):  # the loop has ended, and everybody was woken
                 self._loop.call_soon_threadsafe(self._hand_out)
 
-    def _left_line(self, waiter: Waiter | asyncio.Future[None]) -> bool:
+    def _left_line(self, waiter: Woken | asyncio.Future[None]) -> bool:
         """Whether it had been woken before it left."""
         try:
             self._line.remove(waiter)

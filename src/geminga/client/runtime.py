@@ -1,22 +1,28 @@
 """The thread behind the sync API: one daemon thread with an event loop for each sync client.
 
-The calling thread hands coroutines over with `LoopThread.call` and waits. After ``fork`` the child has
-no such thread any more: every call there raises `ForkedProcessError` instead of waiting for ever.
+The calling thread hands coroutines over with `LoopThread.call` and sleeps. Nothing is locked on the way: a
+signal's handler may interrupt any call, make others and raise, and the loop goes on meanwhile. After
+``fork`` the child has no such thread any more: every call there raises `ForkedProcessError` instead of
+waiting for ever.
+
+Whoever uses the loop holds the `LoopThread`; the thread itself does not. When the last user has gone without
+`close`, the thread says so with a ``ResourceWarning``, sends what is pending and ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import logging
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
 
 T = TypeVar("T")
@@ -24,6 +30,11 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga")
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
+
+FAREWELL_SECONDS_MAX = 2.0
+"""How long the end of the interpreter, of a loop, or of an abandoned client waits for what is pending."""
+
+Farewell = Callable[[], Coroutine[Any, Any, None]]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -35,103 +46,112 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-class LoopThread:
-    """An event loop that runs in a thread of its own.
+class _Call:
+    """A coroutine that a thread waits for. `start`, `give_up` and `ended` run on the loop's thread."""
 
-    ``loop`` is the loop. Everything that belongs to it is touched on its thread only; `call`, `submit`
-    and `post` are the ways in and may be used from any other thread.
-    """
+    __slots__ = ("_coroutine", "_discard", "_given_up", "_task", "error", "result", "waiter")
 
-    def __init__(self, name: str = "geminga-io") -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], discard: Callable[[Any], object] | None) -> None:
+        self.waiter = Waiter()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._coroutine = coroutine
+        self._discard = discard
+        self._given_up = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        if self._given_up:
+            self._coroutine.close()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._done)
+
+    def give_up(self) -> None:
+        """Nobody waits any more. A result that is there already, or comes in spite of it, is discarded."""
+        self._given_up = True
+        if self._task is None:
+            return
+        if not self._task.done():
+            self._task.cancel()
+        elif self._discard is not None and not self._task.cancelled() and self._task.exception() is None:
+            self._discard(self._task.result())
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.error = AlreadyClosed("the client was closed during the call")
+        elif (error := task.exception()) is not None:
+            self.error = error
+        else:
+            self.result = task.result()
+            if self._given_up and self._discard is not None:
+                self._discard(self.result)
+        self.waiter.wake()
+
+    def ended(self) -> None:
+        """The loop has ended: it will not be started, or not be finished."""
+        if self._task is None:
+            self._coroutine.close()
+            self.error = AlreadyClosed("the client was closed during the call")
+            self.waiter.wake()
+
+
+class _Loop:
+    """The thread, its loop, and the calls on their way. It knows nothing of whoever uses it."""
+
+    def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
+        self.name = name
         self.forked = False
-        self._closed = False
-        self._closing_lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        _live.add(self)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def thread(self) -> threading.Thread:
-        """The I/O thread: no blocking call may be made on it."""
-        return self._thread
-
-    def check(self) -> None:
-        """Raises `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""
-        if self.forked:
-            raise ForkedProcessError(
-                "this client was created before fork(); its I/O thread does not exist in this process. "
-                "Create a client in the child process"
-            )
-        if self._closed:
-            raise AlreadyClosed("the client is closed")
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop and return at once."""
-        try:
-            self.check()
-            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        except BaseException:
-            coroutine.close()
-            raise
-
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result, at most ``timeout`` seconds.
-
-        When the wait ends early (time-out, KeyboardInterrupt) the coroutine is cancelled. Raises
-        `Timeout`, `AlreadyClosed`, `ForkedProcessError`, or what the coroutine raised.
-        """
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise UsageError("a blocking call was made from the client's own I/O thread; use another thread")
-        future = self.submit(coroutine)
-        try:
-            return future.result(timeout)
-        except concurrent.futures.CancelledError:
-            raise AlreadyClosed("the client was closed during the call") from None
-        except BaseException as error:
-            if future.done() and not future.cancelled():
-                raise  # the coroutine's own error, a TimeoutError included
-            future.cancel()
-            if isinstance(error, concurrent.futures.TimeoutError):
-                raise Timeout(f"no result within {timeout:g} s") from None
-            raise
+        self.closed = False
+        self.calls: set[_Call] = set()
+        self.farewell: Farewell | None = None
+        self._stopping = False
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Run a plain function on the loop soon; for the hot path, where no result is awaited.
+        """Raises ``RuntimeError`` when the loop has ended."""
+        self.loop.call_soon_threadsafe(callback, *arguments)
 
-        Raises `ForkedProcessError` and `AlreadyClosed`.
-        """
-        if self.forked:
-            self.check()  # the wake-up would reach the parent's loop: both share its pipe
-        try:
-            self.loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:
-            self.check()
-            raise
+    def stop(self) -> None:
+        """End soon; what runs is cancelled. From any thread, any number of times."""
+        self.closed = True
+        with contextlib.suppress(RuntimeError):
+            self.post(self.loop.stop)
 
-    def close(self) -> None:
-        """Cancel what runs, stop the loop, end the thread. May be called again; harmless after fork."""
-        with self._closing_lock:
-            if self._closed or self.forked:
-                return
-            self._closed = True
-        _live.discard(self)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_TIMEOUT_SECONDS)
-            if self._thread.is_alive():
-                logger.warning("the I/O thread did not end within %g s", _CLOSE_TIMEOUT_SECONDS)
+    def dropped(self) -> None:
+        """Nobody can use it any more, and nobody has closed it. From any thread, in the middle of anything:
+        the garbage collector calls."""
+        if self.closed or self.forked:
+            return
+        warnings.warn(
+            f"{self.name} was not closed: call close(), or use it in a with statement",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        self.closed = True
+        with contextlib.suppress(RuntimeError):
+            self.post(self._take_leave)
+
+    def _take_leave(self) -> None:
+        task = self.loop.create_task(self.say_farewell())
+        task.add_done_callback(lambda _: self.loop.stop())
+
+    async def say_farewell(self) -> None:
+        """Send what is pending, for a little while."""
+        farewell, self.farewell = self.farewell, None
+        if farewell is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(FAREWELL_SECONDS_MAX):
+                    await farewell()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
         finally:
+            self.closed = True
             try:
                 self._cancel_all()
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -141,6 +161,9 @@ class LoopThread:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
+                # From here on nobody can post; those who could, just before, are told.
+                for call in list(self.calls):
+                    call.ended()
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
@@ -150,17 +173,135 @@ class LoopThread:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
 
+class LoopThread:
+    """An event loop that runs in a thread of its own.
+
+    ``loop`` is the loop. Everything that belongs to it is touched on its thread only; `call` and `post` are
+    the ways in and may be used from any other thread, and from a signal's handler at any moment. ``name``
+    tells people whose thread it is.
+    """
+
+    def __init__(self, name: str = "geminga-io") -> None:
+        self._inner = _Loop(name)
+        self.loop = self._inner.loop
+        self._finalizer = weakref.finalize(self, self._inner.dropped)
+        self._finalizer.atexit = False  # the end of the interpreter is no mistake of the application's
+        _live.add(self)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    @property
+    def forked(self) -> bool:
+        """This is a child process: the thread is not here."""
+        return self._inner.forked
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The I/O thread: no blocking call may be made on it."""
+        return self._inner.thread
+
+    def at_end(self, name: str, farewell: Farewell) -> None:
+        """What is to be done, in `FAREWELL_SECONDS_MAX`, when this is dropped or the interpreter ends without
+        `close`; ``name`` is what the warning calls it."""
+        self._inner.name = name
+        self._inner.farewell = farewell
+
+    def check(self) -> None:
+        """Raises `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""
+        if self._inner.forked:
+            raise ForkedProcessError(
+                "this client was created before fork(); its I/O thread does not exist in this process. "
+                "Create a client in the child process"
+            )
+        if self._inner.closed:
+            raise AlreadyClosed("the client is closed")
+
+    def call(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        timeout: float | None = None,
+        *,
+        discard: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run a coroutine on the loop and wait for its result, at most ``timeout`` seconds.
+
+        When the wait ends early (time-out, KeyboardInterrupt) the coroutine is cancelled; a result that came
+        in spite of that goes to ``discard``, on the loop's thread. Raises `Timeout`, `AlreadyClosed`,
+        `ForkedProcessError`, or what the coroutine raised.
+        """
+        inner = self._inner
+        call = _Call(coroutine, discard)
+        try:
+            self.check()
+            if threading.current_thread() is inner.thread:
+                raise UsageError(
+                    "a blocking call was made from the client's own I/O thread; use another thread"
+                )
+            inner.calls.add(call)
+            self.post(call.start)
+        except BaseException:
+            inner.calls.discard(call)
+            coroutine.close()
+            raise
+        try:
+            finished = call.waiter.wait(timeout)
+        except BaseException:
+            self._give_up(call)
+            raise
+        inner.calls.discard(call)
+        if not finished:
+            self._give_up(call)
+            raise Timeout(f"no result within {timeout:g} s")
+        if call.error is not None:
+            raise call.error
+        return call.result  # type: ignore[no-any-return]
+
+    def _give_up(self, call: _Call) -> None:
+        self._inner.calls.discard(call)
+        with contextlib.suppress(RuntimeError):
+            self._inner.post(call.give_up)
+
+    def post(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Run a plain function on the loop soon; for the hot path, where no result is awaited.
+
+        Raises `ForkedProcessError` and `AlreadyClosed`.
+        """
+        if self._inner.forked:
+            self.check()  # the wake-up would reach the parent's loop: both share its pipe
+        try:
+            self._inner.loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            self.check()
+            raise
+
+    def close(self) -> None:
+        """Cancel what runs, stop the loop, end the thread. May be called again; harmless after fork."""
+        inner = self._inner
+        if inner.forked:
+            return
+        _live.discard(self)
+        inner.stop()
+        if threading.current_thread() is not inner.thread:
+            inner.thread.join(_CLOSE_TIMEOUT_SECONDS)
+            if inner.thread.is_alive():
+                logger.warning("the I/O thread did not end within %g s", _CLOSE_TIMEOUT_SECONDS)
+
+
 _live: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
     for runtime in list(_live):
-        runtime.forked = True
+        runtime._inner.forked = True
 
 
 def _at_exit() -> None:
     for runtime in list(_live):
         with contextlib.suppress(Exception):
+            if runtime._inner.farewell is not None and not runtime.closed:
+                runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
             runtime.close()
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from geminga.connection import commands
-from geminga.errors import PulsarException
+from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import TopicName
 from geminga.schema.schema import Schema, SchemaInfo, from_wire, to_wire
 
 if TYPE_CHECKING:
     from geminga.client.core import ClientCore
+    from geminga.client.runtime import LoopThread
 
 logger = logging.getLogger("geminga")
 
@@ -33,16 +35,31 @@ class SchemaVersions:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
+        self.generation = 0
+        """Grows when versions that were known before mean something else."""
         self._known: dict[Key, SchemaInfo] = {}
         self._failed: dict[Key, PulsarException] = {}
         self._asking: dict[Key, asyncio.Task[SchemaInfo | None]] = {}
+
+    def forget(self) -> None:
+        """The client went to another cluster, which counts versions otherwise."""
+        self._known.clear()
+        self._failed.clear()
+        self._asking.clear()
+        self.generation += 1
+
+    @property
+    def schema_generation(self) -> int:
+        """For schemas that decode: `generation`."""
+        return self.generation
 
     def known(self, topic: str, version: str) -> SchemaInfo | None:
         """A version that was asked for before."""
         return self._known.get((topic, version))
 
-    def prepared(self, topic: str, version: str) -> SchemaInfo | None:
-        """What `prepare` found for a message: None when the topic has no such version.
+    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
+        """For schemas that decode: what `prepare` found for a message. None when the topic has no such
+        version.
 
         Raises what asking the broker failed with.
         """
@@ -65,11 +82,13 @@ class SchemaVersions:
 
     async def _ask(self, key: Key) -> SchemaInfo | None:
         topic, version = key
+        generation = self.generation
         schema = await self._core.schema(topic, version.encode("latin-1"))
         if schema is None:
             return None
         info = from_wire(schema)
-        _keep(self._known, key, info)
+        if generation == self.generation:
+            _keep(self._known, key, info)
         return info
 
     async def newest(self, topic: str) -> SchemaInfo | None:
@@ -110,6 +129,32 @@ class SchemaVersions:
             name, lambda request_id: commands.get_or_create_schema(name, request_id, schema)
         )
         return bytes(answer.getOrCreateSchemaResponse.schema_version)
+
+
+class ThreadSchemaVersions:
+    """The same for schemas that decode on any thread but the loop's: an unknown version is asked for.
+
+    Schemas outlive clients, so this does not keep one alive.
+    """
+
+    def __init__(self, runtime: LoopThread, versions: SchemaVersions) -> None:
+        self._runtime = weakref.ref(runtime)
+        self._versions = versions
+
+    @property
+    def schema_generation(self) -> int:
+        """See `SchemaVersions.generation`."""
+        return self._versions.generation
+
+    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
+        """None when the topic has no such version. Raises what asking the broker fails with."""
+        known = self._versions.known(topic, version)
+        if known is not None:
+            return known
+        runtime = self._runtime()
+        if runtime is None:
+            raise AlreadyClosed("the client that the schema was used with is closed")
+        return runtime.call(self._versions.get(topic, version))
 
 
 def _keep(cache: dict[Key, Any], key: Key, value: Any) -> None:

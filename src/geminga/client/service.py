@@ -35,6 +35,10 @@ class ServiceInfo:
         return self._url.text
 
     @property
+    def authentication(self) -> Authentication | None:
+        return self._authentication
+
+    @property
     def use_tls(self) -> bool:
         return self._url.tls
 

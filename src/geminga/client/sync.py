@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
 from geminga.client.authentication import Authentication
-from geminga.client.core import ClientCore
+from geminga.client.core import ClientCore, Closable
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
@@ -25,9 +25,12 @@ from geminga.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+from geminga.client.failover import service_source
+from geminga.client.listener import ListenerThreads
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
 from geminga.client.runtime import LoopThread
-from geminga.client.service import ServiceInfo
+from geminga.client.schema_versions import ThreadSchemaVersions
+from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.settings import ClientSettings
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
@@ -39,7 +42,7 @@ from geminga.consumer.settings import (
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
-from geminga.errors import PulsarException
+from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import MessageId
 from geminga.producer.settings import SchemaInfo
 from geminga.schema import BytesSchema, Schema
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from geminga.client.table_view import TableView
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Closable)
 
 _BYTES = BytesSchema()
 
@@ -72,7 +76,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -101,12 +105,14 @@ class Client:
         service_url:
             ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
             are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
+            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters with the credentials
+            of each.
         authentication:
             `AuthenticationToken`, `AuthenticationBasic` or `AuthenticationTLS`.
         operation_timeout_seconds:
             The most that creating, subscribing, seeking, closing and lookups take.
         message_listener_threads:
-            Threads that call message listeners; each consumer keeps to one.
+            Threads that call message listeners; each consumer and reader keeps to one of them.
         tls_trust_certs_file_path:
             PEM certificates to trust; default: the system's.
         tls_allow_insecure_connection:
@@ -124,9 +130,11 @@ class Client:
 
         Raises `InvalidUrl` and `InvalidConfiguration`.
         """
+        self._source = service_source(service_url, authentication, tls_trust_certs_file_path)
+        info = self._source.current
         self._settings: ClientSettings = arguments.client_settings(
-            service_url=service_url,
-            authentication=authentication,
+            service_url=info.service_url,
+            authentication=info.authentication,
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
             message_listener_threads=message_listener_threads,
@@ -134,7 +142,7 @@ class Client:
             log_conf_file_path=log_conf_file_path,
             stats_interval_in_seconds=stats_interval_in_seconds,
             use_tls=use_tls,
-            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_trust_certs_file_path=info.tls_trust_certs_file_path,
             tls_allow_insecure_connection=tls_allow_insecure_connection,
             tls_validate_hostname=tls_validate_hostname,
             connection_timeout_ms=connection_timeout_ms,
@@ -147,10 +155,13 @@ class Client:
             initial_backoff_interval_ms=initial_backoff_interval_ms,
             max_backoff_interval_ms=max_backoff_interval_ms,
         )
-        self._authentication = authentication
         self._log_handler = attach(logger)
+        self._listener_threads = ListenerThreads(message_listener_threads)
         self._runtime = LoopThread()
         self._core = self._runtime.call(_make_core(self._settings))
+        self._schemas = ThreadSchemaVersions(self._runtime, self._core.schemas)
+        self._runtime.at_end(repr(self), self._core.close)
+        self._source.start(self._core, self._core.loop.call_soon_threadsafe)
 
     @property
     def core(self) -> ClientCore:
@@ -254,9 +265,9 @@ class Client:
             interceptors=interceptors,
             latency_budget_ms=latency_budget_ms,
         )
-        checked.attach_client(self)
+        checked.attach_client(self._schemas)
         waits = access_mode is ProducerAccessMode.WaitForExclusive
-        opened = self._call(self._core.opened(create_producer, name, settings), bounded=not waits)
+        opened = self._open(self._core.opened(create_producer, name, settings), bounded=not waits)
         return Producer(self._runtime, opened)
 
     def subscribe(
@@ -339,9 +350,9 @@ class Client:
             retry_enabled=retry_enabled,
         )
         subscription = arguments.checked_subscription(subscription_name)
-        checked.attach_client(self)
-        opened = self._call(self._core.opened(subscribe, topics, subscription, settings))
-        return Consumer(self._runtime, opened)
+        checked.attach_client(self._schemas)
+        opened = self._open(self._core.opened(subscribe, topics, subscription, settings))
+        return Consumer(self._runtime, opened, self._listener_threads)
 
     def create_reader(
         self,
@@ -377,9 +388,9 @@ class Client:
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
         )
-        checked.attach_client(self)
-        opened = self._call(self._core.opened(create_reader, name, start, settings))
-        return Reader(self._runtime, opened)
+        checked.attach_client(self._schemas)
+        opened = self._open(self._core.opened(create_reader, name, start, settings))
+        return Reader(self._runtime, opened, self._listener_threads)
 
     def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES
@@ -392,8 +403,8 @@ class Client:
         checked = arguments.checked_schema(schema)
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
-        checked.attach_client(self)
-        view = self._call(self._core.opened(open_table_view, name, subscription_name, checked), bounded=False)
+        checked.attach_client(self._schemas)
+        view = self._open(self._core.opened(open_table_view, name, subscription_name, checked), bounded=False)
         return TableView(self._runtime, view)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -405,16 +416,9 @@ class Client:
         wanted = arguments.schema_version_bytes(version)
         return arguments.schema_info(self._call(self._core.schema(arguments.checked_topic(topic), wanted)))
 
-    def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """For schemas that decode: the version that `Message.schema_version` named. May ask the broker."""
-        known = self._core.schemas.known(topic, version)
-        return known or self._call(self._core.schemas.get(topic, version))
-
     def get_service_info(self) -> ServiceInfo:
-        """Where this client connects to."""
-        return ServiceInfo(
-            self._settings.service_url, self._authentication, self._settings.tls.trust_certificates_path
-        )
+        """Where this client connects to now."""
+        return self._source.current
 
     def shutdown(self) -> None:
         """Close at once, without waiting for what is pending."""
@@ -422,6 +426,8 @@ class Client:
             with contextlib.suppress(PulsarException):
                 self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
         self._runtime.close()
+        self._source.stop()
+        self._listener_threads.close()
         detach(self._log_handler)
 
     def close(self) -> None:
@@ -432,7 +438,9 @@ class Client:
         if self._runtime.closed or self._runtime.forked:
             return
         try:
-            self._call(self._core.close())
+            # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
+            with contextlib.suppress(AlreadyClosed):
+                self._call(self._core.close())
         finally:
             self.shutdown()
 
@@ -447,6 +455,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<geminga.Client {self._settings.service_url}{' closed' if self._runtime.closed else ''}>"
+
+    def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
+        """The handle that a coroutine opens. One that comes after the wait has ended is closed again."""
+        limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
+        return self._runtime.call(coroutine, limit, discard=self._core.discard)
 
     def _call(self, coroutine: Coroutine[Any, Any, T], *, bounded: bool = True) -> T:
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None

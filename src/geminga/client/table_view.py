@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
 from geminga.client.runtime import LoopThread
 from geminga.consumer.settings import ReaderSettings
-from geminga.errors import OperationNotSupported
+from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.schema import Schema
 
@@ -25,10 +25,33 @@ logger = logging.getLogger("geminga")
 Listener = Callable[[str, Any], None]
 
 
+CHANGES_MAX = 1000
+"""Changes that wait for listeners; when there are as many, the view reads no further until some are told."""
+
+
+class _Listening:
+    """One listener. It is told what the view held when it came, and from then on every change, in order and
+    one after the other: changes wait until what was there is told."""
+
+    def __init__(self, callback: Listener, caught_up: asyncio.Future[None]) -> None:
+        self.callback = callback
+        self.caught_up = caught_up
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A key's new value, None where it was removed, and who listened at that moment."""
+
+    key: str
+    kept: bytes | _Kept | None
+    listeners: tuple[_Listening, ...]
+
+
 class AsyncTableView:
     """The part that lives on the event loop: one reader a partition feeds one dict.
 
-    A message without a key is left out; an empty or null value removes its key.
+    A message without a key is left out; an empty or null value removes its key. ``values`` is changed on the
+    loop's thread, by single operations of a dict, and may be read on any other.
     """
 
     def __init__(self, core: ClientCore, topic: str, subscription: str | None, schema: Schema) -> None:
@@ -36,11 +59,11 @@ class AsyncTableView:
         self.subscription = subscription
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
-        self.lock = threading.Lock()  # readers of `values` are on other threads
         self._core = core
         self._readers: list[AsyncReader] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._listeners: list[Listener] = []
+        self._listeners: tuple[_Listening, ...] = ()
+        self._changes: asyncio.Queue[_Change] = asyncio.Queue(CHANGES_MAX)
 
     async def open(self) -> None:
         """Read all that the topic holds now, then go on in the background."""
@@ -56,6 +79,7 @@ class AsyncTableView:
             await self.close()
             raise
         self._tasks = [self._core.loop.create_task(self._follow(reader)) for reader in self._readers]
+        self._tasks.append(self._core.loop.create_task(self._tell_changes()))
 
     async def close(self) -> None:
         self._core.unregister(self)
@@ -65,34 +89,63 @@ class AsyncTableView:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*(reader.close() for reader in self._readers), return_exceptions=True)
 
-    async def listen(self, callback: Listener) -> dict[str, bytes | _Kept]:
-        """Call ``callback`` for changes from now on; returns what the view holds at this moment."""
-        self._listeners.append(callback)
-        return dict(self.values)
+    def abandon(self) -> None:
+        """End at once, without a word to the broker."""
+        self._core.unregister(self)
+        for task in self._tasks:
+            task.cancel()
+        for reader in self._readers:
+            reader.abandon()
+
+    async def listen(self, callback: Listener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
+        """Have ``callback`` told of changes from now on, as soon as `caught_up` is called; returns what the
+        view holds at this moment."""
+        listening = _Listening(callback, self._core.loop.create_future())
+        self._listeners += (listening,)
+        return listening, dict(self.values)
+
+    def caught_up(self, listening: _Listening, heard: bool) -> None:
+        """The listener has been told what the view held; not ``heard``: it raised, and is told no more."""
+        if not heard:
+            self._listeners = tuple(other for other in self._listeners if other is not listening)
+            listening.caught_up.cancel()
+        elif not listening.caught_up.done():
+            listening.caught_up.set_result(None)
 
     async def _catch_up(self, reader: AsyncReader) -> None:
         while await reader.has_message_available():
             self._apply(await reader.read_next())
 
     async def _follow(self, reader: AsyncReader) -> None:
-        while True:
-            message = await reader.read_next()
-            if not self._apply(message):
-                continue
-            for listener in list(self._listeners):
-                # Off the loop: listeners are the application's code and may take their time.
-                await self._core.loop.run_in_executor(None, self._tell, listener, message)
+        try:
+            while True:
+                change = self._apply(await reader.read_next())
+                if change is not None and change.listeners:
+                    await self._changes.put(change)
+        except AlreadyClosed:
+            return
+        except PulsarException as error:
+            logger.error("the table view of %s follows %s no further: %s", self.topic, reader.topic(), error)
 
-    def _apply(self, message: Message) -> bool:
+    def _apply(self, message: Message) -> _Change | None:
         if not message.has_partition_key():
-            return False
+            return None
         key, data = message.partition_key(), message.data()
-        with self.lock:
-            if message.has_null_value() or not data:
-                self.values.pop(key, None)
-                return False
-            self.values[key] = _Kept(message) if self.schema.reads_versions else data
-        return True
+        kept: bytes | _Kept | None = None
+        if message.has_null_value() or not data:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = kept = _Kept(message) if self.schema.reads_versions else data
+        return _Change(key, kept, self._listeners)
+
+    async def _tell_changes(self) -> None:
+        while True:
+            change = await self._changes.get()
+            for listening in change.listeners:
+                await asyncio.wait([listening.caught_up])
+                if not listening.caught_up.cancelled():
+                    # Off the loop: listeners are the application's code and may take their time.
+                    await self._core.loop.run_in_executor(None, self._tell, listening.callback, change)
 
     def decode(self, kept: bytes | _Kept) -> Any:
         """The value of what is kept for a key. Not on the loop's thread: it may ask for a schema version."""
@@ -100,11 +153,20 @@ class AsyncTableView:
             return self.schema.decode_message(kept)
         return self.schema.decode(kept)
 
-    def _tell(self, listener: Listener, message: Message) -> None:
+    def _tell(self, callback: Listener, change: _Change) -> None:
         try:
-            listener(message.partition_key(), self.schema.decode_message(message))
+            value = self._removed_value() if change.kept is None else self.decode(change.kept)
+            callback(change.key, value)
         except Exception:
             logger.exception("a table view listener of %s failed", self.topic)
+
+    def _removed_value(self) -> Any:
+        """What a listener gets for a key that was removed: the schema's value of no bytes, as in
+        ``pulsar-client`` (``b""``, an empty text), and None where it has none."""
+        try:
+            return self.schema.decode(b"")
+        except Exception:
+            return None
 
 
 class _Kept:
@@ -161,21 +223,31 @@ class TableView:
 
     def get(self, key: str) -> Any | None:
         """The value of a key, None when there is none."""
-        with self._view.lock:
-            data = self._view.values.get(key)
-        return None if data is None else self._view.decode(data)
+        kept = self._view.values.get(key)
+        return None if kept is None else self._view.decode(kept)
 
     def for_each(self, callback: Listener) -> None:
         """Call ``callback(key, value)`` for all that the view holds now."""
-        with self._view.lock:
-            snapshot = dict(self._view.values)
-        for key, data in snapshot.items():
-            callback(key, self._view.decode(data))
+        self._tell(callback, dict(self._view.values))
 
     def for_each_and_listen(self, callback: Listener) -> None:
-        """`for_each`, and then ``callback`` again for every later change, on another thread."""
-        for key, data in self._runtime.call(self._view.listen(callback)).items():
-            callback(key, self._view.decode(data))
+        """`for_each`, and then ``callback`` again for every later change, on another thread.
+
+        The callback hears each key's values in their order and never twice at a time. A key that is removed
+        has the schema's value of no bytes: ``b""``, an empty text, or None. What the callback raises here is
+        raised, and it is not called again; what it raises later is logged.
+        """
+        listening, snapshot = self._runtime.call(self._view.listen(callback))
+        heard = False
+        try:
+            self._tell(callback, snapshot)
+            heard = True
+        finally:
+            self._runtime.post(self._view.caught_up, listening, heard)
+
+    def _tell(self, callback: Listener, snapshot: dict[str, bytes | _Kept]) -> None:
+        for key, kept in snapshot.items():
+            callback(key, self._view.decode(kept))
 
     def close(self) -> None:
         """Stop following the topic; the values stay readable."""
@@ -189,8 +261,7 @@ class TableView:
         return key in self._view.values
 
     def __iter__(self) -> Iterator[str]:
-        with self._view.lock:
-            return iter(list(self._view.values))
+        return iter(list(self._view.values))
 
     def __enter__(self) -> TableView:
         return self

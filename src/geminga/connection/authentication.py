@@ -14,6 +14,11 @@ from typing import Protocol
 
 from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration, PulsarException
 
+
+class WrongParameters(InvalidConfiguration, RuntimeError):
+    """A text of authentication parameters that cannot be read; ``pulsar-client`` raises `RuntimeError`."""
+
+
 REFRESH_CHALLENGE = b"PulsarAuthRefresh"
 """The challenge by which a broker asks for fresh credentials of the same principal."""
 
@@ -99,18 +104,18 @@ class BasicCredentials:
     def from_json(text: str) -> BasicCredentials:
         """From ``{"username": ..., "password": ..., "method": ...}``.
 
-        Raises `InvalidConfiguration` without echoing the text, which holds a password.
+        Raises `WrongParameters` without echoing the text, which holds a password.
         """
         try:
             parameters = json.loads(text)
             username, password = parameters["username"], parameters["password"]
             method = parameters.get("method", "basic")
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise InvalidConfiguration(
+            raise WrongParameters(
                 'auth_params_string is not {"username": ..., "password": ..., "method": optional}'
             ) from None
         if not all(isinstance(value, str) for value in (username, password, method)):
-            raise InvalidConfiguration("auth_params_string: username, password and method must be text")
+            raise WrongParameters("auth_params_string: username, password and method must be text")
         return BasicCredentials(username, password, method)
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:

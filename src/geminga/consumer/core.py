@@ -189,6 +189,31 @@ class ConsumerCore:
         self.ack_timeout.clear()
         self.acks.disconnected(now)
 
+    def cluster_changed(self, cluster: int) -> None:
+        """The next connection is to another cluster, where every id means something else.
+
+        What was received before is not acknowledged there, for it would be another message; what the old
+        cluster was to be told is dropped. A start that was an id of the old cluster becomes the first one
+        that was asked for.
+        """
+        tokens = self.acks.forget()
+        if tokens:
+            self.events.append(AcksSettled(tokens))
+        whole = self.opener.whole
+        self.origin = Origin(self.topic, self.origin.partition, self.settings.schema, cluster)
+        self.opener = EntryOpener(self.settings, self.origin)
+        self.opener.whole = whole
+        self._start = self.settings.start_message_id
+        self._start_inclusive = self.settings.start_message_id_inclusive
+        self._last_queued = self._seek_target = None
+        self._first_subscribe = True
+        self.epoch = 0
+
+    def _here(self, messages: Iterable[Message]) -> Iterable[Message]:
+        """Those of the cluster in use."""
+        origin = self.origin
+        return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
+
     def failed(self, error: Exception) -> None:
         """No further attempt will be made."""
         self.state = next_state(self.state, Event.FAILED)
@@ -411,7 +436,7 @@ class ConsumerCore:
 
     def taken(self, messages: Iterable[Message], now: float) -> None:
         """Messages were handed to the application: the acknowledgement time-out runs."""
-        for message in messages:
+        for message in self._here(messages):
             entry = message._entry
             acks = entry.acks
             if acks is None or acks.flags[message._index]:
@@ -419,18 +444,24 @@ class ConsumerCore:
 
     def acknowledge_messages(self, messages: Iterable[Message], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""
-        self._settle(self.acks.acknowledge_messages(messages, now))
+        self._settle(self.acks.acknowledge_messages(self._here(messages), now))
 
     def acknowledge_entries(self, entries: Iterable[ReceivedEntry], now: float) -> None:
         """Whole entries."""
+        if self.origin.cluster:
+            entries = [entry for entry in entries if entry.origin is self.origin]
         self._settle(self.acks.acknowledge_entries(entries, now))
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """An individual acknowledgement by id."""
+        if message_id.cluster != self.origin.cluster:
+            return
         self._settle(self.acks.acknowledge_id(message_id, now))
 
     def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
         """Individual acknowledgements of some messages of a batch of ``size``."""
+        if self.origin.cluster and self.acks.known_batch(key) is None:
+            return  # the key alone does not say which cluster it comes from
         self._settle(self.acks.acknowledge_indexes(key, size, indexes, now))
 
     def _settle(self, done: list[EntryKey]) -> None:
@@ -442,16 +473,22 @@ class ConsumerCore:
     def acknowledge_through(self, message: Message, now: float) -> None:
         """A cumulative acknowledgement."""
         entry = message._entry
+        if entry.origin.cluster != self.origin.cluster:
+            return
         key = (entry.ledger_id, entry.entry_id)
         self.ack_timeout.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
         """A cumulative acknowledgement up to and including a whole entry."""
+        if entry.origin.cluster != self.origin.cluster:
+            return
         key = (entry.ledger_id, entry.entry_id)
         self.ack_timeout.settled_through(self.acks.acknowledge_through(key, -1, None, now))
 
     def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
         """A cumulative acknowledgement by id."""
+        if message_id.cluster != self.origin.cluster:
+            return
         self.ack_timeout.settled_through(self.acks.acknowledge_id_through(message_id, now))
 
     def await_receipt(self, token: Any, now: float) -> None:
@@ -476,12 +513,16 @@ class ConsumerCore:
     def negative_acknowledge(self, message: Message, now: float) -> None:
         """Have the message's entry redelivered after the delay."""
         entry = message._entry
+        if entry.origin.cluster != self.origin.cluster:
+            return
         self._negative(
             entry.chunk_ids or [(entry.ledger_id, entry.entry_id)], entry.redelivery_count, now
         )  # fmt: skip
 
     def negative_acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """`negative_acknowledge` by id; the redelivery count is not known and taken as 0."""
+        if message_id.cluster != self.origin.cluster:
+            return
         self._negative(self.acks.entries_of((message_id.ledger_id, message_id.entry_id)), 0, now)
 
     def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:

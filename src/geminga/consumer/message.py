@@ -135,6 +135,7 @@ class ReceivedEntry:
         return MessageId(
             self.origin.partition, self.ledger_id, self.entry_id, index,
             batch_size=self.count if index >= 0 else 0, first_chunk=first_chunk, topic=self.origin.topic,
+            cluster=self.origin.cluster,
         )  # fmt: skip
 
 
@@ -149,14 +150,18 @@ def messages_of(entry: ReceivedEntry) -> list[Message]:
 
 
 class Origin:
-    """What the entries of one consumer share; being the same object, it tells whose they are."""
+    """What the entries of one consumer share; being the same object, it tells whose they are.
 
-    __slots__ = ("partition", "schema", "topic")
+    ``cluster`` counts the clusters that the client went through: an id means something in its own alone.
+    """
 
-    def __init__(self, topic: str, partition: int, schema: Any = None) -> None:
+    __slots__ = ("cluster", "partition", "schema", "topic")
+
+    def __init__(self, topic: str, partition: int, schema: Any = None, cluster: int = 0) -> None:
         self.topic = topic
         self.partition = partition
         self.schema = schema
+        self.cluster = cluster
 
 
 class Message:

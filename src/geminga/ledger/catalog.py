@@ -246,6 +246,9 @@ class Catalog:
     def owned(self, owner: str) -> list[int]:
         return [row[0] for row in self._rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
+    def ledger_ids(self) -> set[int]:
+        return {row[0] for row in self._rows("SELECT id FROM ledger")}
+
     def chunk(self, ledger_id: int, entry_id: int) -> Chunk | None:
         """The part of the index that holds the entry."""
         rows = self._rows(

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -62,6 +64,9 @@ class FileSystem(Protocol):
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; ``create`` makes an empty file, private to the user, if absent."""
 
+    def open_to_read(self, path: str) -> File:
+        """Open for reading alone, which a disk mounted read-only allows too."""
+
     def rename(self, old: str, new: str) -> None: ...
 
     def unlink(self, path: str) -> None: ...
@@ -69,11 +74,17 @@ class FileSystem(Protocol):
     def sync_folder(self, path: str) -> None:
         """Return once creations, renames and deletions in the folder are on the disk."""
 
-    def lock(self, path: str) -> tuple[Lock | None, str]:
-        """Take the lock without waiting: (lock, "") or (None, what its holder wrote into the file)."""
+    def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[Lock | None, str]:
+        """Take the lock without waiting: (lock, "") or (None, what its holder wrote into the file).
+
+        ``leave_no_trace``: neither make the file nor write into it.
+        """
 
     def connect(self, path: str) -> sqlite3.Connection:
         """Open the embedded database at ``path``; its commits are atomic, and durable in order."""
+
+    def copy_database(self, path: str) -> sqlite3.Connection:
+        """Open a copy of the database at ``path``, empty if there is none; the original is not touched."""
 
 
 def write_fully(file: File, buffers: Sequence[Buffer], offset: int) -> int:
@@ -196,6 +207,9 @@ class RealFileSystem:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         return RealFile(os.open(path, flags, FILE_MODE))
 
+    def open_to_read(self, path: str) -> RealFile:
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
 
@@ -209,10 +223,14 @@ class RealFileSystem:
         finally:
             os.close(fd)
 
-    def lock(self, path: str) -> tuple[RealLock | None, str]:
+    def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[RealLock | None, str]:
         import fcntl
 
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        flags = os.O_RDONLY if leave_no_trace else os.O_RDWR | os.O_CREAT
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        except FileNotFoundError:
+            return RealLock(-1), ""  # a store that has none was never open
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -222,6 +240,8 @@ class RealFileSystem:
         except BaseException:
             os.close(fd)
             raise
+        if leave_no_trace:
+            return RealLock(fd), ""
         with contextlib.suppress(OSError):  # a full disk must not keep a store from being opened for reading
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -234,4 +254,16 @@ class RealFileSystem:
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")  # a commit that returned stays
+        return connection
+
+    def copy_database(self, path: str) -> sqlite3.Connection:
+        with tempfile.TemporaryDirectory(prefix="geminga-catalog-") as folder:
+            copy = f"{folder}/{os.path.basename(path)}"
+            for suffix in ("", "-wal"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(path + suffix, copy + suffix)
+            with contextlib.closing(self.connect(copy)) as source:
+                connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+                with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one: as if there were none
+                    source.backup(connection)
         return connection

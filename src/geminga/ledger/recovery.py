@@ -476,6 +476,7 @@ class Recovery:
             name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
             self._report(Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, lost=Loss.OWNER))
         self._resolve_names()
+        self._forget_moved()
         self._report_missing_entries()
         state.cast_doubt(self._lost_records)
         self._write_tail_again(synced)
@@ -489,6 +490,18 @@ class Recovery:
             # The file itself is gone: offset 0 of its number makes the writer begin the next one.
             self._result.position = number << OFFSET_BITS
         self._result.sequence += self._lost_records
+
+    def _forget_moved(self) -> None:
+        """Entries whose damaged bytes were replaced by others since are well."""
+        quarantine = self._state.quarantine
+        for damage in quarantine:
+            number = file_number(damage.file)
+            if damage.lost != Loss.ENTRIES or number is None or damage.ledger_id is None:
+                continue
+            first, last = damage.first_entry_id or 0, damage.last_entry_id or 0
+            position = number << OFFSET_BITS | damage.offset
+            if first == last and not self._state.is_at(damage.ledger_id, first, position):
+                quarantine.discard(damage)
 
     def _report_missing_entries(self) -> None:
         """Name the entries whose records are lost, known by the gap they leave in their ledger."""

@@ -154,6 +154,12 @@ class StoreState:
             return False
         return True
 
+    def count_ledgers(self) -> int:
+        ids = self._catalog.ledger_ids()
+        for uncataloged in self._uncataloged.values():
+            ids.update(uncataloged)
+        return len(ids - self._deleted - self._deleted_frozen)
+
     def owned(self, owner: str) -> list[LedgerInfo]:
         ids = {*self._catalog.owned(owner), *self._uncataloged.get(owner, ())}
         infos = []

@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
@@ -35,10 +36,12 @@ from geminga.ledger.format import (
     MERGE,
     NOTHING,
     OFFSET_BITS,
+    OFFSET_MASK,
     PUT,
     RESTATE,
     SETTLE,
     encode_value,
+    file_name,
 )
 from geminga.ledger.journal import Failed, Journal
 from geminga.ledger.log import Group, LogFiles, LogWriter
@@ -52,6 +55,15 @@ from geminga.ledger.worker import Worker
 logger = logging.getLogger("geminga.ledger")
 
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
+
+
+class Census(NamedTuple):
+    """How much a store holds."""
+
+    log_files: int
+    log_bytes: int
+    ledgers: int
+    keys: int
 
 
 class FileStore:
@@ -104,6 +116,7 @@ class FileStore:
     ) -> None:
         self.folder = folder
         self.settings = settings
+        self.store_id = store_id
         self._lock = lock
         self._filesystem = filesystem
         self._wakeup = wakeup
@@ -267,6 +280,11 @@ class FileStore:
             self._rewriter.look_again()
         self._submit(SETTLE if things else NOTHING, 0, 0, name.encode() if things else b"", done)
         return bool(things)
+
+    def forget_damage(self, name: str) -> None:
+        """Take things off the list whose bytes were put right."""
+        for thing in self._state.quarantine.named(name):
+            self._state.quarantine.discard(thing)
 
     def _settle(self, thing: Damage) -> None:
         """Write down that nobody waits any more for what the thing lost."""
@@ -597,6 +615,44 @@ class FileStore:
             for connection in self._connections:
                 connection.close()
             self._lock.release()
+
+    def keep_files(self) -> None:
+        """Rewrite and delete no log file from now on."""
+        self._rewriter.stop()
+
+    def abandon(self) -> None:
+        """Let go of the store as if the process had died; for looking at one. It must have no threads."""
+        self._closed = True
+        self._failure = StoreStopped("the store is closed")
+        self._files.close()
+        for connection in self._connections:
+            connection.close()
+        self._lock.release()
+
+    # --- for looking at it ---
+    def census(self) -> Census:
+        """How much there is. Goes through all keys."""
+        sizes = {**self._sizes, self._writer.number: self._writer.offset}
+        keys = sum(1 for _ in self.scan(""))
+        return Census(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
+
+    def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+        """(file name, offset, size, checksum) of an entry, to look at its bytes; None when it has none."""
+        if not self._state.exists(ledger_id):
+            return None
+        located = self._state.index.locate(self._state.ledger(ledger_id), entry_id)
+        if located is None:
+            return None
+        chunk, index = located
+        position = self._state.index.position(ledger_id, chunk, index)
+        name = file_name(position >> OFFSET_BITS)
+        return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
+
+    def owner_of(self, damage: Damage) -> str | None:
+        """Whose ledger is damaged."""
+        if damage.ledger_id is None or not self._state.exists(damage.ledger_id):
+            return None
+        return self._state.ledger(damage.ledger_id).owner or None
 
     def __enter__(self) -> FileStore:
         return self

@@ -30,6 +30,7 @@ class VersionedSchema(Schema):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._readers: dict[tuple[str, str], Reader] = {}
+        self._generation = 0
 
     def _reader(self, writer: SchemaInfo) -> Reader:
         """How messages are read that were written with ``writer``. Raises `IncompatibleSchema`."""
@@ -58,6 +59,10 @@ class VersionedSchema(Schema):
         if not version or lookup is None:
             return self._read_own(msg)
         key = (msg.topic_name(), version)
+        generation = getattr(self._client, "schema_generation", 0)
+        if generation != self._generation:
+            self._generation = generation
+            self._readers.clear()
         reader = self._readers.get(key)
         if reader is None:
             writer = lookup(*key)

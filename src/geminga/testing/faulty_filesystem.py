@@ -251,6 +251,9 @@ class FaultyFileSystem:
             self.disk.name_changes.append((path, inode))
         return FaultyFile(self, inode, path)
 
+    def open_to_read(self, path: str) -> FaultyFile:
+        return self.open(path)
+
     def rename(self, old: str, new: str) -> None:
         self.step("rename", new)
         inode = self.disk.names.pop(old)
@@ -273,11 +276,12 @@ class FaultyFileSystem:
         self.disk.durable_names = dict(self.disk.names)
         self.disk.name_changes = []
 
-    def lock(self, path: str) -> tuple[SimulatedLock | None, str]:
+    def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[SimulatedLock | None, str]:
         holder = self.disk.locks.get(path)
         if holder is not None:
             return None, holder
-        self.open(path, create=True)
+        if not leave_no_trace:
+            self.open(path, create=True)
         self.disk.locks[path] = self._process
         return SimulatedLock(self.disk, path), ""
 
@@ -301,6 +305,13 @@ class FaultyFileSystem:
         if not images:
             images.append(b"")
         if images[-1]:
+            connection.deserialize(images[-1])
+        return connection
+
+    def copy_database(self, path: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        images = self.disk.databases.get(path)
+        if images and images[-1]:
             connection.deserialize(images[-1])
         return connection
 

@@ -27,6 +27,7 @@ def render() -> str:
     metrics.add_namespaces(out, {"public/default": 5})
     metrics.add_topics(out, topics, 5)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
+    metrics.add_failures(out, {"timer": 2, "store": 0})
     metrics.add_process(out, started_at_ms=1000, connections=2, connections_refused=1)
     return out.text()
 
@@ -52,6 +53,7 @@ def test_pulsars_names_and_sums() -> None:
     assert 'topic="persistent://public/default/a"} 1.5\n' in text
     assert 'subscription="we\\"ird\\n"} 3\n' in text
     assert "geminga_store_healthy" in text
+    assert 'geminga_callback_failures_total{cluster="standalone",kind="timer"} 2\n' in text
 
 
 def test_numbers() -> None:

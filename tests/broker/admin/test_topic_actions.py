@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin.topic_actions import Joined, admin_error
+from geminga.broker.admin.errors import AdminError, admin_error
+from geminga.broker.admin.topic_actions import Joined
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.policies import AdminError
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.wire.metadata import parse_entry

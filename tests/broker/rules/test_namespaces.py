@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from geminga.broker.rules.namespaces import AdminError, Namespaces
+from geminga.broker.admin.errors import STATUS_OF_RULE
+from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
@@ -26,9 +28,9 @@ def namespaces(store: MemoryStore) -> Namespaces:
 
 
 def refused(status: int, call: Callable[[], object]) -> str:
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(RuleBroken) as caught:
         call()
-    assert caught.value.status == status
+    assert STATUS_OF_RULE[caught.value.wrong] == status
     return caught.value.reason
 
 

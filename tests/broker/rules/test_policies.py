@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.admin.errors import STATUS_OF_RULE
 from geminga.broker.rules.policies import (
     FIELDS,
-    AdminError,
     Rate,
+    RuleBroken,
+    Wrong,
     bundle_ranges,
     check_document,
     check_policy,
@@ -106,9 +108,9 @@ def test_official_bodies_are_kept_as_they_are(field: str) -> None:
     ],
 )
 def test_refusals(field: str, value: Any, status: int) -> None:
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(RuleBroken) as caught:
         check_policy(field, value)
-    assert caught.value.status == status
+    assert STATUS_OF_RULE[caught.value.wrong] == status
     assert caught.value.reason
 
 
@@ -140,14 +142,14 @@ def test_every_check_survives_any_json() -> None:
         for value in junk:
             try:
                 check_policy(field, value)
-            except AdminError as error:
-                statuses.add(error.status)
+            except RuleBroken as error:
+                statuses.add(STATUS_OF_RULE[error.wrong])
     assert statuses <= {400, 406, 412}
 
 
 def test_documents_keep_unknown_fields_and_drop_nulls() -> None:
     assert check_document({"from_the_future": {"a": 1}, "migrated": None}) == {"from_the_future": {"a": 1}}
-    with pytest.raises(AdminError):
+    with pytest.raises(RuleBroken):
         check_document(["no", "object"])
 
 
@@ -156,7 +158,7 @@ def test_bundles_cover_the_hash_range() -> None:
         "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
         "numBundles": 4,
     }
-    with pytest.raises(AdminError):
+    with pytest.raises(RuleBroken):
         bundle_ranges(0)
 
 
@@ -206,6 +208,6 @@ def test_the_age_quota_is_apart_from_the_size_quota() -> None:
     assert found.backlog_quota_bytes == -1
 
 
-def test_admin_errors_pickle_and_read_well() -> None:
-    error = pickle.loads(pickle.dumps(AdminError(409, "exists")))
-    assert (error.status, str(error)) == (409, "exists")
+def test_broken_rules_pickle_and_read_well() -> None:
+    error = pickle.loads(pickle.dumps(RuleBroken(Wrong.IN_THE_WAY, "exists")))
+    assert (error.wrong, str(error)) == (Wrong.IN_THE_WAY, "exists")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.rules.policies import AdminError
+from geminga.broker.admin.errors import AdminError
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

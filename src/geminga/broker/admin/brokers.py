@@ -13,8 +13,8 @@ from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker.admin import metrics
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import Resource, Server, answer, bare_text, breathe, done_answer, part
-from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
 
 
@@ -170,6 +170,7 @@ class Brokers(Resource):
         metrics.add_namespaces(out, by_namespace)
         metrics.add_topics(out, loaded, sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
+        metrics.add_failures(out, server.broker.agenda.failures)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,

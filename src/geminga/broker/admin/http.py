@@ -10,10 +10,12 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.core import Broker
-from geminga.broker.rules.namespaces import AdminError, Namespaces
+from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import TOPIC_NAME_MAX
 from geminga.errors import (
@@ -231,6 +233,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except AdminError as error:
         return _refusal(error.status, error.reason)
+    except RuleBroken as error:
+        refused = admin_error(error)
+        return _refusal(refused.status, refused.reason)
     except (InvalidTopicName, InvalidConfiguration) as error:
         return _refusal(412, str(error))
     except web.HTTPException as error:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.admin.errors import AdminError
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import parse_entry

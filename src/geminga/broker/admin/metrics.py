@@ -171,6 +171,12 @@ def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     out.add("geminga_store_pending_writes", stats.pending_writes)
 
 
+def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
+    """Callbacks that raised what nobody expected, by what they were for; the log says whose."""
+    for kind, count in failures.items():
+        out.add("geminga_callback_failures_total", count, "counter", (("kind", kind),))
+
+
 def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
     """The process and its connections."""
     out.add("pulsar_version_info", 1, labels=(("version", __version__), ("implementation", "geminga")))

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -18,7 +19,6 @@ from geminga.broker.admin.http import (
     part,
     query_flag,
 )
-from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
 

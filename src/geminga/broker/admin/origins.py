@@ -18,7 +18,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-from geminga.broker.rules.namespaces import AdminError
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.settings import BrokerSettings
 
 PRIVATE_TOP_LEVELS = frozenset({"localhost", "local", "internal", "test", "lan", "intranet", "private"})

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
     body,
@@ -19,7 +20,6 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
-from geminga.broker.rules.namespaces import AdminError
 from geminga.ids import TopicName
 
 

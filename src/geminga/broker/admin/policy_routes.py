@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -25,7 +26,6 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
-from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
 from geminga.ids import TopicName
 

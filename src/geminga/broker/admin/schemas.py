@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -19,7 +20,6 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible
-from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import text_map
 from geminga.config import suggestion
 from geminga.ids import TopicName

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
     body,
@@ -23,7 +24,6 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.topics import PATH, TopicResource
-from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import flag, text_map
 from geminga.ids import MessageId, TopicName
 

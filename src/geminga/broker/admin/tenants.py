@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -15,7 +16,6 @@ from geminga.broker.admin.http import (
     query_flag,
 )
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
-from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import words
 
 

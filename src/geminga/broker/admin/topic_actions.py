@@ -1,7 +1,7 @@
 """Topics as administrators see them: what the admin API asks of and does to them.
 
 Every method is synchronous. Those that change something durable take ``done``, which reports when it
-is. What cannot be done raises `AdminError` with the HTTP status that Pulsar would answer.
+is. What cannot be done raises `AdminError` with the HTTP status that Pulsar would answer, or `RuleBroken`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.stats import internal_stats, topic_stats
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.policies import AdminError
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import partitioned_key
 from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
@@ -22,17 +22,6 @@ from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-_STATUS = {
-    pb.TopicNotFound: 404, pb.SubscriptionNotFound: 404, pb.NotAllowedError: 409,
-    pb.InvalidTopicName: 412, pb.PersistenceError: 500, pb.ServiceNotReady: 503,
-}  # fmt: skip
-
-
-def admin_error(refused: Refused) -> AdminError:
-    """The same refusal for an administrator."""
-    return AdminError(_STATUS.get(refused.code, 500), refused.reason)  # type: ignore[call-overload]
 
 
 class Joined:

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -22,7 +23,6 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
-from geminga.broker.rules.namespaces import AdminError
 from geminga.broker.rules.policies import AUTH_ACTIONS, text_map, words
 from geminga.ids import TopicName
 

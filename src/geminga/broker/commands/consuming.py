@@ -89,6 +89,11 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
             handles.abandon(consumer.consumer_id)
             subscription.remove(consumer)
             session.refuse(request_id, storage_refusal(error))
+        elif consumer not in subscription.consumers:
+            handles.abandon(consumer.consumer_id)
+            session.refuse(
+                request_id, Refused(pb.ServiceNotReady, "The subscription was closed meanwhile: try again")
+            )
         else:
             handles.opened(consumer.consumer_id, consumer)
             session.output.write(answers.success(request_id))

@@ -114,7 +114,10 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
         if not handles.is_current(producer.producer_id, attempt):
             # The connection, or this attempt, ended meanwhile.
             topic.remove_producer(producer)
-        elif refused is not None:
+            return
+        if refused is None and producer.removed:
+            refused = Refused(pb.ServiceNotReady, "The topic was closed meanwhile: try again")
+        if refused is not None:
             handles.abandon(producer.producer_id)
             session.refuse(request_id, refused)
         else:

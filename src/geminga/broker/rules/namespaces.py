@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from geminga.broker.rules.policies import (
-    AdminError,
     Policies,
+    RuleBroken,
+    Wrong,
     bundle_ranges,
     check_document,
     check_policy,
@@ -26,8 +27,6 @@ from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
-
-__all__ = ["AdminError", "Namespaces", "Policies"]
 
 Json = dict[str, Any]
 Watcher = Callable[[str, TopicName | None], None]
@@ -61,14 +60,14 @@ _PRESENT_WHEN_UNSET: Mapping[str, Any] = {
 
 
 def check_name(kind: str, name: object) -> str:
-    """A tenant's, namespace's or cluster's name; 412 otherwise."""
+    """A tenant's, namespace's or cluster's name; refused otherwise."""
     if not isinstance(name, str) or not _NAME.match(name) or name in (".", ".."):
-        raise AdminError(412, f"{kind} name {name!r} may only hold letters, digits and -=:._")
+        raise RuleBroken(Wrong.NOT_ALLOWED, f"{kind} name {name!r} may only hold letters, digits and -=:._")
     return name
 
 
 class Namespaces:
-    """The registry. Reads are plain look-ups; a name that does not exist raises `AdminError` 404."""
+    """The registry. Reads are plain look-ups; a name that does not exist raises `RuleBroken`."""
 
     def __init__(self, store: EntryStore, settings: BrokerSettings) -> None:
         self._store = store
@@ -101,27 +100,29 @@ class Namespaces:
                 "tlsAllowInsecureConnection": False,
             }
         elif name not in self._clusters:
-            raise AdminError(404, f"Cluster {name} does not exist")
+            raise RuleBroken(Wrong.MISSING, f"Cluster {name} does not exist")
         return own | copy.deepcopy(self._clusters.get(name, {}))
 
     def create_cluster(self, name: str, data: Json, done: Done | None = None) -> None:
         check_name("cluster", name)
         if name in self.clusters():
-            raise AdminError(409, f"Cluster {name} already exists")
+            raise RuleBroken(Wrong.IN_THE_WAY, f"Cluster {name} already exists")
         self._write("cluster/", self._clusters, name, data, done)
 
     def update_cluster(self, name: str, data: Json, done: Done | None = None) -> None:
         if name not in self.clusters():
-            raise AdminError(404, f"Cluster {name} does not exist")
+            raise RuleBroken(Wrong.MISSING, f"Cluster {name} does not exist")
         self._write("cluster/", self._clusters, name, data, done)
 
     def delete_cluster(self, name: str, done: Done | None = None) -> None:
         self.cluster(name)
         if name == self._settings.cluster:
-            raise AdminError(412, f"Cluster {name} is this broker's own")
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"Cluster {name} is this broker's own")
         users = [n for n, p in self._namespaces.items() if name in p.get("replication_clusters", ())]
         if users:
-            raise AdminError(412, f"Cluster not empty: namespace {users[0]} is replicated to {name}")
+            raise RuleBroken(
+                Wrong.NOT_ALLOWED, f"Cluster not empty: namespace {users[0]} is replicated to {name}"
+            )
         self._remove("cluster/", self._clusters, name, done)
 
     # --- tenants ---
@@ -130,13 +131,13 @@ class Namespaces:
 
     def tenant(self, name: str) -> Json:
         if name not in self._tenants:
-            raise AdminError(404, f"Tenant {name} does not exist")
+            raise RuleBroken(Wrong.MISSING, f"Tenant {name} does not exist")
         return copy.deepcopy(self._tenants[name])
 
     def create_tenant(self, name: str, info: Json | None, done: Done | None = None) -> None:
         check_name("tenant", name)
         if name in self._tenants:
-            raise AdminError(409, f"Tenant {name} already exists")
+            raise RuleBroken(Wrong.IN_THE_WAY, f"Tenant {name} already exists")
         self._write("tenant/", self._tenants, name, self._tenant_info(info), done)
 
     def update_tenant(self, name: str, info: Json | None, done: Done | None = None) -> None:
@@ -146,14 +147,16 @@ class Namespaces:
             used = set(self._namespaces[namespace].get("replication_clusters", ()))
             missing = used - set(fresh["allowedClusters"])
             if missing:
-                raise AdminError(409, f"Namespace {namespace} is replicated to {sorted(missing)[0]}")
+                raise RuleBroken(
+                    Wrong.IN_THE_WAY, f"Namespace {namespace} is replicated to {sorted(missing)[0]}"
+                )
         self._write("tenant/", self._tenants, name, fresh, done)
 
     def delete_tenant(self, name: str, done: Done | None = None) -> None:
-        """409 while the tenant has namespaces: their topics must be deleted first."""
+        """Refused while the tenant has namespaces: their topics must be deleted first."""
         self.tenant(name)
         if self.namespaces(name):
-            raise AdminError(409, f"The tenant {name} still has active namespaces")
+            raise RuleBroken(Wrong.IN_THE_WAY, f"The tenant {name} still has active namespaces")
         self._remove("tenant/", self._tenants, name, done)
 
     def _tenant_info(self, info: Json | None) -> Json:
@@ -161,11 +164,12 @@ class Namespaces:
         roles = words()("adminRoles", info.get("adminRoles") or [])
         clusters = words()("allowedClusters", info.get("allowedClusters") or [])
         if not clusters:
-            raise AdminError(412, "Clusters can not be empty")
+            raise RuleBroken(Wrong.NOT_ALLOWED, "Clusters can not be empty")
         for cluster in clusters:
             if cluster not in self.clusters():
-                raise AdminError(
-                    412, f"Clusters do not exist: {cluster}; known: {', '.join(self.clusters())}"
+                raise RuleBroken(
+                    Wrong.NOT_ALLOWED,
+                    f"Clusters do not exist: {cluster}; known: {', '.join(self.clusters())}",
                 )
         return {**info, "adminRoles": roles, "allowedClusters": clusters}
 
@@ -188,12 +192,12 @@ class Namespaces:
     def create_namespace(
         self, tenant: str, namespace: str, document: Json | None = None, done: Done | None = None
     ) -> None:
-        """``document`` is a policies object, or None for the defaults; `AdminError` 404, 409, 412."""
+        """``document`` is a policies object, or None for the defaults; raises `RuleBroken`."""
         self.tenant(tenant)
         check_name("namespace", namespace)
         name = f"{tenant}/{namespace}"
         if name in self._namespaces:
-            raise AdminError(409, f"Namespace {name} already exists")
+            raise RuleBroken(Wrong.IN_THE_WAY, f"Namespace {name} already exists")
         kept = check_document(document or {})
         kept["replication_clusters"] = self._checked_clusters(kept.get("replication_clusters"))
         kept["bundles"] = self._checked_bundles(kept.get("bundles"))
@@ -209,8 +213,8 @@ class Namespaces:
     def _checked_clusters(self, clusters: list[str] | None) -> list[str]:
         for cluster in clusters or ():
             if cluster not in self.clusters():
-                raise AdminError(
-                    403, f"Cluster {cluster} does not exist; known: {', '.join(self.clusters())}"
+                raise RuleBroken(
+                    Wrong.ELSEWHERE, f"Cluster {cluster} does not exist; known: {', '.join(self.clusters())}"
                 )
         return list(clusters or [self._settings.cluster])
 
@@ -221,7 +225,7 @@ class Namespaces:
             return {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
         count = bundles.get("numBundles") or self._settings.namespace_bundles
         if not isinstance(count, int):
-            raise AdminError(412, f"numBundles={count!r} is not a whole number")
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"numBundles={count!r} is not a whole number")
         return bundle_ranges(count)
 
     # --- policies ---
@@ -253,7 +257,7 @@ class Namespaces:
     def set_policy(
         self, tenant: str, namespace: str, field: str, value: Any, done: Done | None = None
     ) -> None:
-        """Sets a policy, or removes it with None; `AdminError` names what is wrong with a value."""
+        """Sets a policy, or removes it with None; `RuleBroken` names what is wrong with a value."""
         document = dict(self._require(tenant, namespace))
         if value is None:
             document.pop(field, None)
@@ -299,8 +303,8 @@ class Namespaces:
         found = self._namespaces.get(f"{tenant}/{namespace}")
         if found is None:
             if tenant not in self._tenants:
-                raise AdminError(404, f"Tenant {tenant} does not exist")
-            raise AdminError(404, f"Namespace {tenant}/{namespace} does not exist")
+                raise RuleBroken(Wrong.MISSING, f"Tenant {tenant} does not exist")
+            raise RuleBroken(Wrong.MISSING, f"Namespace {tenant}/{namespace} does not exist")
         return found
 
     def _changed(self, namespace: str, topic: TopicName | None) -> None:
@@ -344,7 +348,7 @@ class Namespaces:
 
 
 def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> None:
-    """Pulsar refuses a backlog quota that retention would always exceed (412)."""
+    """Pulsar refuses a backlog quota that retention would always exceed."""
     kept = document.get("retention_policies")
     if not kept:
         return
@@ -353,7 +357,7 @@ def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> Non
         size_bad = kind == "destination_storage" and 0 < megabytes * 1024 * 1024 <= quota["limitSize"]
         age_bad = kind == "message_age" and 0 < minutes * 60 <= quota["limitTime"]
         if size_bad or age_bad:
-            raise AdminError(
-                412, f"Retention Quota must exceed configured backlog quota for {where}: "
+            raise RuleBroken(
+                Wrong.NOT_ALLOWED, f"Retention Quota must exceed configured backlog quota for {where}: "
                 f"retention {megabytes} MB, {minutes} min; backlog quota {quota}"
             )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from geminga.broker.rules.json_values import flag_of, is_blank, number_of, whole_of
@@ -28,25 +29,36 @@ AUTH_ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "p
 _DEFAULT_STRATEGY: Final = "FULL"
 
 
-class AdminError(PulsarException):
-    """An administrative call that is refused: HTTP ``status`` and a ``reason`` for people."""
+class Wrong(Enum):
+    """What is wrong with what an administrator asks for."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(status, reason)
-        self.status = status
+    MISSING = "there is no such thing"
+    IN_THE_WAY = "something that is there stands in the way"
+    NOT_ALLOWED = "the value is none of those that are allowed"
+    NOT_TOGETHER = "values that exclude each other"
+    MALFORMED = "not of the form that is needed"
+    ELSEWHERE = "it belongs to a cluster that is not known here"
+
+
+class RuleBroken(PulsarException):
+    """An administrative call that is refused; ``reason`` is for people."""
+
+    def __init__(self, wrong: Wrong, reason: str) -> None:
+        super().__init__(wrong, reason)
+        self.wrong = wrong
         self.reason = reason
 
     def __str__(self) -> str:
         return self.reason
 
 
-# --- checks: each returns the value to keep, or raises AdminError ---
+# --- checks: each returns the value to keep, or raises RuleBroken ---
 
 Check = Callable[[str, Any], Any]
 
 
-def _refuse(field: str, value: object, allowed: str, status: int = 412) -> AdminError:
-    return AdminError(status, f"{field}={value!r} is not allowed; allowed: {allowed}")
+def _refuse(field: str, value: object, allowed: str, wrong: Wrong = Wrong.NOT_ALLOWED) -> RuleBroken:
+    return RuleBroken(wrong, f"{field}={value!r} is not allowed; allowed: {allowed}")
 
 
 def whole(minimum: int, maximum: int = (1 << 63) - 1) -> Check:
@@ -139,7 +151,7 @@ def by_cluster(inner: Check) -> Check:
 def _number(field: str, value: Any) -> float:
     found = number_of(value)
     if found is None or found < 0:
-        raise _refuse(field, value, "a number >= 0", 400)
+        raise _refuse(field, value, "a number >= 0", Wrong.MALFORMED)
     return found
 
 
@@ -152,8 +164,8 @@ def retention(field: str, value: Any) -> dict[str, Any]:
     kept: dict[str, Any] = _retention_fields(field, value)
     minutes, megabytes = kept["retentionTimeInMinutes"], kept["retentionSizeInMB"]
     if (minutes == 0) != (megabytes == 0):
-        raise AdminError(
-            412, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
+        raise RuleBroken(
+            Wrong.NOT_ALLOWED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
             "either both are 0 (delete at once) or none is (-1 is no limit)"
         )  # fmt: skip
     return kept
@@ -171,8 +183,8 @@ def persistence(field: str, value: Any) -> dict[str, Any]:
     kept: dict[str, Any] = _persistence_fields(field, value)
     ensemble, write = kept["bookkeeperEnsemble"], kept["bookkeeperWriteQuorum"]
     if not ensemble >= write >= kept["bookkeeperAckQuorum"]:
-        raise AdminError(
-            400, f"{field}: Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) "
+        raise RuleBroken(
+            Wrong.MALFORMED, f"{field}: Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) "
             f">= AckQuorum ({kept['bookkeeperAckQuorum']}) does not hold"
         )  # fmt: skip
     return kept
@@ -213,7 +225,9 @@ def auto_topic_creation(field: str, value: Any) -> dict[str, Any]:
         given = 1 if is_blank(partitions) else partitions
         kept["defaultNumPartitions"] = whole(1)(f"{field}.defaultNumPartitions", given)
     elif not is_blank(partitions):
-        raise AdminError(406, f"{field}: topicType non-partitioned takes no defaultNumPartitions")
+        raise RuleBroken(
+            Wrong.NOT_TOGETHER, f"{field}: topicType non-partitioned takes no defaultNumPartitions"
+        )
     return kept
 
 
@@ -290,10 +304,10 @@ FIELDS: Final[Mapping[str, Check]] = {
 
 
 def check_policy(field: str, value: Any) -> Any:
-    """The value to keep for a known policy; raises `AdminError` naming field, value and what is allowed."""
+    """The value to keep for a known policy; raises `RuleBroken` naming field, value and what is allowed."""
     check = FIELDS.get(field)
     if check is None:
-        raise AdminError(400, f"no policy is called {field!r}{suggestion(field, FIELDS)}")
+        raise RuleBroken(Wrong.MALFORMED, f"no policy is called {field!r}{suggestion(field, FIELDS)}")
     return check(field, value)
 
 
@@ -310,7 +324,7 @@ def check_document(document: Any) -> dict[str, Any]:
 def bundle_ranges(count: int) -> dict[str, Any]:
     """``count`` equal hash ranges, the last boundary included, as Pulsar writes them."""
     if not 1 <= count <= 1 << 20:
-        raise AdminError(412, f"numBundles={count} is not allowed; allowed: 1 to {1 << 20}")
+        raise RuleBroken(Wrong.NOT_ALLOWED, f"numBundles={count} is not allowed; allowed: 1 to {1 << 20}")
     step = (1 << 32) // count
     boundaries = [f"0x{index * step:08x}" for index in range(count)]
     return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": count}

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import socket
 import threading
 import time
@@ -242,7 +241,6 @@ class BrokerServer:
         settings: BrokerSettings,
         *,
         store: Callable[[Callable[[], None]], EntryStore] | None = None,
-        source: random.Random | None = None,
         web_on_demand: bool = False,
     ) -> None:
         self.settings = settings
@@ -259,7 +257,6 @@ class BrokerServer:
         self.web_ready: asyncio.Event
         self.stopped: asyncio.Event
         self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
-        self._source = source or random.SystemRandom()
         self._dirty: list[Connection] = []
         self._flush_scheduled = False
         self._poll_scheduled = False
@@ -330,7 +327,6 @@ class BrokerServer:
         return Broker(
             self.store,
             self.settings,
-            random=self._source,
             now=time.monotonic(),
             now_ms=time.time_ns() // 1_000_000,
             clock=time.monotonic,

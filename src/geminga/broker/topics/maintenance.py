@@ -16,8 +16,6 @@ from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
 
-HOLD = "producer_request_hold"
-EXCEPTION = "producer_exception"
 EVICTION = "consumer_backlog_eviction"
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 READER_LEFTOVER_SECONDS = 60

@@ -22,7 +22,6 @@ class NonPersistentSubscription:
     """Consumers that share what passes. An entry that none can take now is dropped."""
 
     durable = False
-    fenced = False
     replicated = False
     backlog = 0
 
@@ -156,7 +155,6 @@ class NonPersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self.deleted = False
 
     def __repr__(self) -> str:
         return f"NonPersistentTopic({self.text!r})"
@@ -209,7 +207,6 @@ class NonPersistentTopic:
             subscription.disconnect_all()
 
     def delete(self, done: Done | None) -> None:
-        self.deleted = True
         self.disconnect_all()
         if done is not None:
             done(None)

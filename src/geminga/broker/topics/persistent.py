@@ -60,7 +60,7 @@ class PersistentTopic:
 
     __slots__ = (
         "_appended", "_counting", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone",
-        "consumers_connected", "dedup", "deleted", "last_used", "ledger", "limits", "messages_in",
+        "consumers_connected", "dedup", "last_used", "ledger", "limits", "messages_in",
         "messages_out_gone", "name", "policies", "quota_exceeded", "record", "restricted", "settings",
         "store", "subscriptions", "text",
     )  # fmt: skip
@@ -84,7 +84,6 @@ class PersistentTopic:
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded = ""
-        self.deleted = False
         self.last_used = services.agenda.now
         self.messages_in = 0
         self.bytes_in = 0
@@ -361,7 +360,7 @@ class PersistentTopic:
     # --- counting ---
     def count_entries(self) -> None:
         """Count what was stored before counts were kept, a slice at a time."""
-        if self._counting is None and not self.deleted:
+        if self._counting is None:
             self._counting = self.agenda.after(COUNTING_SLICE_SECONDS, self._count_some, self)
 
     def _count_some(self) -> None:
@@ -428,7 +427,6 @@ class PersistentTopic:
 
     def delete(self, done: Done | None) -> None:
         """Forget everything that is durable of the topic."""
-        self.deleted = True
         self.disconnect_all()
         for subscription in self.subscriptions.values():
             subscription.fenced = True

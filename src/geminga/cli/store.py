@@ -1,0 +1,97 @@
+"""``geminga store``: looking at a store that no broker has open, and mending it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from geminga.cli.common import emit, json_option
+
+EXIT_DAMAGED = 1
+
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.group("store")
+def command() -> None:
+    """Check and repair the folder of a broker that is stopped."""
+
+
+@command.command("check")
+@folder_argument
+@json_option
+def check(folder: Path, as_json: bool) -> int:
+    """Read and verify all of DIR and say what is damaged; changes nothing.
+
+    Exits with 1 when anything is.
+    """
+    from geminga.ledger.inspection import inspect
+
+    report = inspect(folder)
+    _print(report, as_json=as_json)
+    if report.is_well:
+        return 0
+    if not as_json:
+        click.echo(f"\n'geminga store repair {folder}' does that.")
+    return EXIT_DAMAGED
+
+
+@command.command("repair")
+@folder_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def repair(folder: Path, yes: bool, as_json: bool) -> int:
+    """Put right in DIR what can be, and give up what is lost, after saying what that is.
+
+    Make a copy of DIR first: what is given up stays so.
+    """
+    from geminga.ledger.inspection import inspect
+    from geminga.ledger.inspection import repair as repair_store
+
+    report = inspect(folder)
+    _print(report, as_json=as_json)
+    if report.is_well:
+        return 0
+    if not yes:
+        click.confirm("\nDo that?", abort=True, err=as_json)
+    left = repair_store(folder, report)
+    for damage in left:
+        emit({"left": damage.name, "thing": damage.thing}, as_json=as_json, text=f"stays listed: {damage}")
+    if not left:
+        emit({"repaired": len(report.findings)}, as_json=as_json, text="Done: nothing is damaged any more.")
+    return 0
+
+
+def _print(report: Any, *, as_json: bool) -> None:
+    found = len(report.findings)
+    told = f"{found} damaged thing{'s' if found != 1 else ''}" if found else "all is well"
+    emit(
+        {
+            "folder": report.folder,
+            "log_files": report.log_files,
+            "log_bytes": report.log_bytes,
+            "ledgers": report.ledgers,
+            "keys": report.keys,
+            "damaged": found,
+        },
+        as_json=as_json,
+        text=f"{report.folder}: {report.log_files} log files ({report.log_bytes / 1e6:,.1f} MB), "
+        f"{report.ledgers:,} ledgers, {report.keys:,} keys: {told}.",
+    )
+    for finding in report.findings:
+        damage = finding.damage
+        owner = f" of {finding.owner}" if finding.owner else ""
+        emit(
+            {
+                "name": damage.name,
+                "thing": damage.thing,
+                "owner": finding.owner,
+                "what": damage.what,
+                "lost": "nothing" if finding.wrong_bits else str(damage.lost),
+                "fate": finding.fate,
+            },
+            as_json=as_json,
+            text=f"\n  {damage.name}  {damage.thing}{owner}\n      {damage.what}\n      {finding.fate}",
+        )

@@ -1,0 +1,219 @@
+"""Moving a client to another cluster: failing over by probes, or because a provider says so.
+
+Both end in `ClientCore.move_to`: the connections are closed, and every producer and consumer finds its way in
+the new cluster as after a lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from geminga.client.core import ClientCore
+from geminga.client.pool import ConnectionPool
+from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from geminga.client.settings import ClientSettings
+from geminga.config import check_type, refuse
+from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.authentication import NoAuthentication
+from geminga.connection.failover import ClusterChoice
+from geminga.errors import PulsarException
+
+logger = logging.getLogger("geminga")
+
+PROBE_SECONDS_MIN = 1.0
+"""A probe has at least so long, however short the interval is."""
+
+
+def settings_for(settings: ClientSettings, info: ServiceInfo) -> ClientSettings:
+    """``settings`` with the place and the credentials of another cluster."""
+    authentication = info.authentication
+    certificate, key = settings.tls.certificate_path, settings.tls.private_key_path
+    if authentication is not None and authentication.certificate_path is not None:
+        certificate, key = authentication.certificate_path, authentication.private_key_path
+    return dataclasses.replace(
+        settings,
+        service_url=info.service_url,
+        credentials=NoAuthentication() if authentication is None else authentication.provider,
+        tls=dataclasses.replace(
+            settings.tls,
+            trust_certificates_path=info.tls_trust_certs_file_path,
+            certificate_path=certificate,
+            private_key_path=key,
+        ),
+    )
+
+
+CallSoon = Callable[..., object]
+"""``call_soon(function, *arguments)`` runs a function on the loop's thread; any thread may call it."""
+
+
+class ServiceSource(Protocol):
+    """Where a client learns which cluster to use."""
+
+    current: ServiceInfo
+
+    def start(self, core: ClientCore, call_soon: CallSoon) -> None:
+        """The client has a core; again when an asyncio client gets one on another loop."""
+
+    def stop(self) -> None:
+        """The client is closed. May be called more than once."""
+
+
+class FixedService:
+    """One service URL for good."""
+
+    def __init__(self, info: ServiceInfo) -> None:
+        self.current = info
+
+    def start(self, core: ClientCore, call_soon: CallSoon) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class ProvidedService:
+    """A `ServiceInfoProvider` of the application's, which is asked on the thread that makes the client."""
+
+    def __init__(self, provider: ServiceInfoProvider) -> None:
+        self.current = checked_info(provider.initial_service_info())
+        self._provider = provider
+        self._targets: list[tuple[ClientCore, CallSoon]] = []
+        self._initialized = False
+        self._stopped = False
+
+    def start(self, core: ClientCore, call_soon: CallSoon) -> None:
+        self._targets = [*(target for target in self._targets if not target[0].closed), (core, call_soon)]
+        if not self._initialized:
+            self._initialized = True
+            self._provider.initialize(self._update)
+
+    def _update(self, info: ServiceInfo) -> None:
+        checked_info(info)
+        targets = [target for target in self._targets if not target[0].closed]
+        if not targets:
+            self.current = info  # for the core that comes next
+        elif not self._stopped:
+            for core, call_soon in targets:
+                with contextlib.suppress(RuntimeError):  # its loop has ended
+                    call_soon(self._move, core, info)
+
+    def _move(self, core: ClientCore, info: ServiceInfo) -> None:
+        if not core.closed:
+            core.move_to(settings_for(core.settings, info))
+        self.current = info
+
+    def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            self._provider.close()
+        except Exception:
+            logger.exception("closing the service info provider failed")
+
+
+def checked_info(info: object) -> ServiceInfo:
+    """Raises `ValueError` for what a provider may not give."""
+    if not isinstance(info, ServiceInfo):
+        raise ValueError(f"a ServiceInfoProvider must give a ServiceInfo, not {type(info).__name__}")
+    return info
+
+
+class FailoverService:
+    """Probes the clusters of an `AutoClusterFailover`, on the client's loop."""
+
+    def __init__(self, failover: AutoClusterFailover) -> None:
+        self._infos = [failover.primary, *failover.secondary]
+        self.current = failover.primary
+        self._interval_seconds = failover.check_interval_ms / 1000
+        self._choice = ClusterChoice(
+            len(self._infos),
+            failover_threshold=failover.failover_threshold,
+            switch_back_threshold=failover.switch_back_threshold,
+        )
+
+    def start(self, core: ClientCore, call_soon: CallSoon) -> None:
+        call_soon(self._start, core)
+
+    def _start(self, core: ClientCore) -> None:
+        core.background.add(core.loop.create_task(self._watch(core), name="geminga cluster failover"))
+
+    def stop(self) -> None:
+        """Nothing: the task ends with the client's core."""
+
+    async def _watch(self, core: ClientCore) -> None:
+        settings = core.settings
+        candidates = [settings_for(settings, info) for info in self._infos]
+        while True:
+            await asyncio.sleep(self._interval_seconds)
+            wanted = self._choice.wanted()
+            reachable = await asyncio.gather(*(self._probe(core, candidates[index]) for index in wanted))
+            for index in self._choice.probed(reachable):
+                if await self._probe(core, candidates[index]):
+                    logger.warning(
+                        "moving from cluster %s to %s",
+                        self.current.service_url,
+                        candidates[index].service_url,
+                    )
+                    self._choice.moved(index)
+                    core.move_to(candidates[index])
+                    self.current = self._infos[index]
+                    break
+
+    async def _probe(self, core: ClientCore, settings: ClientSettings) -> bool:
+        """Whether a host of a cluster lets us in now."""
+        url = ServiceUrl.parse(settings.service_url)
+        limit = min(settings.connection_timeout_seconds, max(PROBE_SECONDS_MIN, self._interval_seconds))
+        pool = ConnectionPool(settings, core.loop)
+        try:
+            for address in url.addresses:
+                try:
+                    async with asyncio.timeout(limit):
+                        await (_knock(pool, address) if url.http else pool.get(address, slot=0))
+                    return True
+                except (PulsarException, OSError) as error:
+                    logger.debug("probing %s failed: %s", address, error)
+            return False
+        finally:
+            pool.close()
+
+
+async def _knock(pool: ConnectionPool, address: Address) -> None:
+    """Connect to a REST interface."""
+    _, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=pool.tls_context() if address.tls else None
+    )
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def service_source(
+    service_url: object, authentication: object, tls_trust_certs_file_path: object
+) -> ServiceSource:
+    """What a client's ``service_url`` stands for.
+
+    Raises `InvalidUrl`, and `InvalidConfiguration` for what is neither a URL nor a source of them, and for
+    credentials beside a source: each cluster has its own.
+    """
+    if not isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
+        check_type("service_url", service_url, str)
+        return FixedService(
+            ServiceInfo(str(service_url), authentication, tls_trust_certs_file_path)  # type: ignore[arg-type]
+        )
+    kind = type(service_url).__name__
+    for name, value in (
+        ("authentication", authentication),
+        ("tls_trust_certs_file_path", tls_trust_certs_file_path),
+    ):
+        if value is not None:
+            refuse(name, value, f"None with a {kind}: give it to each ServiceInfo")
+    if isinstance(service_url, AutoClusterFailover):
+        return FailoverService(service_url)
+    return ProvidedService(service_url)

@@ -1,0 +1,264 @@
+"""Looking at a store that nobody has open, and mending it: ``geminga store check`` and ``repair``.
+
+`inspect` reads and verifies all of the log, changes nothing, and says for each damaged thing what is lost
+and whether it can be put right: where one bit alone is wrong, its checksum tells which (`correction`).
+`repair` flips such bits back where they lie, rebuilds the catalog from the log when it did, and settles the
+rest: what is lost is given up, so that nobody waits for it any more and its space can be given back. A ledger
+without owner stays listed, for the broker finds its owner by itself when the topic is used.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from geminga.errors import NotAStore, StoreError, StoreLocked
+from geminga.ledger.correction import flipped_bit
+from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
+from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, discard_catalog
+from geminga.ledger.format import (
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    OFFSET_MASK,
+    GroupHeader,
+    file_number,
+)
+from geminga.ledger.log import ReadAhead, read_directory, scan_headers
+from geminga.ledger.overlay import OverlayFileSystem
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.wire.checksum import crc32c
+
+LOOKED_FOR_MAX = 10_000
+"""In so many damaged records the wrong bit is looked for."""
+CORRECTED_BYTES_MAX = 64 * 1024
+"""In larger records it is not: there, bytes that are wrong altogether pass for one wrong bit too often (one
+time in 8,000)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongBit:
+    """One bit of a file that its checksum says is wrong."""
+
+    file: str
+    offset: int
+    bit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A damaged thing, whose it is where that is known, and the bits that put it right (none: it is lost)."""
+
+    damage: Damage
+    owner: str | None
+    wrong_bits: tuple[WrongBit, ...] = ()
+
+    @property
+    def fate(self) -> str:
+        """What `repair` does about it, in words."""
+        if self.wrong_bits:
+            return "can be put right: one bit is wrong"
+        return FATES[self.damage.lost]
+
+
+FATES = {
+    Loss.NOTHING: "nothing is lost",
+    Loss.ENTRIES: "lost: they are given up, and subscriptions go on behind them",
+    Loss.DELTA: "lost: one change; the key keeps the others",
+    Loss.VALUE: "lost: its last value; the key keeps what was there before, if anything",
+    Loss.OWNER: "whose it is; its entries are kept until the broker finds the topic that lists it",
+    Loss.RECORDS: "lost: whatever was there; it stays in the log file, and nobody waits for it",
+}
+"""What becomes of a thing that lost something, by what it lost."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What `inspect` saw."""
+
+    folder: str
+    log_files: int
+    log_bytes: int
+    ledgers: int
+    keys: int
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_well(self) -> bool:
+        return not self.findings
+
+
+def inspect(folder: str | os.PathLike[str], *, filesystem: FileSystem | None = None) -> Report:
+    """Read and verify a whole store that nobody has open; changes nothing.
+
+    Raises `NotAStore`, `StoreLocked` while a process has it open, `StoreError` when it cannot be read.
+    """
+    return _inspect(OverlayFileSystem(filesystem or RealFileSystem()), _path_of(folder))
+
+
+def _path_of(folder: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.fspath(folder))
+
+
+def _check_is_store(filesystem: FileSystem, folder: str) -> None:
+    try:
+        is_store = SUPERBLOCK_FILE in filesystem.list_folder(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        is_store = False
+    if not is_store:
+        raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
+
+
+def _inspect(filesystem: FileSystem, folder: str) -> Report:
+    _check_is_store(filesystem, folder)
+    store = FileStore.open(
+        folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
+    )
+    try:
+        report = Report(folder, *store.census())
+        bits = _WrongBits(filesystem, folder, store)
+        for damage in store.damage:
+            report.findings.append(Finding(damage, store.owner_of(damage), tuple(bits.of(damage))))
+        return report
+    finally:
+        store.abandon()
+
+
+class _WrongBits:
+    """Finds the bit that is wrong in a damaged record or a group's head."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, store: FileStore) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._store = store
+        self._seed = crc32c(store.store_id)
+        self._headers: dict[str, list[GroupHeader]] = {}
+        self._looked_for = 0
+
+    def of(self, damage: Damage) -> list[WrongBit]:
+        """The wrong bits at the damaged place; none when more is wrong there, or nothing can be told."""
+        try:
+            if damage.ledger_id is None or damage.first_entry_id is None or damage.last_entry_id is None:
+                return self._of_record(damage)
+            found = []
+            for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
+                place = self._store.place_of(damage.ledger_id, entry_id)
+                bit = None if place is None else self._of_bytes(*place)
+                if bit is None:
+                    return []
+                found.append(bit)
+            return found
+        except OSError:
+            return []
+
+    def _of_record(self, damage: Damage) -> list[WrongBit]:
+        for header in self._heads(damage.file):
+            position, end = header.position & OFFSET_MASK, header.end & OFFSET_MASK
+            if not position <= damage.offset < end:
+                continue
+            directory = read_directory(self._open(damage.file), header)
+            if directory is None:
+                return []
+            if damage.offset == position:
+                return self._of_head(damage.file, header)
+            for index, start in enumerate(directory.positions(header.payload_position)):
+                size = directory.sizes[index]
+                if start & OFFSET_MASK == damage.offset and size:
+                    bit = self._of_bytes(damage.file, damage.offset, size, directory.crcs[index])
+                    return [] if bit is None else [bit]
+        return []
+
+    def _open(self, name: str) -> File:
+        return self._filesystem.open_to_read(f"{self._folder}/{name}")
+
+    def _heads(self, name: str) -> list[GroupHeader]:
+        number = file_number(name)
+        if number is None:
+            return []
+        if name not in self._headers:
+            items = scan_headers(ReadAhead(self._open(name)), number, FILE_HEADER_BYTES, self._seed)
+            self._headers[name] = [item for item in items if isinstance(item, GroupHeader)]
+        return self._headers[name]
+
+    def _of_head(self, name: str, header: GroupHeader) -> list[WrongBit]:
+        start = header.position & OFFSET_MASK
+        file = self._open(name)
+        data = file.read(GROUP_HEADER_BYTES, start)
+        directory = file.read(header.directory_bytes, start + GROUP_HEADER_BYTES)
+        parts = [
+            (start, data[:-4], int.from_bytes(data[-4:], "little"), self._seed),
+            (start + GROUP_HEADER_BYTES, directory, header.directory_crc, 0),
+        ]
+        found = []
+        for offset, part, stored, seed in parts:
+            bit = flipped_bit(part, stored, seed)
+            if bit is not None and bit < 0:
+                # One of the checksum's own, which follows the header; a directory's lies in the header.
+                bit = len(part) * 8 + (crc32c(part, seed) ^ stored).bit_length() - 1
+            if bit is not None:
+                found.append(WrongBit(name, offset + (bit >> 3), bit & 7))
+        return found
+
+    def _of_bytes(self, name: str, offset: int, size: int, stored: int) -> WrongBit | None:
+        if self._looked_for >= LOOKED_FOR_MAX or size > CORRECTED_BYTES_MAX:
+            return None
+        self._looked_for += 1
+        bit = flipped_bit(self._open(name).read(size, offset), stored)
+        return None if bit is None or bit < 0 else WrongBit(name, offset + (bit >> 3), bit & 7)
+
+
+def repair(
+    folder: str | os.PathLike[str], report: Report, *, filesystem: FileSystem | None = None
+) -> list[Damage]:
+    """Do what the findings of ``report`` say; returns what stays listed.
+
+    Raises `StoreLocked` while a process has the store open, `StoreError` when it changed since the report.
+    """
+    filesystem = filesystem or RealFileSystem()
+    path = _path_of(folder)
+    if _inspect(OverlayFileSystem(filesystem), path) != report:
+        raise StoreError(f"the store in {path} changed since it was checked: check it again")
+    mended = [finding.damage for finding in report.findings if finding.wrong_bits]
+    if mended:
+        # First of all the log gets what only the catalog has, for the catalog may have to go.
+        with _open(filesystem, path):
+            pass
+        must_rebuild = any(damage.lost not in (Loss.NOTHING, Loss.ENTRIES) for damage in mended)
+        bits = {bit for finding in report.findings for bit in finding.wrong_bits}
+        _flip_back(filesystem, path, bits, must_rebuild=must_rebuild)
+    names = {finding.damage.name for finding in report.findings}
+    with _open(filesystem, path) as store:
+        for damage in mended:
+            store.forget_damage(damage.name)
+        for damage in store.damage:
+            if damage.name in names and damage.lost != Loss.OWNER:
+                store.settle_damage(damage.name)
+        return store.damage
+
+
+def _open(filesystem: FileSystem, path: str) -> FileStore:
+    settings = StoreSettings(verify_on_open=True)
+    store = FileStore.open(path, settings=settings, filesystem=filesystem, threads=False)
+    store.keep_files()
+    return store
+
+
+def _flip_back(filesystem: FileSystem, path: str, bits: set[WrongBit], *, must_rebuild: bool) -> None:
+    """Put the wrong bits right where they lie, and have the catalog rebuilt from what the log says now."""
+    lock, holder = filesystem.lock(f"{path}/{LOCK_FILE}")
+    if lock is None:
+        raise StoreLocked(f"the store in {path} is open in process {holder}: stop it first")
+    try:
+        for bit in sorted(bits, key=lambda bit: (bit.file, bit.offset)):
+            file = filesystem.open(f"{path}/{bit.file}")
+            try:
+                (byte,) = file.read(1, bit.offset)
+                write_fully(file, [bytes((byte ^ 1 << bit.bit,))], bit.offset)
+                file.sync()
+            finally:
+                file.close()
+        if must_rebuild:
+            discard_catalog(filesystem, path)
+    finally:
+        lock.release()

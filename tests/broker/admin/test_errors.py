@@ -1,0 +1,18 @@
+"""Statuses for what the broker refuses."""
+
+from __future__ import annotations
+
+import pickle
+
+from geminga.broker.admin.errors import STATUS_OF_RULE, AdminError, admin_error
+from geminga.broker.rules.policies import RuleBroken, Wrong
+
+
+def test_every_broken_rule_has_a_status() -> None:
+    assert set(STATUS_OF_RULE) == set(Wrong)
+    assert admin_error(RuleBroken(Wrong.MISSING, "gone")).status == 404
+
+
+def test_they_pickle_and_read_well() -> None:
+    error = pickle.loads(pickle.dumps(AdminError(409, "exists")))
+    assert (error.status, str(error)) == (409, "exists")

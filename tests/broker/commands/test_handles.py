@@ -1,0 +1,105 @@
+"""Handles that are being created: what may happen before they are open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.commands.handles import Handles
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+Command = pb.BaseCommand
+
+
+def test_an_id_is_free_being_created_or_open() -> None:
+    handles: Handles[str] = Handles()
+    first = handles.begin(1)
+    assert handles.count == 1
+    assert 1 not in handles
+    assert handles.is_current(1, first)
+    handles.abandon(1)
+    second = handles.begin(1)
+    assert not handles.is_current(1, first), "another attempt has the id"
+    assert handles.is_current(1, second)
+    handles.opened(1, "handle")
+    assert handles[1] == "handle"
+    assert handles.count == 1
+    assert not handles.is_current(1, second)
+
+
+def test_only_the_very_handle_is_dropped() -> None:
+    handles: Handles[object] = Handles()
+    mine, other = object(), object()
+    handles.begin(1)
+    handles.opened(1, mine)
+    assert not handles.drop(1, other)
+    assert handles.drop(1, mine)
+    assert not handles.drop(1, mine)
+    handles.begin(2).waiting = mine
+    assert not handles.drop(2, other)
+    assert handles.drop(2, mine)
+    assert handles.count == 0
+
+
+def test_what_is_taken_is_open_or_waits() -> None:
+    handles: Handles[str] = Handles()
+    handles.begin(1)
+    assert handles.take(1) is None
+    handles.begin(2).waiting = "waiting"
+    handles.begin(3)
+    handles.opened(3, "open")
+    handles.begin(4)
+    assert handles.take(2) == "waiting"
+    handles.begin(5).waiting = "too"
+    assert sorted(handles.take_all()) == ["open", "too"]
+    assert handles.count == 0
+
+
+def test_an_old_attempt_does_not_go_on_for_a_new_one(harness: Any) -> None:
+    """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is asked whether it lives."""
+    holder, peer = harness.peer(), harness.peer()
+    holder.producer(TOPIC, producer_name="p", user_provided_producer_name=True)
+    holder.answers_pings = False
+    fields = {"topic": TOPIC, "producer_id": 7, "producer_name": "p", "user_provided_producer_name": True}
+    peer.command("producer", request_id=1, **fields)
+    peer.command("close_producer", producer_id=7, request_id=2)
+    peer.command("producer", request_id=3, **fields)
+    harness.advance(6)
+    answers = [(f.type, f.command.producer_success.request_id) for f in peer.take(Command.PRODUCER_SUCCESS)]
+    assert answers == [(Command.PRODUCER_SUCCESS, 3)]
+
+
+@pytest.mark.parametrize("mode", ["Exclusive", "ExclusiveWithFencing"])
+def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(
+    harness: Any, mode: str
+) -> None:
+    peer = harness.peer()
+    harness.auto_poll = False
+    peer.command(
+        "producer", topic=TOPIC, producer_id=1, request_id=1,
+        producer_access_mode=pb.ProducerAccessMode.Value(mode),
+    )  # fmt: skip
+    harness.actions.delete(NAME, True, lambda error: None)
+    harness.poll()
+    frame = peer.pop()
+    assert frame.type == Command.ERROR
+    assert frame.command.error.error == pb.ServiceNotReady
+    assert 1 not in peer.session.producers
+
+
+def test_a_consumer_whose_subscription_is_reset_while_it_is_created_is_told(harness: Any) -> None:
+    peer = harness.peer()
+    harness.auto_poll = False
+    peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0, request_id=1)
+    harness.actions.reset_cursor(NAME, "s", lambda error: None, timestamp_ms=0)
+    harness.poll()
+    frame = peer.pop()
+    assert frame.type == Command.ERROR
+    assert frame.command.error.error == pb.ServiceNotReady
+    harness.auto_poll = True
+    peer.subscribe(TOPIC)
+    harness.peer().producer(TOPIC)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from geminga.cli import store as module
+from geminga.ledger.store import FileStore
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with FileStore.open(tmp_path / "store") as store:
+        ledger = store.create_ledger("persistent://public/default/flights")
+        for number in range(9):
+            store.append(ledger, b"entry %d" % number * 50, lambda error: None)
+        store.put("policies/public/default", b"the policy")
+    return tmp_path / "store"
+
+
+def run(*arguments: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(module.command, arguments, input=answer, standalone_mode=False)
+
+
+def harm(folder: Path, what: bytes, replacement: bytes) -> None:
+    log = folder / "log-0000000001"
+    log.write_bytes(log.read_bytes().replace(what, replacement, 1))
+
+
+def test_a_store_that_is_well(folder: Path) -> None:
+    done = run("check", str(folder))
+    assert done.return_value == 0
+    assert "1 ledgers, 1 keys: all is well." in done.output
+    assert "all is well" in run("repair", str(folder)).output
+
+
+def test_damage_is_told_in_words_and_as_json(folder: Path) -> None:
+    harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
+    done = run("check", str(folder))
+    assert done.return_value == 1
+    assert "1 damaged thing." in done.output
+    assert "ledger 0, entry 3 of persistent://public/default/flights" in done.output
+    assert "given up" in done.output
+    lines = [json.loads(line) for line in run("check", "--json", str(folder)).output.splitlines()]
+    assert lines[0]["damaged"] == 1
+    assert (lines[1]["lost"], lines[1]["owner"]) == ("entries", "persistent://public/default/flights")
+
+
+def test_repair_asks_first(folder: Path) -> None:
+    harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
+    before = (folder / "log-0000000001").read_bytes()
+    done = run("repair", str(folder), answer="n\n")
+    assert done.exception is not None
+    assert "given up" in done.output
+    assert (folder / "log-0000000001").read_bytes() == before
+    assert run("check", str(folder)).return_value == 1
+    assert "nothing is damaged any more" in run("repair", str(folder), answer="y\n").output
+    assert run("check", str(folder)).return_value == 0
+
+
+def test_repair_without_questions_puts_a_wrong_bit_right(folder: Path) -> None:
+    harm(folder, b"entry 3entry 3", b"entry 3entry 2")
+    done = run("repair", "--yes", "--json", str(folder))
+    lines = [json.loads(line) for line in done.output.splitlines()]
+    assert (lines[1]["lost"], lines[1]["fate"]) == ("nothing", "can be put right: one bit is wrong")
+    assert lines[2] == {"repaired": 1}
+    with FileStore.open(folder) as store:
+        assert store.read(0, 3, entries_max=1, bytes_max=1) == [b"entry 3" * 50]

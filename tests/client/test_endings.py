@@ -1,0 +1,294 @@
+"""How clients end: closed, shut down, dropped, with the interpreter.
+
+Nobody waits for ever, nothing leaks, and what was acknowledged or handed over leaves first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga import ConsumerType, InitialPosition, MessageId
+from geminga.client.admin import admin
+from geminga.errors import AlreadyClosed
+
+EARLIEST = InitialPosition.Earliest
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.005)
+
+
+def backlog(broker: Any, topic: str) -> int:
+    path = topic.replace("://", "/")
+    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
+
+
+class Blocked:
+    """A thread in a blocking call, and what came of it."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.outcome: Any = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._call()
+        except Exception as error:
+            self.outcome = error
+
+    def ended(self) -> Any:
+        self._thread.join(5)
+        assert not self._thread.is_alive(), "still blocked"
+        return self.outcome
+
+
+# --- shutdown ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["shutdown", "close"])
+def test_threads_that_wait_for_messages_are_told_of_the_end(
+    pulsar_broker: Any, pulsar_topic: str, end: str
+) -> None:
+    client = pulsar_broker.client()
+    consumer = client.subscribe(pulsar_topic, "s")
+    tables = client.subscribe(pulsar_topic, "tables")
+    reader = client.create_reader(pulsar_topic, MessageId.latest)
+    blocked = [
+        Blocked(consumer.receive),
+        Blocked(lambda: consumer.receive(60_000)),
+        Blocked(lambda: list(consumer)),
+        Blocked(lambda: consumer.receive(120_000)),
+        Blocked(reader.read_next),
+        Blocked(lambda: list(reader)),
+        Blocked(tables.receive_table),
+    ]
+    eventually(lambda: len(consumer._consumer.receivers) == 4 and len(reader._reader.consumer.receivers) == 2)
+    getattr(client, end)()
+    outcomes = [one.ended() for one in blocked]
+    assert outcomes[2] == outcomes[5] == []
+    for number in (0, 1, 3, 4, 6):
+        assert isinstance(outcomes[number], AlreadyClosed)
+
+
+def test_threads_that_wait_for_receipts_or_permits_are_told_of_a_shutdown(broker: Any) -> None:
+    broker.answers.pop(geminga_send())  # no receipt ever comes
+    client = geminga.Client(broker.url)
+    producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+    results: list[Any] = []
+    producer.send_async(b"1", lambda result, _id: results.append(result))
+    blocked = [
+        Blocked(lambda: producer.send(b"2")),
+        Blocked(lambda: producer.send_async(b"3", None)),
+        Blocked(producer.flush),
+    ]
+    time.sleep(0.1)
+    client.shutdown()
+    for one in blocked:
+        assert isinstance(one.ended(), AlreadyClosed)
+    assert results == [geminga.Result.AlreadyClosed]
+
+
+def geminga_send() -> int:
+    from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+    return int(pb.BaseCommand.SEND)
+
+
+def test_tasks_that_wait_are_told_of_a_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        client = geminga.asyncio.Client(pulsar_broker.service_url)
+        consumer = await client.subscribe(pulsar_topic, "s")
+        waiting = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        client.shutdown()
+        with pytest.raises(AlreadyClosed):
+            await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(main())
+
+
+def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    """What a SIGTERM handler does while the program is closing already: nothing pending is cut off."""
+    client = pulsar_broker.client()
+    producer = client.create_producer(pulsar_topic, max_pending_messages=0, batching_enabled=True)
+    outcomes: list[Any] = []
+    for number in range(20_000):
+        producer.send_async(b"%d" % number, lambda result, _id: outcomes.append(result))
+    closing = [Blocked(client.close) for _ in range(3)]
+    assert [one.ended() for one in closing] == [None, None, None]
+    assert outcomes == [geminga.Result.Ok] * 20_000
+
+
+# --- dropped -------------------------------------------------------------------------------------
+
+
+def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    client = geminga.Client(pulsar_broker.service_url)
+    producer = client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
+    consumer = client.subscribe(pulsar_topic, "s", schema=geminga.schema.StringSchema())
+    receipts: list[Any] = []
+    thread = client.runtime.thread
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert producer.send(b"x") is not None  # whoever holds a producer can go on
+    for _ in range(1000):
+        producer.send_async(b"y", lambda result, _id: receipts.append(result))
+    consumer.acknowledge(consumer.receive(5000))
+    holders = [producer, consumer]
+    del producer, consumer
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        _drop(holders)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert gone() is None
+    assert receipts == [geminga.Result.Ok] * 1000
+    assert backlog(pulsar_broker, pulsar_topic) in (1, 1000)
+
+
+def _drop(holders: list[Any]) -> None:
+    holders.clear()
+    gc.collect()
+
+
+def test_a_dropped_client_with_a_listener_lives_on(pulsar_broker: Any, pulsar_topic: str) -> None:
+    heard: list[bytes] = []
+    client = geminga.Client(pulsar_broker.service_url)
+    runtime = client.runtime
+    client.subscribe(pulsar_topic, "s", message_listener=lambda consumer, m: heard.append(m.data()))
+    producer = client.create_producer(pulsar_topic)
+    del client
+    gc.collect()
+    producer.send(b"x")
+    eventually(lambda: heard == [b"x"])
+    runtime.close()
+
+
+# --- the end of the interpreter ------------------------------------------------------------------
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        for _ in range(20):
+            producer.send(b"x")
+    pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST).close()
+    assert backlog(pulsar_broker, pulsar_topic) == 20
+    run_python(
+        "import geminga\n"
+        f"client = geminga.Client({pulsar_broker.service_url!r})\n"
+        f"consumer = client.subscribe({pulsar_topic!r}, 's', geminga.ConsumerType.Shared)\n"
+        "for _ in range(20):\n"
+        "    consumer.acknowledge(consumer.receive(5000))\n"
+        f"producer = client.create_producer({pulsar_topic + '-out'!r}, batching_enabled=True,\n"
+        "    batching_max_publish_delay_ms=60000)\n"
+        "for n in range(10):\n"
+        "    producer.send_async(b'%d' % n, None)\n"
+    )
+    assert backlog(pulsar_broker, pulsar_topic) == 0
+    with pulsar_client.create_reader(pulsar_topic + "-out", MessageId.earliest) as reader:
+        assert [reader.read_next(5000).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
+
+
+def test_the_interpreter_ends_with_blocked_threads_and_listeners(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    run_python(
+        "import geminga, threading\n"
+        f"client = geminga.Client({pulsar_broker.service_url!r})\n"
+        f"consumer = client.subscribe({pulsar_topic!r}, 's')\n"
+        f"client.subscribe({pulsar_topic!r}, 't', message_listener=print)\n"
+        "threading.Thread(target=lambda: list(consumer), daemon=True).start()\n"
+    )
+
+
+# --- loops ---------------------------------------------------------------------------------------
+
+
+def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+
+    async def send(value: bytes) -> None:
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(value)
+
+    async def read(count: int) -> list[bytes]:
+        reader = await client.create_reader(pulsar_topic, MessageId.earliest)
+        return [(await reader.read_next(5000)).data() for _ in range(count)]
+
+    asyncio.run(send(b"1"))
+    asyncio.run(send(b"2"))
+    assert asyncio.run(read(2)) == [b"1", b"2"]
+
+    async def close() -> None:
+        await client.close()
+
+    asyncio.run(close())
+    with pytest.raises(AlreadyClosed):
+        asyncio.run(send(b"3"))
+
+
+def test_what_is_pending_leaves_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
+    """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
+
+    async def main() -> None:
+        client = geminga.asyncio.Client(pulsar_broker.service_url)
+        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        producer = await client.create_producer(
+            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
+        for _ in range(10):
+            await consumer.acknowledge(await consumer.receive(5000))
+        for _ in range(5):
+            producer.send_async(b"y")
+        held.append(client)
+
+    held: list[Any] = []
+    asyncio.run(main())
+    assert backlog(pulsar_broker, pulsar_topic) == 1  # the batch of 5 is one entry
+
+
+def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
+    async def main() -> None:
+        client = geminga.asyncio.Client(pulsar_broker.service_url)
+        await client.get_topic_partitions("t")
+        (connection,) = client.core.pool.connections
+        holders = [client]
+        del client
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            _drop(holders)
+        await asyncio.sleep(0.01)
+        assert connection.closed
+
+    asyncio.run(main())

@@ -1,0 +1,230 @@
+"""Client credentials, with an issuer that the test plays."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+import geminga
+from geminga import errors
+
+oauth2 = pytest.importorskip("geminga.client.oauth2")
+pytest.importorskip("oauthlib")
+
+CANARY = "canary-5f1c"
+ISSUER = "https://issuer.example"
+KEY = json.dumps({"client_id": "me", "client_secret": CANARY})
+
+
+class Issuer:
+    """Answers `fetch`: discovery, and one token after another."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, list[str]] | None]] = []
+        self.lifetime: int | None = 100
+        self.answer: Any = None
+        self.now = 0.0
+        self.tokens = 0
+
+    def fetch(self, url: str, body: str | None) -> tuple[int, bytes]:
+        self.asked.append((url, None if body is None else parse_qs(body)))
+        if self.answer is not None:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer  # type: ignore[no-any-return]
+        if body is None:
+            return 200, json.dumps({"token_endpoint": f"{ISSUER}/token"}).encode()
+        self.tokens += 1
+        token = {"access_token": f"t{self.tokens}", "token_type": "Bearer"}
+        if self.lifetime is not None:
+            token["expires_in"] = self.lifetime  # type: ignore[assignment]
+        return 200, json.dumps(token).encode()
+
+    def client(self, **options: Any) -> Any:
+        return oauth2.ClientCredentials(
+            ISSUER, "me", CANARY, fetch=self.fetch, clock=lambda: self.now, **options
+        )
+
+
+def test_the_request() -> None:
+    issuer = Issuer()
+    given = issuer.client(audience="urn:pulsar", scope="produce consume").credentials()
+    assert (given.method, given.data) == ("token", b"t1")
+    assert given.http_headers == (("Authorization", "Bearer t1"),)
+    assert [url for url, _ in issuer.asked] == [
+        f"{ISSUER}/.well-known/openid-configuration",
+        f"{ISSUER}/token",
+    ]
+    assert issuer.asked[1][1] == {
+        "grant_type": ["client_credentials"],
+        "client_id": ["me"],
+        "client_secret": [CANARY],
+        "audience": ["urn:pulsar"],
+        "scope": ["produce consume"],
+    }
+
+
+@pytest.mark.parametrize(("lifetime", "kept"), [(3600, 3590), (100, 90), (10, 9), (None, 10**9)])
+def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: float) -> None:
+    issuer = Issuer()
+    issuer.lifetime = lifetime
+    client = issuer.client()
+    assert client.credentials().data == b"t1"
+    issuer.now = kept - 0.5
+    assert client.credentials().data == b"t1"
+    if lifetime is not None:
+        issuer.now = kept + 0.5
+        assert client.credentials().data == b"t2"
+        assert len(issuer.asked) == 3  # the endpoint is asked for once
+
+
+def test_a_broker_that_finds_it_expired_gets_a_new_one() -> None:
+    client = Issuer().client()
+    assert client.credentials().data == b"t1"
+    assert client.credentials(b"PulsarAuthRefresh").data == b"t2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "retriable", "said"),
+    [
+        (OSError("no route"), True, "no route"),
+        ((503, b"busy"), True, "HTTP 503"),
+        ((429, b""), True, "HTTP 429"),
+        ((404, b""), False, "HTTP 404"),
+        ((200, b"<html>"), False, "names no token endpoint"),
+        ((200, b"{}"), False, "names no token endpoint"),
+    ],
+)
+def test_issuers_that_do_not_answer_as_they_should(answer: Any, retriable: bool, said: str) -> None:
+    issuer = Issuer()
+    issuer.answer = answer
+    with pytest.raises(errors.AuthenticationError, match=said) as caught:
+        issuer.client().credentials()
+    assert caught.value.retriable is retriable
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (401, b'{"error": "access_denied", "error_description": "wrong secret"}'),
+        (200, b"{}"),
+        (400, b"<html>"),
+    ],
+)
+def test_a_refused_token(answer: Any) -> None:
+    issuer = Issuer()
+    client = issuer.client()
+    client.credentials()
+    issuer.answer = answer
+    with pytest.raises(errors.AuthenticationError, match="gave no token") as caught:
+        client.credentials(b"refresh")
+    assert not caught.value.retriable
+    assert CANARY not in f"{caught.value}{client!r}"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "junk",
+        "[]",
+        "{}",
+        {"private_key": "xxx:yyy"},
+        {"private_key": "data:"},
+        {"private_key": "data:application/x-pem"},
+        {"private_key": "data:application/json;xxx"},
+        {"private_key": "data:application/json;base64,***"},
+        {"private_key": "data:application/json;base64,e30="},
+        {"private_key": "/no/such/file"},
+        {"private_key": 5},
+        {"client_id": "a", "client_secret": "b", "issuer_url": "ftp://x"},
+        {"client_id": "a", "client_secret": "b", "type": "password"},
+        {"client_id": "a", "client_secret": 5},
+        {"client_id": "a", "client_secret": "b", "audience": 5},
+    ],
+)
+def test_wrong_parameters(parameters: Any) -> None:
+    if isinstance(parameters, dict):
+        parameters = json.dumps({"issuer_url": ISSUER, **parameters})
+    with pytest.raises(ValueError) as caught:
+        geminga.AuthenticationOauth2(parameters)
+    assert "issuer.example" not in str(caught.value)
+
+
+def test_where_the_key_may_be(tmp_path: Any) -> None:
+    path = tmp_path / "a key.json"
+    path.write_text(KEY)
+    encoded = base64.b64encode(KEY.encode()).decode()
+    for place in (
+        {"private_key": str(path)},
+        {"private_key": path.as_uri()},
+        {"private_key": f"file:{path}"},
+        {"private_key": f"data:application/json;base64,{encoded}"},
+        json.loads(KEY),
+    ):
+        made = geminga.AuthenticationOauth2(json.dumps({"issuer_url": ISSUER, **place}))
+        assert made.provider._form["client_secret"] == CANARY  # type: ignore[attr-defined]
+        assert CANARY not in repr(made)
+    named = geminga.Authentication("oauth2", json.dumps({"issuer_url": ISSUER, **json.loads(KEY)}))
+    assert named.provider.method == "token"
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, list[str]]]:
+    """A real issuer on a port of this machine."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer({"token_endpoint": f"{url}/token"})
+
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            asked.append(form["client_secret"][0])
+            if form["client_secret"] != [CANARY]:
+                self._answer({"error": "access_denied"}, 401)
+            else:
+                self._answer({"access_token": "abc", "token_type": "Bearer", "expires_in": 60})
+
+        def _answer(self, content: Any, status: int = 200) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield url, asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker: Any) -> None:
+    url, asked = served
+    authentication = geminga.AuthenticationOauth2(json.dumps({"issuer_url": url, **json.loads(KEY)}))
+    with geminga.Client(pulsar_broker.service_url, authentication=authentication) as client:
+        client.create_producer("t").send(b"x")
+    assert asked == [CANARY]
+
+
+def test_a_wrong_secret_is_told_at_once(served: Any, pulsar_broker: Any) -> None:
+    url, asked = served
+    wrong = {"issuer_url": url, "client_id": "me", "client_secret": "wrong"}
+    authentication = geminga.AuthenticationOauth2(json.dumps(wrong))
+    with (
+        geminga.Client(pulsar_broker.service_url, authentication=authentication) as client,
+        pytest.raises(geminga.AuthenticationError, match="access_denied"),
+    ):
+        client.create_producer("t")
+    assert asked == ["wrong"]

@@ -1,0 +1,149 @@
+"""Table views: what listeners hear, in which order, and on how many threads at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga import schema
+from geminga.client.admin import admin
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.005)
+
+
+class Listener:
+    """Notes what it hears, and that it is never called twice at a time. ``hold`` stops the first call."""
+
+    def __init__(self, hold: Callable[[], None] = lambda: None) -> None:
+        self.heard: list[tuple[str, Any]] = []
+        self.overlaps = 0
+        self._hold = hold
+        self._inside = threading.Lock()
+
+    def __call__(self, key: str, value: Any) -> None:
+        if not self._inside.acquire(blocking=False):
+            self.overlaps += 1
+            self._inside.acquire()
+        try:
+            if not self.heard:
+                self._hold()
+            self.heard.append((key, value))
+            time.sleep(0.0005)
+        finally:
+            self._inside.release()
+
+
+def test_a_change_waits_until_what_was_there_is_told(pulsar_client: Any, pulsar_topic: str) -> None:
+    """Both keys change while the listener hears of the first: it hears the old values before the new."""
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        for key in ("a", "b"):
+            producer.send(b"old", partition_key=key)
+        with pulsar_client.create_table_view(pulsar_topic) as view:
+
+            def change_both() -> None:
+                for key in ("a", "b"):
+                    producer.send(b"new", partition_key=key)
+                eventually(lambda: view.get("b") == b"new")
+                time.sleep(0.1)  # time for an early call
+
+            listener = Listener(change_both)
+            view.for_each_and_listen(listener)
+            eventually(lambda: len(listener.heard) == 4)
+            assert listener.heard == [("a", b"old"), ("b", b"old"), ("a", b"new"), ("b", b"new")]
+            assert listener.overlaps == 0
+
+
+def test_a_listener_of_several_partitions_is_called_once_at_a_time(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 4)
+    keys = [f"key-{number}" for number in range(40)]
+    with (
+        pulsar_client.create_producer(pulsar_topic, max_pending_messages=0) as producer,
+        pulsar_client.create_table_view(pulsar_topic) as view,
+    ):
+        listener = Listener()
+        view.for_each_and_listen(listener)
+        for number in range(5):
+            for key in keys:
+                producer.send_async(b"%d" % number, None, partition_key=key)
+        producer.flush()
+        eventually(lambda: len(listener.heard) == 200)
+        assert listener.overlaps == 0
+        for key in keys:
+            assert [value for k, value in listener.heard if k == key] == [b"%d" % n for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "removed"),
+    [(schema.BytesSchema(), b"x", b""), (schema.StringSchema(), "x", ""), (schema.FloatSchema(), 1.0, None)],
+)
+def test_a_removed_key_is_told(
+    pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any, removed: Any
+) -> None:
+    heard: queue.Queue[tuple[str, Any]] = queue.Queue()
+    with (
+        pulsar_client.create_producer(pulsar_topic, schema=kind) as producer,
+        pulsar_client.create_table_view(pulsar_topic, schema=kind) as view,
+    ):
+        view.for_each_and_listen(lambda key, value: heard.put((key, value)))
+        producer.send(value, partition_key="k")
+        producer.send(None, partition_key="k")
+        assert [heard.get(timeout=5), heard.get(timeout=5)] == [("k", value), ("k", removed)]
+        assert view.get("k") is None
+        assert len(view) == 0
+
+
+def test_a_listener_that_raises_at_first_is_not_called_again(pulsar_client: Any, pulsar_topic: str) -> None:
+    heard: queue.Queue[tuple[str, Any]] = queue.Queue()
+    calls: list[str] = []
+
+    def fails(key: str, value: Any) -> None:
+        calls.append(key)
+        raise RuntimeError("no")
+
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        producer.send(b"1", partition_key="a")
+        with pulsar_client.create_table_view(pulsar_topic) as view:
+            with pytest.raises(RuntimeError):
+                view.for_each_and_listen(fails)
+            view.for_each_and_listen(lambda key, value: heard.put((key, value)))
+            producer.send(b"2", partition_key="a")
+            assert [heard.get(timeout=5), heard.get(timeout=5)] == [("a", b"1"), ("a", b"2")]
+    assert calls == ["a"]
+
+
+def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.client.table_view.CHANGES_MAX", 3)
+    go = threading.Event()
+    heard: list[bytes] = []
+
+    def slow(key: str, value: bytes) -> None:
+        go.wait(10)
+        heard.append(value)
+
+    with (
+        pulsar_client.create_producer(pulsar_topic) as producer,
+        pulsar_client.create_table_view(pulsar_topic) as view,
+    ):
+        view.for_each_and_listen(slow)
+        for number in range(20):
+            producer.send(b"%d" % number, partition_key="k")
+        time.sleep(0.1)
+        assert int(view.get("k")) < 10
+        go.set()
+        eventually(lambda: len(heard) == 20)
+        assert heard == [b"%d" % number for number in range(20)]
+        assert view.get("k") == b"19"

@@ -1,0 +1,219 @@
+"""Checking changes nothing and says everything; repairing does what was said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import NotAStore, StoreError, StoreLocked
+from geminga.ledger.api import Lost, Value
+from geminga.ledger.damage import EntriesDamaged, Loss
+from geminga.ledger.inspection import Report, inspect, repair
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state import NOBODY
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+
+FOLDER = "/s"
+LOG = f"{FOLDER}/log-0000000001"
+SETTINGS = StoreSettings(preallocate_bytes=0, cache_bytes=0, deletion_delay_seconds=3600.0)
+ENTRIES = [b"entry %d " % number * 30 for number in range(20)]
+
+
+def nothing(error: StoreError | None) -> None:
+    assert error is None
+
+
+def open_store(disk: SimulatedDisk) -> FileStore:
+    return FileStore.open(FOLDER, settings=SETTINGS, filesystem=FaultyFileSystem(disk), threads=False)
+
+
+def make_disk(*, clean: bool) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    ledger = store.create_ledger("the topic")
+    other = store.create_ledger("another topic")
+    store.put("policy", b"of before")
+    store.put("policy", b"last policy")
+    store.put("cursor", b"base")
+    for number, entry in enumerate(ENTRIES):
+        store.append(ledger, entry, nothing)
+        store.append(other, b"small", nothing)
+        store.merge("cursor", b"acked %02d" % number)
+        store.poll()
+    if clean:
+        store.close()
+    return disk.kill()
+
+
+def image(disk: SimulatedDisk) -> dict[str, object]:
+    files: dict[str, object] = {path: bytes(inode.visible) for path, inode in disk.names.items()}
+    return {**files, **{path: images[-1] for path, images in disk.databases.items()}}
+
+
+def damage(disk: SimulatedDisk, what: bytes, *bits: int, last: bool = False) -> None:
+    content = disk.content(LOG)
+    place = (content.rindex if last else content.index)(what) + len(what) - 1
+    for bit in bits:
+        content[place] ^= 1 << bit
+
+
+def check(disk: SimulatedDisk) -> Report:
+    before = image(disk)
+    report = inspect(FOLDER, filesystem=FaultyFileSystem(disk))
+    assert image(disk) == before, "looking changed something"
+    assert not disk.locks
+    return report
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_store_that_is_well(clean: bool) -> None:
+    disk = make_disk(clean=clean)
+    if not clean:
+        disk.content(LOG).extend(b"a torn write")
+    report = check(disk)
+    assert report.is_well
+    assert (report.log_files, report.ledgers, report.keys) == (1, 2, 2)
+    assert report.log_bytes > sum(map(len, ENTRIES))
+    assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("catalog", ["kept", "lost"])
+def test_single_wrong_bits_are_put_right_and_nothing_is_lost(clean: bool, catalog: str) -> None:
+    disk = make_disk(clean=clean)
+    if catalog == "lost":
+        disk.databases.clear()
+    right = bytes(disk.names[LOG].visible)
+    for what in (b"last policy", b"acked 07", ENTRIES[3], ENTRIES[4], b"the topic", b"\xf5GEMGRP"):
+        damage(disk, what, 2)
+    report = check(disk)
+    assert len(report.findings) >= 5
+    assert all(finding.wrong_bits for finding in report.findings)
+    assert "put right" in report.findings[0].fate
+    assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
+    assert bytes(disk.names[LOG].visible)[: len(right.rstrip(b"\0"))] == right.rstrip(b"\0")
+    assert check(disk).is_well
+    store = open_store(disk)
+    assert store.get("policy") == Value(b"last policy", ())
+    assert store.get("cursor") == Value(b"base", tuple(b"acked %02d" % number for number in range(20)))
+    (info,) = store.ledgers("the topic")
+    assert store.read(info.ledger_id, 0, entries_max=99, bytes_max=10**6) == ENTRIES
+    assert store.damage == []
+    store.close()
+
+
+def test_what_cannot_be_put_right_is_named_and_given_up() -> None:
+    disk = make_disk(clean=False)
+    for what in (b"last policy", b"acked 07", ENTRIES[3], ENTRIES[4], b"the topic"):
+        damage(disk, what, 2, 5, 6)
+    report = check(disk)
+    found = {finding.damage.lost: finding for finding in report.findings}
+    assert set(found) == {Loss.VALUE, Loss.DELTA, Loss.ENTRIES, Loss.OWNER}
+    assert not any(finding.wrong_bits for finding in report.findings)
+    assert (found[Loss.VALUE].damage.key, found[Loss.DELTA].damage.key) == ("policy", "cursor")
+    assert "3 to 4" in found[Loss.ENTRIES].damage.thing
+    left = repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
+    assert [thing.lost for thing in left] == [Loss.OWNER], "its entries are not given up"
+    store = open_store(disk)
+    assert store.get("policy") == Value(b"of before", ())
+    assert store.get("cursor") == Value(
+        b"base", tuple(b"acked %02d" % number for number in range(20) if number != 7)
+    )
+    (info,) = store.ledgers(NOBODY)
+    with pytest.raises(EntriesDamaged, match="given up"):
+        store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
+    assert store.read(info.ledger_id, 5, entries_max=99, bytes_max=10**6) == ENTRIES[5:]
+    store.close()
+
+
+def test_what_only_the_catalog_has_outlives_the_repair_of_something_else() -> None:
+    """Putting a bit right rebuilds the catalog: what the log lost before goes into the log first."""
+    disk = make_disk(clean=True)
+    damage(disk, b"last policy", 2, 5, 6)
+    damage(disk, b"another topic", 1, 2)
+    store = open_store(disk)
+    store.merge("cursor", b"behind the checkpoint")
+    store.poll()
+    disk.kill()
+    damage(disk, b"behind the checkpoint", 3)
+    report = check(disk)
+    assert sorted(finding.damage.lost for finding in report.findings) == [
+        Loss.DELTA,
+        Loss.NOTHING,
+        Loss.NOTHING,
+    ]
+    assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
+    store = open_store(disk)
+    value = store.get("cursor")
+    assert value is not None
+    assert value.deltas[-1] == b"behind the checkpoint"
+    assert store.get("policy") == Value(b"last policy", ())
+    assert len(store.ledgers("another topic")) == 1
+    assert len(store.ledgers("the topic")) == 1
+    store.close()
+
+
+def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
+    disk = make_disk(clean=False)
+    damage(disk, b"acked 07", 2, 3)
+    report = check(disk)
+    store = open_store(disk)
+    assert store.get("cursor") == Value(
+        b"base", tuple(b"acked %02d" % n for n in range(20) if n != 7), Lost(deltas=1)
+    )
+    store.put("cursor", b"anew")
+    store.close()
+    with pytest.raises(StoreError, match="changed"):
+        repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
+
+
+def test_a_live_store_is_left_alone(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path / "store") as store:
+        store.put("key", b"value")
+        with pytest.raises(StoreLocked, match=str(os.getpid())):
+            inspect(tmp_path / "store")
+        report = Report(str(tmp_path / "store"), 1, 1, 0, 1)
+        with pytest.raises(StoreLocked):
+            repair(tmp_path / "store", report)
+    assert inspect(tmp_path / "store").keys == 1
+
+
+def test_other_folders_are_refused_and_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
+        with pytest.raises(NotAStore, match="--data-dir"):
+            inspect(path)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_looking_at_real_files_changes_none(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    store = FileStore.open(folder, settings=SETTINGS)
+    ledger = store.create_ledger("topic")
+    for entry in ENTRIES:
+        store.append(ledger, entry, nothing)
+    store.checkpoint()
+    store.put("key", b"the value")
+    store.close()
+    log = folder / "log-0000000001"
+    log.write_bytes(log.read_bytes().replace(ENTRIES[5], ENTRIES[5][:-3] + b"XYZ") + b"torn")
+    (folder / "superblock").write_bytes(b"nonsense")
+
+    def state() -> dict[str, tuple[bytes, int]]:
+        return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+    before = state()
+    os.chmod(folder, 0o500)
+    try:
+        report = inspect(folder)
+        assert state() == before
+    finally:
+        os.chmod(folder, 0o700)
+    assert [finding.damage.first_entry_id for finding in report.findings] == [5]
+    assert report.findings[0].owner == "topic"
+    assert report.keys == 1
+    assert repair(folder, report) == []
+    assert inspect(folder).is_well
