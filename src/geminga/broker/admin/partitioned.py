@@ -19,6 +19,7 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
+from geminga.broker.admin.stats import UNKNOWN
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
 from geminga.ids import TopicName
 
@@ -148,6 +149,10 @@ _NOT_ADDED = frozenset(
 )  # fmt: skip
 
 
+_UNKNOWN_WITH_ANY = frozenset({"messagesInBacklog", "bytesInBacklog"})
+"""Not known of the whole while it is not known of a part."""
+
+
 def merge_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Stats of a whole from those of its parts: counts and rates are added, limits and times are the largest.
 
@@ -172,6 +177,8 @@ def _merge_value(key: str, old: Any, new: Any) -> Any:
     if isinstance(new, bool) or isinstance(old, bool):
         return bool(old) or bool(new)
     if isinstance(new, (int, float)) and isinstance(old, (int, float)):
+        if key in _UNKNOWN_WITH_ANY and UNKNOWN in (old, new):
+            return UNKNOWN
         return max(old, new) if key in _NOT_ADDED else old + new
     if isinstance(new, dict) and isinstance(old, dict):
         return {**old, **{name: _merge_value(name, old.get(name), item) for name, item in new.items()}}

@@ -311,6 +311,29 @@ class TopicActions:
             offset += 1
         found.skip_to(offset, done)
 
+    def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
+        """Skip the next ``count`` open messages, those of a batch one by one; returns how many that were."""
+        found = self._subscription(name, subscription)
+        if not self.count_entries(name):
+            raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
+        return found.skip_messages(count, done)
+
+    def count_entries(self, name: TopicName) -> bool:
+        """Have entries counted that were stored before that was done; True when all are."""
+        topic = self._stored(name)
+        if topic.ledger.counts.is_complete:
+            return True
+        topic.count_entries()
+        return False
+
+    def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
+        """Entries and messages that are not acknowledged; 503 while entries are being counted."""
+        found = self._subscription(name, subscription)
+        tally = found.backlog_tally()
+        if tally is None:
+            raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
+        return found.backlog, tally[0]
+
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is in the topic now."""
         found = self._subscription(name, subscription)
