@@ -128,7 +128,11 @@ _SUBMODULES = frozenset(
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES), "__version__"]
+_NOT_BY_STAR = frozenset({"asyncio", "spark", "testing"})
+"""Submodules that ``from geminga import *`` leaves alone: Python has an `asyncio` of its own, and the others
+load what not everybody has."""
+
+__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES - _NOT_BY_STAR), "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -143,7 +147,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})
 
 
 if TYPE_CHECKING:
