@@ -305,6 +305,23 @@ def test_codes_have_a_status() -> None:
     assert admin_error(Refused(pb.UnknownError, "x")).status == 500
 
 
+def test_expiring_to_a_position_never_goes_back(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    actions = fill(harness, make_entry)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    peer.ack((0, 0), (0, 1), (0, 3))
+    peer.disconnect()
+    actions.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
+    cursor = actions._subscription(NAME, "s").cursor
+    assert (cursor.mark, list(cursor.holes.ranges())) == (2, [(3, 4)])
+    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
+    assert cursor.mark == 2
+    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=False)
+    assert cursor.mark == 4
+    assert subscription_stats(actions)["totalMsgExpired"] == 1
+    assert read(harness) == [b"m4"]
+
+
 # --- messages inside batches ---
 def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) -> Any:
     peer = harness.peer()

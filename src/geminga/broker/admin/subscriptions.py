@@ -177,12 +177,12 @@ class Subscriptions(TopicResource):
             await self.durable(partial(self.actions.expire, topic, name, seconds))
 
     async def expire_to_position(self, request: web.Request) -> web.Response:
-        """Everything up to a message is expired: the cursor is moved behind it."""
+        """Everything up to a message is expired: the cursor is moved behind it, and never back."""
         topic, name = self._one_with_subscription(request)
         document = await object_body(request)
-        position, excluded = message_id_of(document), not document.get("excluded", False)
+        position, excluded = message_id_of(document), bool(document.get("excluded", False))
         await self.durable(
-            lambda done: self.actions.reset_cursor(topic, name, done, position=position, excluded=excluded)
+            lambda done: self.actions.expire_to(topic, name, position, done, excluded=excluded)
         )
         return done_answer()
 

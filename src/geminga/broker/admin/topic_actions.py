@@ -344,6 +344,17 @@ class TopicActions:
         found = self._subscription(name, subscription)
         found.expire(found.topic.offset_by_time(self._agenda.now_ms - seconds * 1000), done)
 
+    def expire_to(
+        self, name: TopicName, subscription: str, position: MessageId, done: Done, *, excluded: bool
+    ) -> None:
+        """Skip everything before a message, and that too unless ``excluded``; what was skipped stays so."""
+        found = self._subscription(name, subscription)
+        ledger = found.topic.ledger
+        offset = ledger.offset_from(position.ledger_id, position.entry_id)
+        if not excluded and ledger.offset(position.ledger_id, position.entry_id) == offset:
+            offset += 1
+        found.expire(offset, done)
+
     def peek(self, name: TopicName, subscription: str, nth: int) -> tuple[MessageId, bytes]:
         """The nth open entry of a subscription, counted from 1; 404 past the end."""
         found = self._subscription(name, subscription)
