@@ -67,7 +67,7 @@ def test_creating(harness: Any, topics: Any) -> None:
     refused(404, topics.create, TopicName.parse("persistent://no/where/t"), ignore)
     assert (topics.partitions(NAME), topics.properties(NAME)) == (0, {"a": "b"})
     harness.restart()
-    assert harness.actions.list("public/default", "persistent") == [TOPIC]
+    assert list(harness.actions.walk("public/default", "persistent")) == [TOPIC]
     assert harness.actions.properties(NAME) == {"a": "b"}
 
 
@@ -79,8 +79,8 @@ def test_partitioned_topics(harness: Any, topics: Any) -> None:
     refused(409, topics.create_partitioned, PARTS, 2, ignore)
     refused(409, topics.create, PARTS, ignore)
     assert topics.partitions(PARTS) == 2
-    assert topics.partitioned("public/default") == [str(PARTS)]
-    assert topics.list("public/default", "persistent") == [f"{PARTS}-partition-{n}" for n in range(2)]
+    assert list(topics.walk_partitioned("public/default")) == [str(PARTS)]
+    assert list(topics.walk("public/default", "persistent")) == [f"{PARTS}-partition-{n}" for n in range(2)]
     refused(422, topics.update_partitions, PARTS, 1, ignore)
     refused(422, topics.update_partitions, PARTS, 10**6, ignore)
     topics.create(NAME, ignore)
@@ -90,13 +90,13 @@ def test_partitioned_topics(harness: Any, topics: Any) -> None:
     topics = harness.actions
     assert topics.partitions(PARTS) == 4
     assert topics.properties(PARTS) == {"x": "y"}
-    assert len(topics.list("public/default", "persistent")) == 5
+    assert len(list(topics.walk("public/default", "persistent"))) == 5
     done: list[Any] = []
     topics.delete(PARTS, False, done.append)
     harness.poll()
     assert done == [None]
     assert not topics.exists(PARTS)
-    assert topics.list("public/default", "persistent") == [TOPIC]
+    assert list(topics.walk("public/default", "persistent")) == [TOPIC]
     refused(404, topics.partitions, PARTS)
 
 

@@ -10,12 +10,14 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
+    answer_names,
     body,
     breathe,
     done_answer,
     message_id_json,
     part,
     query_flag,
+    stepwise,
     topic_of,
     whole_number,
 )
@@ -39,11 +41,12 @@ class PartitionedTopics(TopicResource):
         router.add_post(f"{PATH}/createMissedPartitions", self.create_missed)
         router.add_post(f"{PATH}/terminate/partitions", self.terminate)
 
-    async def names(self, request: web.Request) -> web.Response:
+    async def names(self, request: web.Request) -> web.StreamResponse:
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
-        found = self.actions.partitioned(f"{tenant}/{namespace}")
-        return answer(sorted(name for name in found if name.startswith(f"{domain}://")))
+        persistent = domain == "persistent"
+        found = stepwise(self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent))
+        return await answer_names(request, [name async for name in found])
 
     async def get(self, request: web.Request) -> web.Response:
         topic = topic_of(request)

@@ -6,7 +6,7 @@ is. What cannot be done raises `AdminError` with the HTTP status that Pulsar wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from geminga.broker.admin.errors import AdminError, admin_error
@@ -53,16 +53,14 @@ class TopicActions:
         self._schemas = broker.schemas
 
     # --- lists ---
-    def list(self, namespace: str, domain: str) -> list[str]:
-        """Plain topics and partitions of ``tenant/namespace``, in order."""
-        return self.topics.names(namespace, persistent=domain == "persistent")
+    def walk(self, namespace: str, domain: str) -> Iterator[str]:
+        """Plain topics and partitions of ``tenant/namespace``, in order; may be read in steps."""
+        return self.topics.walk(namespace, persistent=domain == "persistent")
 
-    def partitioned(self, namespace: str) -> Iterable[str]:
+    def walk_partitioned(self, namespace: str) -> Iterator[str]:
         """Partitioned topics of ``tenant/namespace``, both domains, in order."""
-        return [
-            *self.topics.partitioned_names(namespace, persistent=False),
-            *self.topics.partitioned_names(namespace, persistent=True),
-        ]
+        yield from self.topics.walk_partitioned(namespace, persistent=False)
+        yield from self.topics.walk_partitioned(namespace, persistent=True)
 
     def exists(self, name: TopicName) -> bool:
         """Whether there is such a topic, plain or partitioned."""
