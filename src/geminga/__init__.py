@@ -66,6 +66,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "EncryptionKeyInfo",
         "ProducerCryptoFailureAction",
     ),
+    "geminga.client.settings_file": ("load_settings",),
     "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
     "geminga.ids": ("MessageId", "TopicName"),
     "geminga.schema": ("BytesSchema",),
@@ -190,6 +191,7 @@ if TYPE_CHECKING:
     from geminga.client.service import AutoClusterFailover as AutoClusterFailover
     from geminga.client.service import ServiceInfo as ServiceInfo
     from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
+    from geminga.client.settings_file import load_settings as load_settings
     from geminga.client.sync import Client as Client
     from geminga.client.table_view import TableView as TableView
     from geminga.consumer.policies import BatchReceivePolicy as BatchReceivePolicy

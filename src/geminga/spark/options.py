@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidTopicName, InvalidUrl
@@ -230,6 +231,9 @@ _TABLE = (
     Option(name="batchingMaxBytes", field="batching_max_bytes", use=WRITE, parse=_bytes,
            aliases=("pulsar.producer.batchingMaxBytes",),
            text="Payload bytes in a batch. Default 131072."),
+    Option(name="settingsFile", field="settings_file", use=WRITE, parse=_text,
+           text="A settings file, as ``geminga tune advise --apply`` writes it, read where the query is "
+                "started: compression, hashing, batch limits and send time-out, unless they are given."),
     Option(name="sendTimeoutMs", field="send_timeout_ms", use=WRITE, parse=_number(1),
            aliases=("pulsar.producer.sendTimeoutMs",),
            text="How long a receipt may take until the task fails. Default 30000."),
@@ -425,4 +429,27 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write. Raises `InvalidConfiguration` naming option, value and range."""
     found = {name: value for name, value in _parsed(options, WRITE).items() if name not in _UNUSED_FIELDS}
+    path = found.pop("settings_file", None)
+    if path is not None:
+        found = {**_from_file(path), **found}
     return WriteOptions(connection=_connection(found), **found)
+
+
+_FIELD_OF_ARGUMENT = {
+    "compression_type": "compression",
+    "hashing_scheme": "hashing",
+    "batching_max_messages": "batching_max_messages",
+    "batching_max_allowed_size_in_bytes": "batching_max_bytes",
+    "send_timeout_millis": "send_timeout_ms",
+}
+"""What of a settings file means something to a sink, which makes whole batches of what it is given."""
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    producer = load_settings(path).producer
+    found = {field: producer[name] for name, field in _FIELD_OF_ARGUMENT.items() if name in producer}
+    if "compression" in found:
+        found["compression"] = found["compression"].name.upper()
+    if "hashing" in found:
+        found["hashing"] = found["hashing"].value
+    return found
