@@ -66,7 +66,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "EncryptionKeyInfo",
         "ProducerCryptoFailureAction",
     ),
-    "geminga.client.settings_file": ("load_settings",),
     "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
     "geminga.ids": ("MessageId", "TopicName"),
     "geminga.schema": ("BytesSchema",),
@@ -129,11 +128,7 @@ _SUBMODULES = frozenset(
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-_NOT_BY_STAR = frozenset({"asyncio", "spark", "testing"})
-"""Submodules that ``from geminga import *`` leaves alone: Python has an `asyncio` of its own, and the others
-load what not everybody has."""
-
-__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES - _NOT_BY_STAR), "__version__"]
+__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES), "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -148,7 +143,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+    return sorted({*globals(), *__all__})
 
 
 if TYPE_CHECKING:
@@ -191,7 +186,6 @@ if TYPE_CHECKING:
     from geminga.client.service import AutoClusterFailover as AutoClusterFailover
     from geminga.client.service import ServiceInfo as ServiceInfo
     from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
-    from geminga.client.settings_file import load_settings as load_settings
     from geminga.client.sync import Client as Client
     from geminga.client.table_view import TableView as TableView
     from geminga.consumer.policies import BatchReceivePolicy as BatchReceivePolicy

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import EntryCache, LedgerLimits, ManagedLedger, ledgers_key
-from geminga.errors import StoreDamaged
+from geminga.broker.ledger_list import key_of as ledgers_key
+from geminga.broker.managed_ledger import EntryCache, LedgerLimits, ManagedLedger
 from geminga.ledger.memory import MemoryStore
 
 LIMITS = LedgerLimits(entries_max=3, bytes_max=1 << 20, seconds_max=100)
@@ -183,13 +183,6 @@ def test_the_cache_is_bounded_for_all_topics_together() -> None:
     assert 0 < sum(len(ledger.cached) for ledger in ledgers) < 13
     for ledger in ledgers:
         assert len(ledger.read(0, 20, entries_max=20, bytes_max=1 << 20)) == 3
-
-
-def test_a_ledger_without_its_record_is_damage(fixture: Fixture) -> None:
-    fixture.append(*ENTRIES)
-    fixture.store.delete(ledgers_key("t"))
-    with pytest.raises(StoreDamaged, match="ledger 0 is not in its ledger list"):
-        fixture.open()
 
 
 def test_entries_lost_at_the_end_of_a_ledger_are_stepped_over(fixture: Fixture) -> None:

@@ -139,7 +139,9 @@ def expected_of(lost: int | None) -> Seen:
 def with_write(before: Value | None, what: str, data: bytes, *, is_lost: bool) -> Value | None:
     if is_lost:
         lost = Lost(deltas=1) if what == "merge" else Lost(values=1)
-        return Value(b"", (), lost) if before is None else dataclasses.replace(before, lost=lost)
+        before = before or Value(b"", ())
+        deltas = (*before.deltas, b"") if what == "merge" else before.deltas
+        return Value(before.base, deltas, lost)
     if what == "delete":
         return None
     if what != "merge":

@@ -119,9 +119,8 @@ def test_what_cannot_be_put_right_is_named_and_given_up() -> None:
     assert [thing.lost for thing in left] == [Loss.OWNER], "its entries are not given up"
     store = open_store(disk)
     assert store.get("policy") == Value(b"of before", ())
-    assert store.get("cursor") == Value(
-        b"base", tuple(b"acked %02d" % number for number in range(20) if number != 7)
-    )
+    deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
+    assert store.get("cursor") == Value(b"base", deltas)
     (info,) = store.ledgers(NOBODY)
     with pytest.raises(EntriesDamaged, match="given up"):
         store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
@@ -161,9 +160,8 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
     damage(disk, b"acked 07", 2, 3)
     report = check(disk)
     store = open_store(disk)
-    assert store.get("cursor") == Value(
-        b"base", tuple(b"acked %02d" % n for n in range(20) if n != 7), Lost(deltas=1)
-    )
+    deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
+    assert store.get("cursor") == Value(b"base", deltas, Lost(deltas=1))
     store.put("cursor", b"anew")
     store.close()
     with pytest.raises(StoreError, match="changed"):

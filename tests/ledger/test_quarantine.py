@@ -126,7 +126,7 @@ def test_a_key_with_a_lost_delta_says_so_in_every_life_until_it_is_set() -> None
             store.merge(key_name, f"{key_name} +{number}".encode())
     store.poll()
     harm(disk.kill(), b"cursor/acursor/a +1")
-    harmed = Value(b"base", (b"cursor/a +0", b"cursor/a +2"), Lost(deltas=1))
+    harmed = Value(b"base", (b"cursor/a +0", b"", b"cursor/a +2"), Lost(deltas=1))
     well = Value(b"base", (b"cursor/b +0", b"cursor/b +1", b"cursor/b +2"))
     store = open_store(disk)
     store.close()

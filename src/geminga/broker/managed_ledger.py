@@ -12,17 +12,17 @@ have been seen before a crash are not used for other entries afterwards.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import logging
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 
+from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
-from geminga.broker.records import RecordReader, put_varint
-from geminga.errors import StoreDamaged
 from geminga.ledger.api import Buffer, Done, EntryStore
+from geminga.ledger.damage import EntriesDamaged
 
-_END_MARKER = (1 << 63) - 1
-"""Takes a ledger id's place in the ledger list: its base is an offset that is not to be used again."""
+log = logging.getLogger("geminga.broker")
 
 _ENTRY_BYTES_MAX = 1 << 30
 """No entry is larger: frames are at most this long."""
@@ -77,13 +77,15 @@ class ManagedLedger:
 
     __slots__ = (
         "_bases", "_by_id", "_cache", "_current", "_key", "_owner", "_store",
-        "cached", "confirmed", "counts", "end", "segments",
+        "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
-    def __init__(self, store: EntryStore, owner: str, cache: EntryCache, counts: CountsCache) -> None:
+    def __init__(
+        self, store: EntryStore, owner: str, cache: EntryCache, counts: CountsCache, *, now_ms: int = 0
+    ) -> None:
         self._store = store
         self._owner = owner
-        self._key = ledgers_key(owner)
+        self._key = ledger_list.key_of(owner)
         self._cache = cache
         self.cached: dict[int, tuple[bytes, int]] = {}
         self.segments: list[Segment] = []
@@ -91,34 +93,31 @@ class ManagedLedger:
         self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
         self._by_id: dict[int, Segment] = {}
         self._current: Segment | None = None
+        self.damaged: list[tuple[int, int]] = []
         self.end = 0
-        self._load()
+        self._load(now_ms)
         self.confirmed = self.end
 
-    def _load(self) -> None:
-        value = self._store.get(self._key)
-        known: dict[int, tuple[int, int]] = {}
-        for part in () if value is None else (value.base, *value.deltas):
-            reader = RecordReader(part, f"ledger list of {self._owner}")
-            while reader:
-                ledger_id, base, created_ms = reader.varint(), reader.varint(), reader.varint()
-                known[ledger_id] = (base, created_ms)
-                self.end = max(self.end, base)
-        empty = []
-        for info in self._store.ledgers(self._owner):
-            if not info.entries:
-                empty.append(info.ledger_id)
-                continue
-            if info.ledger_id not in known:
-                raise StoreDamaged(f"topic {self._owner}: ledger {info.ledger_id} is not in its ledger list")
-            base, created_ms = known[info.ledger_id]
-            if base < self.end and self.segments and base < self.segments[-1].end:
-                raise StoreDamaged(f"topic {self._owner}: ledger {info.ledger_id} overlaps the one before")
+    def _load(self, now_ms: int) -> None:
+        found = ledger_list.load(self._store, self._owner, now_ms)
+        for info, (base, created_ms) in found.ledgers:
             self._add_segment(Segment(info.ledger_id, base, created_ms, info.entries, info.size_bytes))
-        if self.segments:
-            self.end = max(self.end, self.segments[-1].end)
-        if empty:
-            self._store.delete_ledgers(empty)
+            for first, last in self._store.damaged_entries(info.ledger_id):
+                self._note_damage(base + first, base + last + 1)
+        self.end = found.end
+        if found.was_mended:
+            self._store.put(self._key, self._list())
+        if found.empty:
+            self._store.delete_ledgers(found.empty)
+
+    def _list(self) -> bytes:
+        """The whole ledger list."""
+        record = bytearray()
+        if not self.segments or self.segments[-1].end < self.end:
+            ledger_list.put_ledger(record, ledger_list.END_MARKER, self.end, 0)
+        for segment in self.segments:
+            ledger_list.put_ledger(record, segment.ledger_id, segment.base, segment.created_ms)
+        return bytes(record)
 
     def _add_segment(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -130,6 +129,15 @@ class ManagedLedger:
     def start(self) -> int:
         """The offset of the oldest entry that is kept."""
         return self._bases[0] if self._bases else self.end
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Where there is nothing between ``start`` and ``end``, (first, behind the last) of each run."""
+        begins = [*self._bases[1:], self.end]
+        return [
+            (segment.end, begin)
+            for segment, begin in zip(self.segments, begins, strict=False)
+            if segment.end < begin
+        ]
 
     def segment_of(self, offset: int) -> Segment | None:
         """The segment that holds an offset or, behind the end of one, the last that begins before it."""
@@ -229,7 +237,7 @@ class ManagedLedger:
     def _roll(self, now_ms: int) -> Segment:
         ledger_id = self._store.create_ledger(self._owner)
         record = bytearray()
-        _put_segment(record, ledger_id, self.end, now_ms)
+        ledger_list.put_ledger(record, ledger_id, self.end, now_ms)
         self._store.merge(self._key, bytes(record))
         segment = Segment(ledger_id, self.end, now_ms, 0, 0)
         self._add_segment(segment)
@@ -241,7 +249,8 @@ class ManagedLedger:
     def read(self, offset: int, stop: int, *, entries_max: int, bytes_max: int) -> list[tuple[bytes, int]]:
         """Entries from ``offset`` to below ``stop`` with their message counts (-1: not known).
 
-        At least one when ``offset`` is readable; fewer than asked at a ledger's end or at a limit.
+        At least one when ``offset`` is readable; fewer than asked at a ledger's end, before damaged entries
+        or at a limit. Empty where `skip_gap` has something to skip.
         """
         stop = min(stop, self.confirmed, offset + entries_max)
         cached = self.cached
@@ -259,10 +268,16 @@ class ManagedLedger:
         segment = self.segment_of(offset)
         if segment is None or offset >= stop or offset >= segment.end:
             return []
-        count = min(stop, segment.end) - offset
-        entries = self._store.read(
-            segment.ledger_id, offset - segment.base, entries_max=count, bytes_max=bytes_max
-        )
+        count = min(stop, segment.end, self._damage_after(offset)) - offset
+        if count <= 0:
+            return []
+        try:
+            entries = self._store.read(
+                segment.ledger_id, offset - segment.base, entries_max=count, bytes_max=bytes_max
+            )
+        except EntriesDamaged as error:
+            self._damage_found(segment, error)
+            return []
         return [(entry, -1) for entry in entries]
 
     def read_one(self, offset: int) -> bytes | None:
@@ -271,13 +286,46 @@ class ManagedLedger:
         return found[0][0] if found else None
 
     def skip_gap(self, offset: int) -> int:
-        """``offset``, or the next one that exists if entries are missing there."""
+        """``offset``, or the next one that can be read if entries are missing or damaged there."""
+        while True:
+            found = self._behind_damage(self._next_existing(offset))
+            if found == offset:
+                return offset
+            offset = found
+
+    def _next_existing(self, offset: int) -> int:
         offset = max(offset, self.start)
         segment = self.segment_of(offset)
         if segment is None or offset < segment.end:
             return offset
         index = bisect_right(self._bases, offset)
         return self._bases[index] if index < len(self._bases) else max(offset, self.end)
+
+    # --- damage ---
+    def _damage_found(self, segment: Segment, error: EntriesDamaged) -> None:
+        """The store cannot read entries: they are stepped over, and nobody waits for them."""
+        damage = error.damage
+        if damage is None or damage.first_entry_id is None or damage.last_entry_id is None:
+            raise error
+        start, stop = segment.base + damage.first_entry_id, segment.base + damage.last_entry_id + 1
+        self._note_damage(start, stop)
+        log.error("topic %s: entries at offset %d to %d: %s", self._owner, start, stop - 1, error)
+
+    def _note_damage(self, start: int, stop: int) -> None:
+        insort(self.damaged, (start, stop))
+
+    def _behind_damage(self, offset: int) -> int:
+        for start, stop in self.damaged:
+            if start <= offset < stop:
+                offset = stop
+        return offset
+
+    def _damage_after(self, offset: int) -> int:
+        """Where the next damaged entry from ``offset`` on is."""
+        for start, stop in self.damaged:
+            if offset < stop:
+                return max(start, offset)
+        return self.end
 
     # --- trimming ---
     def trim(self, keep_from: int, expired: SegmentTest) -> int:
@@ -310,6 +358,7 @@ class ManagedLedger:
         for segment in deleted:
             del self._by_id[segment.ledger_id]
         start = self.start
+        self.damaged = [run for run in self.damaged if run[1] > start]
         for offset in [at for at in self.cached if at < start]:
             del self.cached[offset]
         # In this order a crash in between leaves places without entries, which loading ignores,
@@ -317,15 +366,11 @@ class ManagedLedger:
         self.counts.forget(deleted)
         marker = bytearray()
         if not self.segments:
-            _put_segment(marker, _END_MARKER, self.end, 0)
+            ledger_list.put_ledger(marker, ledger_list.END_MARKER, self.end, 0)
             self._store.merge(self._key, bytes(marker))
         self._store.delete_ledgers([segment.ledger_id for segment in deleted])
-        record = bytearray()
-        if not self.segments:
-            record += marker
-        for segment in self.segments:
-            _put_segment(record, segment.ledger_id, segment.base, segment.created_ms)
-        self._store.put(self._key, bytes(record))
+        # Should damage take this write, a list with places of ledgers that are gone is as good.
+        self._store.put(self._key, self._list(), same=True)
 
     def delete_all(self) -> None:
         """Forget every entry and the ledger list: the topic is being deleted."""
@@ -353,13 +398,3 @@ class LedgerLimits:
             or segment.size_bytes >= self._bytes_max
             or (now_ms - segment.created_ms >= self._milliseconds_max and segment.entries > 0)
         )
-
-
-def ledgers_key(owner: str) -> str:
-    return f"ledgers/{owner}"
-
-
-def _put_segment(record: bytearray, ledger_id: int, base: int, created_ms: int) -> None:
-    put_varint(record, ledger_id)
-    put_varint(record, base)
-    put_varint(record, max(0, created_ms))

@@ -20,11 +20,13 @@ from geminga.connection.authentication import (
     TokenCredentials,
     WrongParameters,
 )
-from geminga.errors import AuthenticationError, OperationNotSupported, UsageError
+from geminga.errors import ConnectError, OperationNotSupported, UsageError
 
 
-class PluginNotLoaded(OperationNotSupported, AuthenticationError):
+class PluginNotLoaded(OperationNotSupported, ConnectError):
     """There is no such authentication: the connection is not made, rather than made without credentials."""
+
+    retriable = False
 
 
 class Authentication:

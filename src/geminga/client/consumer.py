@@ -21,6 +21,7 @@ from geminga.client.async_consumer import (
     DEFAULT_BATCH_RECEIVE,
     AsyncConsumer,
     ReceivedBatch,
+    check_message,
 )
 from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerThreads, Listening
@@ -205,7 +206,7 @@ class Consumer:
         elif self._receipts:
             self._call(self._consumer.acknowledge(message))
         else:
-            self._consumer.check_place(message)
+            check_message(message)
             self._add(AcknowledgedId(message))  # type: ignore[arg-type]
 
     def acknowledge_cumulative(self, message: Acknowledgeable) -> None:

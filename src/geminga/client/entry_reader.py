@@ -69,15 +69,7 @@ class EntryReader:
         check_int("queue_size", queue_size, 1)
         check_int("queue_bytes_max", queue_bytes_max, 1)
         consumer = client.runtime.call(
-            open_entries(
-                client.core,
-                topic,
-                start,
-                inclusive=inclusive,
-                queue_size=queue_size,
-                queue_bytes_max=queue_bytes_max,
-                subscription_role_prefix=subscription_role_prefix,
-            )
+            _open(client.core, topic, start, inclusive, queue_size, queue_bytes_max, subscription_role_prefix)
         )
         return cls(client, consumer, start, inclusive)
 
@@ -155,17 +147,15 @@ class EntryReader:
         self.close()
 
 
-async def open_entries(
+async def _open(
     core: ClientCore,
     topic: str,
     start: MessageId,
-    *,
-    inclusive: bool = True,
-    queue_size: int = QUEUE_SIZE_DEFAULT,
-    queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
-    subscription_role_prefix: str | None = None,
+    inclusive: bool,
+    queue_size: int,
+    queue_bytes_max: int,
+    subscription_role_prefix: str | None,
 ) -> AsyncConsumer:
-    """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
     settings = ConsumerSettings(
         durable=False,
         start_message_id=start,
@@ -186,22 +176,3 @@ async def open_entries(
     await consumer.open()
     core.register(consumer)
     return consumer
-
-
-async def next_entry(consumer: AsyncConsumer, deadline: float | None) -> RawEntry | None:
-    """On the client's loop: such a consumer's next entry; None when ``deadline``, on the loop's clock, is
-    over. Raises what ends the consumer."""
-    queued = consumer.queue.entries
-    while not queued:
-        if not await consumer.wait(deadline) and not queued:
-            return None
-    entry = queued.popleft()
-    consumer.group.took_entries([entry])
-    return raw_entry(entry)
-
-
-def widen(consumer: AsyncConsumer, queue_size: int) -> None:
-    """On the client's loop: let such a consumer ask for ``queue_size`` messages ahead."""
-    for handle in consumer.group.handles.values():
-        handle.consumer.resize_queue(queue_size)
-        handle.flush_soon()

@@ -536,12 +536,8 @@ class Producer:
 
         See `ColumnarProducer.submit_encoded`.
         """
-        return self.submit_encoded(batches).result()
-
-    def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
-        """`publish_encoded` without waiting for the receipts: the future has the result."""
         self._runtime.check()
-        return self._producer.columnar.submit_encoded(batches)
+        return self._producer.columnar.submit_encoded(batches).result()
 
 
 __all__ = ["AsyncProducer", "Producer", "SendCallback", "create_producer"]

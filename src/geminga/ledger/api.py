@@ -44,8 +44,9 @@ class Lost:
 class Value:
     """What is kept under a key: the last `put` value and the deltas merged since, oldest first.
 
-    ``lost`` is None, unless damage took writes of this key. Then the rest is here: without the deltas that
-    are lost, and, where a whole value is lost, the base of before it (empty if there was none).
+    ``lost`` is None, unless damage took writes of this key. Then the rest is here: a delta that is lost is an
+    empty one in its place, and where a whole value is lost the base is that of before it (empty if there was
+    none).
     """
 
     base: bytes
@@ -80,6 +81,9 @@ class EntryStore(Protocol):
         Everything else is served as if nothing were.
         """
 
+    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        """The entries of a ledger that are listed as damaged: (first, last) of each run."""
+
     def settle_damage(self, name: str, done: Done | None = None) -> bool:
         """Take what is left of a damaged thing for all there is; False when nothing of that name is listed.
 
@@ -88,6 +92,9 @@ class EntryStore(Protocol):
         """
 
     # --- ledgers ---
+    def owner_of(self, ledger_id: int) -> str | None:
+        """Whose ledger it is; None when there is none or nobody knows."""
+
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         """Give a ledger whose owner was lost to damage to ``owner``; False when it is no such ledger."""
 

@@ -119,7 +119,8 @@ def _inspect(filesystem: FileSystem, folder: str) -> Report:
         report = Report(folder, *store.census())
         bits = _WrongBits(filesystem, folder, store)
         for damage in store.damage:
-            report.findings.append(Finding(damage, store.owner_of(damage), tuple(bits.of(damage))))
+            owner = store.owner_of(damage.ledger_id) if damage.ledger_id is not None else None
+            report.findings.append(Finding(damage, owner, tuple(bits.of(damage))))
         return report
     finally:
         store.abandon()

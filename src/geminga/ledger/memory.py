@@ -57,12 +57,19 @@ class MemoryStore:
         """Nothing, in memory."""
         return []
 
+    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        return []
+
     def settle_damage(self, name: str, done: Done | None = None) -> bool:
         self._check_open()
         self._complete(done)
         return False
 
     # --- ledgers ---
+    def owner_of(self, ledger_id: int) -> str | None:
+        ledger = self._ledgers.get(ledger_id)
+        return None if ledger is None else ledger.owner
+
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         self._check_open()
         return False

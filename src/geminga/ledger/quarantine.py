@@ -93,6 +93,16 @@ class Quarantine:
         deltas = sum(damage.lost == Loss.DELTA for damage in found)
         return Lost(values=len(found) - deltas, deltas=deltas)
 
+    def entries_of(self, ledger_id: int) -> list[tuple[int, int]]:
+        """The damaged entries of a ledger, (first, last) of each run, in order."""
+        return sorted(
+            (damage.first_entry_id, damage.last_entry_id)
+            for damage in self._ledgers.get(ledger_id, ())
+            if damage.lost == Loss.ENTRIES
+            and damage.first_entry_id is not None
+            and damage.last_entry_id is not None
+        )
+
     def keys_under(self, prefix: str) -> list[str]:
         """The keys with the prefix that lost something."""
         return [key for key in self._keys if key.startswith(prefix)]

@@ -437,6 +437,8 @@ class Recovery:
             key=key,
             fingerprint=fingerprint if key is None else None,
         )
+        if lost == Loss.DELTA and key is not None:
+            keys.change(key).deltas.append(b"")  # in its place, for the others' places may mean something
         if self._report(damage) and lost == Loss.NOTHING:
             found = [key] if key is not None else keys.named({fingerprint}).get(fingerprint, [])
             self.unwritten_keys.update(found)

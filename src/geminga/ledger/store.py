@@ -270,6 +270,9 @@ class FileStore:
         if self._state.quarantine.add(damage):
             logger.error("damage in the store %s: %s", self.folder, damage)
 
+    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        return self._state.quarantine.entries_of(ledger_id)
+
     def settle_damage(self, name: str, done: Done | None = None) -> bool:
         self._check_running()
         things = self._state.quarantine.named(name)
@@ -317,6 +320,11 @@ class FileStore:
                 self._submit(CREATE, ledger_id, 0, owner.encode(), None)
 
     # --- ledgers ---
+    def owner_of(self, ledger_id: int) -> str | None:
+        if not self._state.exists(ledger_id):
+            return None
+        return self._state.ledger(ledger_id).owner or None
+
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         self._check_running()
         if not self._state.adopt_ledger(ledger_id, owner):
@@ -647,12 +655,6 @@ class FileStore:
         position = self._state.index.position(ledger_id, chunk, index)
         name = file_name(position >> OFFSET_BITS)
         return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
-
-    def owner_of(self, damage: Damage) -> str | None:
-        """Whose ledger is damaged."""
-        if damage.ledger_id is None or not self._state.exists(damage.ledger_id):
-            return None
-        return self._state.ledger(damage.ledger_id).owner or None
 
     def __enter__(self) -> FileStore:
         return self

@@ -6,11 +6,10 @@ connection options, and made anew after a fork.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from geminga.errors import PulsarException, TopicNotFound
@@ -20,7 +19,6 @@ from geminga.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from geminga.client.sync import Client
-    from geminga.spark.admission import Peek, Seen
     from geminga.wire.metadata import RawEntry
 
 CLIENTS_MAX = 16
@@ -39,32 +37,14 @@ class EntrySource(Protocol):
     def close(self) -> None: ...
 
 
-class Watch(Protocol):
-    """What the driver asks about partitions, of many at once. See `geminga.spark.watch`."""
-
-    def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
-        """The newest message of each; its entry id is -1 where there is none."""
-
-    def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """The first entry at or after each place; None where nothing lies there any more."""
-
-    def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
-        """The entries of each peek, and whether they are all up to its end."""
-
-    def close(self) -> None: ...
-
-
 class Cluster(Protocol):
     """A cluster as planner and tasks see it."""
 
-    def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
-        """Of each topic, or that it does not exist."""
+    def partitions(self, topic: str) -> list[Partition]:
+        """Raises `TopicNotFound`."""
 
     def topics_matching(self, pattern: str) -> list[str]:
         """Topics, without partition suffixes, whose local name matches; see `matching_topics`."""
-
-    def watch(self, *, name: str) -> Watch:
-        """For one query's driver; ``name`` begins the names of its readers."""
 
     def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> EntrySource:
         """Entries from ``start`` on, the one at ``start`` included."""
@@ -87,20 +67,12 @@ class PulsarCluster:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
-        return self.client.runtime.call(self._partitions(topics))
-
-    async def _partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
-        return list(await asyncio.gather(*(self._of_topic(topic) for topic in topics)))
-
-    async def _of_topic(self, topic: str) -> list[Partition] | TopicNotFound:
+    def partitions(self, topic: str) -> list[Partition]:
         name = TopicName.parse(topic)
+        core = self.client.core
         if name.partition >= 0:
             return [(str(name.base), name.partition)]
-        try:
-            count = await self.client.core.partitions(topic, auto_creation=False)
-        except TopicNotFound as error:
-            return error
+        count = self.client.runtime.call(core.partitions(topic, auto_creation=False))
         return [(str(name), index) for index in range(count)] if count else [(str(name), -1)]
 
     def topics_matching(self, pattern: str) -> list[str]:
@@ -112,11 +84,6 @@ class PulsarCluster:
             mode = pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         answer = self.client.runtime.call(self.client.core.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
-
-    def watch(self, *, name: str) -> Watch:
-        from geminga.spark.watch import PulsarWatch
-
-        return PulsarWatch(self.client, name)
 
     def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> EntrySource:
         from geminga.client.entry_reader import EntryReader
@@ -178,15 +145,16 @@ def discover(
 ) -> list[Partition]:
     """Every partition to read, in order. Raises `TopicNotFound` naming the topic and what to do."""
     found: list[Partition] = []
-    names = cluster.topics_matching(pattern) if pattern else topics
-    for topic, partitions in zip(names, cluster.partitions(names), strict=True):
-        if not isinstance(partitions, TopicNotFound):
-            found += partitions
-        elif not (missing_is_empty or pattern):
+    for topic in cluster.topics_matching(pattern) if pattern else topics:
+        try:
+            found += cluster.partitions(topic)
+        except TopicNotFound as error:
+            if missing_is_empty or pattern:
+                continue
             raise TopicNotFound(
-                f"topic {topic} does not exist ({partitions}): check its name, publish to it first, or set "
+                f"topic {topic} does not exist ({error}): check its name, publish to it first, or set "
                 "waitingForNonExistedTopic=true"
-            )
+            ) from None
     return found
 
 

@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -536,3 +537,24 @@ def test_names_with_special_characters(rest: Rest, namespace: str) -> None:
     assert rest.get(f"persistent/{namespace}") == [f"persistent://{namespace}/{local}"]
     rest.get(f"{path}/stats")
     rest.call("DELETE", path)
+
+
+def test_damage_is_listed_and_settled(tmp_path: Path) -> None:
+    with embedded(data_dir=tmp_path) as broker:
+        Rest(broker.admin_url).call("POST", "namespaces/public/default/messageTTL", 77)
+    for path in (*tmp_path.glob("log-*"), *tmp_path.glob("catalog*")):
+        if path.name.startswith("catalog"):
+            path.unlink()  # a clean end has everything in there
+        else:
+            path.write_bytes(
+                path.read_bytes().replace(b'"message_ttl_in_seconds":77', b'"message_ttl_in_seconds":99')
+            )
+    with embedded(data_dir=tmp_path) as broker:
+        rest = Rest(broker.admin_url)
+        (thing,) = rest.get("geminga/damage")
+        assert (thing["key"], thing["lost"]) == ("namespace/public/default", "value")
+        metrics = rest.raw("GET", "/metrics")[1].decode()
+        assert 'geminga_store_damaged_things{cluster="standalone",lost="value"} 1\n' in metrics
+        assert "nothing" in rest.fails(404, "DELETE", "geminga/damage/nothing")
+        rest.call("DELETE", f"geminga/damage/{thing['name']}")
+        assert rest.get("geminga/damage") == []

@@ -9,6 +9,7 @@ import pytest
 from geminga.broker.topics.persistent import decode_record, encode_record
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
+from geminga.ledger.api import Lost, Value
 
 NAME = TopicName.parse("t")
 
@@ -32,7 +33,7 @@ def test_an_empty_topic_has_no_last_position(harness: Any, make_entry: Any) -> N
     topic = filled(harness, make_entry, [])
     assert topic.last_position == (-1, -1)
     assert topic.last_batch_index() == -1
-    assert topic.publish_time(0) == 0
+    assert topic.publish_time(0) == topic.agenda.now_ms
     assert topic.offset_by_time(5) == 0
 
 
@@ -66,7 +67,9 @@ def test_only_topics_with_consumers_keep_entries_in_memory(harness: Any, make_en
 
 
 def test_records() -> None:
-    assert decode_record(encode_record({"a": 1}), "r") == {"a": 1}
-    for damaged in (b"{", b"[]"):
+    assert decode_record(Value(encode_record({"a": 1}), ()), "r") == {"a": 1}
+    for damaged in (b"{", b"[]", b""):
         with pytest.raises(StoreDamaged, match="the record is no JSON object"):
-            decode_record(damaged, "the record")
+            decode_record(Value(damaged, ()), "the record")
+    assert decode_record(Value(b"", (), Lost(values=1)), "the record") == {}
+    assert decode_record(Value(encode_record({"a": 1}), (), Lost(values=1)), "r") == {"a": 1}

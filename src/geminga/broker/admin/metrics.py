@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from geminga._version import __version__
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
+from geminga.ledger.damage import Damage, Loss
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
@@ -78,16 +79,11 @@ _TOPIC: Final = (
     ("pulsar_storage_backlog_size", "backlogSize", "gauge"),
     ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize", "gauge"),
     ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime", "gauge"),
-    ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
     ("pulsar_storage_offloaded_size", "offloadedStorageSize", "gauge"),
 )
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_back_log", "msgBacklog", "gauge"),
     ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed", "gauge"),
-    ("geminga_subscription_messages_in_backlog", "messagesInBacklog", "gauge"),
-    ("geminga_subscription_bytes_in_backlog", "bytesInBacklog", "gauge"),
-    ("geminga_subscription_oldest_backlog_message_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
-    ("geminga_subscription_ack_holes", "ackHoles", "gauge"),
     ("pulsar_subscription_delayed", "msgDelayed", "gauge"),
     ("pulsar_subscription_in_replay", "msgInReplay", "gauge"),
     ("pulsar_subscription_unacked_messages", "unackedMessages", "gauge"),
@@ -174,6 +170,13 @@ def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     out.add("geminga_store_sync_seconds_total", stats.sync_seconds_total, "counter")
     out.add("geminga_store_disk_bytes", stats.disk_bytes)
     out.add("geminga_store_pending_writes", stats.pending_writes)
+
+
+def add_damage(out: Exposition, damage: Sequence[Damage]) -> None:
+    """Things that damage took something from and that nobody has settled, by what they lost."""
+    counts = Counter(each.lost for each in damage)
+    for lost in Loss:
+        out.add("geminga_store_damaged_things", counts[lost], labels=(("lost", str(lost)),))
 
 
 def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:

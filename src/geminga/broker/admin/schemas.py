@@ -109,7 +109,11 @@ class Schemas(Resource):
     async def all(self, request: web.Request) -> web.Response:
         found = self.server.broker.schemas.versions(self._topic(request))
         return answer(
-            {"getSchemaResponses": [_schema_json(number, schema) for number, schema in enumerate(found)]}
+            {
+                "getSchemaResponses": [
+                    _schema_json(number, schema) for number, schema in enumerate(found) if schema is not None
+                ]
+            }
         )
 
     async def metadata(self, request: web.Request) -> web.Response:
@@ -142,7 +146,7 @@ class Schemas(Resource):
         topic, schema = self._topic(request), await self._posted(request)
         strategy = self.namespaces.topic_policies(topic).schema_compatibility_strategy
         try:
-            check_compatible(schema, self.server.broker.schemas.versions(topic), strategy)
+            check_compatible(schema, self.server.broker.schemas.intact(topic), strategy)
             fits = True
         except Refused:
             fits = False

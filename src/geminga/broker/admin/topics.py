@@ -11,7 +11,6 @@ from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
-    answer_names,
     bare_text,
     body,
     done_answer,
@@ -20,7 +19,6 @@ from geminga.broker.admin.http import (
     object_body,
     part,
     query_flag,
-    stepwise,
     topic_of,
     whole_number,
 )
@@ -95,15 +93,13 @@ class Topics(TopicResource):
         router.add_delete(PATH, self.delete)
 
     # --- life ---
-    async def names(self, request: web.Request) -> web.StreamResponse:
+    async def names(self, request: web.Request) -> web.Response:
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
-        all_topics = query_flag(request, "includeSystemTopic")
-        found = []
-        async for name in stepwise(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain"))):
-            if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES):
-                found.append(name)
-        return await answer_names(request, found)
+        found = sorted(self.actions.list(f"{tenant}/{namespace}", part(request, "domain")))
+        if not query_flag(request, "includeSystemTopic"):
+            found = [n for n in found if not TopicName.parse(n).local.startswith(_SYSTEM_PREFIXES)]
+        return answer(found)
 
     async def create(self, request: web.Request) -> web.Response:
         topic = topic_of(request)

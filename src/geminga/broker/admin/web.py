@@ -9,6 +9,7 @@ from typing import cast
 from aiohttp import web
 
 from geminga.broker.admin.brokers import Brokers, BrokerStats
+from geminga.broker.admin.damage import DamagedThings
 from geminga.broker.admin.http import SERVER, WEB_HOSTS, Server, errors_as_json
 from geminga.broker.admin.lookup import Lookup
 from geminga.broker.admin.namespaces import Namespaces
@@ -24,7 +25,7 @@ CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
 _BODY_BYTES_MAX = 16 * 1024 * 1024
 _RESOURCES = (
-    Clusters, Tenants, Brokers, BrokerStats, Lookup, Schemas,
+    Clusters, Tenants, Brokers, BrokerStats, DamagedThings, Lookup, Schemas,
     # Fixed last parts before the ones with a free name in the same place.
     NamespacePolicies, Namespaces, PartitionedTopics, Subscriptions, TopicPolicies, Topics,
 )  # fmt: skip

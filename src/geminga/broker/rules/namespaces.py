@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from geminga.broker.rules.policies import (
     RuleBroken,
     Wrong,
     bundle_ranges,
+    cautious,
     check_document,
     check_policy,
     resolve,
@@ -27,6 +29,8 @@ from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
+
+log = logging.getLogger("geminga.broker")
 
 Json = dict[str, Any]
 Watcher = Callable[[str, TopicName | None], None]
@@ -73,10 +77,12 @@ class Namespaces:
         self._store = store
         self._settings = settings
         self._watchers: list[Watcher] = []
+        self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
         self._namespaces = self._load("namespace/")
         self._topics = self._load("topic-policies/")
+        self._fill_what_was_lost()
         self._resolved: dict[str, Policies] = {}
         self._resolved_topics: dict[str, Policies] = {}
         self._create_defaults()
@@ -234,7 +240,10 @@ class Namespaces:
         name = f"{tenant}/{namespace}"
         found = self._resolved.get(name)
         if found is None:
-            found = self._resolved[name] = resolve(self._settings, self._require(tenant, namespace))
+            found = resolve(self._settings, self._require(tenant, namespace))
+            if f"namespace/{name}" in self._cautious:
+                found = cautious(found)
+            self._resolved[name] = found
         return found
 
     def topic_policies(self, topic: TopicName) -> Policies:
@@ -246,6 +255,9 @@ class Namespaces:
         found = self._resolved_topics.get(key)
         if found is None:
             found = resolve(self._settings, own, self._require(topic.tenant, topic.namespace))
+            namespace = f"namespace/{topic.namespace_name}"
+            if not self._cautious.isdisjoint((f"topic-policies/{key}", namespace)):
+                found = cautious(found)
             self._resolved_topics[key] = found
         return found
 
@@ -324,16 +336,49 @@ class Namespaces:
                 self.create_namespace(tenant, namespace)
 
     def _load(self, prefix: str) -> dict[str, Json]:
-        loaded = {}
+        loaded: dict[str, Json] = {}
         for key, value in self._store.scan(prefix):
+            name = key[len(prefix) :]
+            if value.lost is not None:
+                log.error(
+                    "%s was lost to damage in the store: %s, and nothing is deleted by its rules until they "
+                    "are set again",
+                    key,
+                    "what it was before is in force" if value.base else "defaults are in force",
+                )
+                self._cautious.add(key)
             try:
-                document = json.loads(value.base)
+                document = json.loads(value.base) if value.base or value.lost is None else {}
             except ValueError:
                 document = None
             if not isinstance(document, dict):
                 raise StoreDamaged(f"the store's value under {key!r} is no JSON object: {value.base[:80]!r}")
-            loaded[key[len(prefix) :]] = document
+            loaded[name] = document
         return loaded
+
+    def accept(self, key: str) -> None:
+        """An administrator takes what is left of policies, under that key of the store, for right."""
+        if key not in self._cautious:
+            return
+        self._cautious.discard(key)
+        self._resolved.clear()
+        self._resolved_topics.clear()
+        for name in self._namespaces:
+            self._changed(name, None)
+
+    def _fill_what_was_lost(self) -> None:
+        """What every tenant and namespace has, where damage left nothing."""
+        for info in self._tenants.values():
+            info.setdefault("adminRoles", [])
+            info.setdefault("allowedClusters", [self._settings.cluster])
+        for document in self._namespaces.values():
+            document.setdefault("replication_clusters", [self._settings.cluster])
+            if "bundles" not in document:
+                document["bundles"] = self._checked_bundles(None)
+
+    def lost(self, tenant: str, namespace: str) -> bool:
+        """Whether damage took the namespace's policies, and they were not set again."""
+        return f"namespace/{tenant}/{namespace}" in self._cautious
 
     def _write(
         self, prefix: str, documents: dict[str, Json], name: str, document: Json, done: Done | None
@@ -341,10 +386,12 @@ class Namespaces:
         # The store first: when it refuses, memory stays as it was.
         self._store.put(prefix + name, json.dumps(document, separators=(",", ":")).encode(), done)
         documents[name] = document
+        self._cautious.discard(prefix + name)
 
     def _remove(self, prefix: str, documents: dict[str, Json], name: str, done: Done | None) -> None:
         self._store.delete(prefix + name, done)
         documents.pop(name, None)
+        self._cautious.discard(prefix + name)
 
 
 def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> None:

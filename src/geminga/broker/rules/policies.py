@@ -9,7 +9,7 @@ the most specific one winning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -390,6 +390,24 @@ class Policies:
     subscription_dispatch_rate: Rate
     subscribe_rate: Rate
     """``messages`` is subscribes a consumer and period."""
+
+
+def cautious(policies: Policies) -> Policies:
+    """The policies where it is not known what was set: nothing is deleted, given up or stopped by a rule.
+
+    Messages and topics that a lost policy would have kept must still be there when it is set again.
+    """
+    return replace(
+        policies,
+        retention_minutes=-1,
+        retention_megabytes=-1,
+        message_ttl_seconds=0,
+        backlog_quota_bytes=-1,
+        backlog_quota_seconds=-1,
+        subscription_expiration_minutes=0,
+        delete_inactive_topics=False,
+        compaction_threshold_bytes=0,
+    )
 
 
 class _Layers:

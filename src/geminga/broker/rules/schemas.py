@@ -38,15 +38,17 @@ class Schemas:
         self._namespaces = namespaces
 
     # --- questions ---
-    def versions(self, name: TopicName) -> list[pb.Schema]:
-        """All versions, the oldest first; the index is the version."""
+    def versions(self, name: TopicName) -> list[pb.Schema | None]:
+        """All versions, the oldest first; the index is the version. None is one that damage took."""
         key = schema_key(name)
         value = self._store.get(key)
         if value is None:
             return []
-        found: list[pb.Schema] = []
-        for part in (value.base, *value.deltas):
+        found: list[pb.Schema | None] = []
+        for number, part in enumerate((value.base, *value.deltas)):
             reader = RecordReader(part, f"schemas of {name.base}")
+            if number and not part:
+                found.append(None)
             while reader:
                 schema = pb.Schema()
                 try:
@@ -58,20 +60,34 @@ class Schemas:
                 found.append(schema)
         return found
 
+    def intact(self, name: TopicName) -> list[pb.Schema]:
+        """The versions that can be read, the oldest first."""
+        return [schema for schema in self.versions(name) if schema is not None]
+
     def latest(self, name: TopicName) -> tuple[int, pb.Schema] | None:
-        """The newest version with its number, None when there is none."""
+        """The newest version that can be read with its number, None when there is none."""
         found = self.versions(name)
-        return (len(found) - 1, found[-1]) if found else None
+        return next(
+            ((version, known) for version, known in reversed([*enumerate(found)]) if known is not None), None
+        )
 
     def get(self, name: TopicName, version: int) -> pb.Schema | None:
-        """One version, None when there is no such one."""
+        """One version, None when there is no such one. Raises `StoreDamaged` for one that damage took."""
         found = self.versions(name)
-        return found[version] if 0 <= version < len(found) else None
+        if not 0 <= version < len(found):
+            return None
+        schema = found[version]
+        if schema is None:
+            raise StoreDamaged(
+                f"schema version {version} of {name.base} was lost to damage in the store: "
+                "have a producer register it again, messages of the lost version need its definition"
+            )
+        return schema
 
     def find(self, name: TopicName, schema: pb.Schema) -> int:
         """The version that says the same as a schema, -1 when none does."""
         for version, known in enumerate(self.versions(name)):
-            if same_schema(schema, known):
+            if known is not None and same_schema(schema, known):
                 return version
         return -1
 
@@ -86,7 +102,7 @@ class Schemas:
         """Check a consumer's schema against what is written; the first one of a topic is registered."""
         if schema.type == getattr(pb.Schema, "None"):
             return
-        versions = self.versions(name)
+        versions = self.intact(name)
         if not versions:
             self.put(name, schema, auto_update=policies.schema_auto_update)
             return
@@ -99,7 +115,7 @@ class Schemas:
         """Register a schema; returns its version, an old one when it is known. Raises `Refused`."""
         if len(schema.schema_data) > SCHEMA_BYTES_MAX:
             raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
-        versions = self.versions(name)
+        count, versions = len(self.versions(name)), self.intact(name)
         version = self.find(name, schema)
         if version >= 0:
             if done is not None:
@@ -108,10 +124,10 @@ class Schemas:
         if versions and not auto_update:
             raise Refused(pb.IncompatibleSchema, "Don't allow auto update schema.")
         kept_bytes = sum(len(each.schema_data) for each in versions)
-        if len(versions) >= VERSIONS_MAX or kept_bytes + len(schema.schema_data) > VERSIONS_BYTES_MAX:
+        if count >= VERSIONS_MAX or kept_bytes + len(schema.schema_data) > VERSIONS_BYTES_MAX:
             raise Refused(
                 pb.IncompatibleSchema,
-                f"The topic has {len(versions)} schema versions of {kept_bytes} bytes already",
+                f"The topic has {count} schema versions of {kept_bytes} bytes already",
             )
         check_definition(schema)
         policies = self._namespaces.topic_policies(name)
@@ -122,7 +138,7 @@ class Schemas:
         out = bytearray()
         put_bytes(out, kept.SerializeToString())
         self._store.merge(schema_key(name), bytes(out), done)
-        return len(versions)
+        return count
 
     def delete(self, name: TopicName, done: Done | None = None) -> None:
         """Forget all versions."""

@@ -518,7 +518,7 @@ class BrokerServer:
     # --- what is told ---
     def recovery_report(self) -> list[str]:
         """What opening the store found damaged, one line each; empty when all was well."""
-        found = getattr(self.store, "damage", ())
+        found = self.store.damage
         return [str(line) for line in found]
 
     @property

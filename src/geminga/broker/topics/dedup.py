@@ -56,6 +56,12 @@ class Deduplication:
         if value is None:
             found.save()
             return found
+        if not value.base:
+            # Damage took the snapshot: the entries are the record.
+            found._replay(ledger.start)
+            found._pushed = dict(found._stored)
+            found.save()
+            return found
         reader = RecordReader(value.base, f"deduplication snapshot of {topic}")
         version = reader.varint()
         if version != _VERSION:
@@ -137,7 +143,8 @@ class Deduplication:
             put_varint(out, sequence_id)
         self._since_snapshot = 0
         try:
-            self._store.put(self._key, bytes(out))
+            # Should damage take this write, an older snapshot and more of the entries say the same.
+            self._store.put(self._key, bytes(out), same=True)
         except StoreError as error:
             # The entries are still the record: the next load only reads more of them.
             log.warning("deduplication snapshot %s is not written: %s", self._key, error)

@@ -109,9 +109,9 @@ def _exceeded(topic: PersistentTopic) -> str:
 
 
 def _slowest(topic: PersistentTopic) -> int:
-    """The lowest mark of a durable subscription; the end when there is none."""
-    marks = [each.cursor.mark for each in topic.subscriptions.values() if each.durable]
-    return min(marks, default=topic.ledger.confirmed)
+    """The first entry that a durable subscription waits for; the end when none waits for any."""
+    wanted = [each.wanted_from for each in topic.subscriptions.values() if each.durable]
+    return min(wanted, default=topic.ledger.confirmed)
 
 
 def _evict(topic: PersistentTopic) -> None:

@@ -20,7 +20,7 @@ from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
 from geminga.errors import CorruptPayload, StoreDamaged, StoreError
 from geminga.ids import TopicName
-from geminga.ledger.api import Done
+from geminga.ledger.api import Done, Value
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import EntryHead, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -77,7 +77,9 @@ class PersistentTopic:
         self.limits = LedgerLimits(
             settings.ledger_entries_max, settings.ledger_bytes_max, settings.ledger_seconds_max
         )
-        self.ledger = ManagedLedger(services.store, self.text, services.cache, services.counts)
+        self.ledger = ManagedLedger(
+            services.store, self.text, services.cache, services.counts, now_ms=services.agenda.now_ms
+        )
         self._counting: Timer | None = None
         self.access = ProducerAccess(record.get("epoch"), self._save_epoch)
         self.subscriptions: dict[str, PersistentSubscription] = {}
@@ -100,10 +102,32 @@ class PersistentTopic:
     def _load_cursors(self) -> None:
         prefix = cursor_prefix(self.text)
         for key, value in self.store.scan(prefix):
-            name = key[len(prefix) :]
-            cursor = Cursor.load(value, f"cursor of subscription {name!r} on {self.text}", self.ledger.counts)
-            cursor.clamp(self.ledger.start, self.ledger.end)
-            self.subscriptions[name] = PersistentSubscription(self, name, cursor)
+            self._load_cursor(key[len(prefix) :], value)
+
+    def _load_cursor(self, name: str, value: Value) -> None:
+        """A subscription with what damage left of its cursor: entries may come again, none is left out."""
+        ledger = self.ledger
+        what = f"cursor of subscription {name!r} on {self.text}"
+        # What is lost may have taken something back (a seek): what was there before it would hide entries.
+        begins_anew = value.lost is not None and value.lost.values > 0
+        harmed = ""
+        cursor = Cursor(ledger.start, counts=ledger.counts, durable=True)
+        try:
+            cursor = cursor if begins_anew else Cursor.load(value, what, ledger.counts)
+        except StoreDamaged as error:
+            log.error("%s", error)
+            harmed = str(error)
+        cursor.clamp(ledger.start, ledger.end)
+        for start, stop in ledger.gaps():
+            cursor.step_over(start, stop)
+        subscription = PersistentSubscription(self, name, cursor)
+        subscription.harmed = harmed
+        self.subscriptions[name] = subscription
+        if begins_anew:
+            log.error("%s was lost to damage: it begins at the oldest entry, all come again", what)
+            subscription.writer.write_snapshot(None)
+        elif value.lost is not None:
+            log.error("%s lost acknowledgements to damage: their entries come again", what)
 
     # --- durable properties ---
     @property
@@ -394,9 +418,18 @@ class PersistentTopic:
         return low
 
     def publish_time(self, offset: int) -> int:
-        """When an entry was published, in milliseconds since 1970; 0 when it does not say."""
-        head = self._head(offset)
-        return 0 if head is None else head.publish_time
+        """When an entry was published, in milliseconds since 1970; 0 when it does not say.
+
+        For a damaged entry the next that can be read answers, or the time of now where there is none.
+        """
+        ledger = self.ledger
+        while offset < ledger.confirmed:
+            head = self._head(offset)
+            behind = ledger.skip_gap(offset) if head is None else offset
+            if behind == offset:
+                return 0 if head is None else head.publish_time
+            offset = behind
+        return self.agenda.now_ms
 
     def _head(self, offset: int) -> EntryHead | None:
         """The metadata of an entry; None where there is none that can be read."""
@@ -457,8 +490,14 @@ def encode_record(record: Json) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def decode_record(data: bytes, what: str) -> Json:
-    """The JSON object of a record; raises `StoreDamaged`."""
+def decode_record(value: Value, what: str) -> Json:
+    """The JSON object of a record, empty where damage took it; raises `StoreDamaged`."""
+    data = value.base
+    if value.lost is not None:
+        left = "an older one is used" if data else "nothing is left of it"
+        log.error("%s was lost to damage in the store: %s", what, left)
+        if not data:
+            return {}
     try:
         found = json.loads(data)
     except ValueError:

@@ -136,6 +136,10 @@ class Producer:
         self.peer.producer_lost(self.producer_id, self)
 
 
+STARTS_SKIPPED = 1_000_000
+"""After damage took the number of starts it goes on so much higher: no broker has started as often."""
+
+
 class ProducerNames:
     """``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never reused."""
 
@@ -149,7 +153,9 @@ class ProducerNames:
         """A name that nobody has had."""
         if self._start_number is None:
             value = self._store.get("broker/starts")
-            self._start_number = json.loads(value.base) if value is not None else 0
+            self._start_number = json.loads(value.base or b"0") if value is not None else 0
+            if value is not None and value.lost is not None:
+                self._start_number += STARTS_SKIPPED
             self._store.put("broker/starts", json.dumps(self._start_number + 1).encode())
         name = f"{self._cluster}-{self._start_number}-{self._count}"
         self._count += 1

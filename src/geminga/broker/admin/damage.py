@@ -1,0 +1,89 @@
+"""``/admin/v2/geminga/damage``: what damage took from the store, and taking it as it is.
+
+Deleting a thing from the list says that nobody waits for what it lost: damaged entries count as acknowledged
+by every subscription, policies of which something is lost are in force as they are, a ledger that belongs to
+nobody is deleted. To delete or to set the thing itself, use its own resource.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.http import Resource, answer, done_answer, part
+from geminga.broker.core import Broker
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import InvalidTopicName
+from geminga.ids import TopicName
+from geminga.ledger.api import Done, EntryStore
+from geminga.ledger.damage import Damage, Loss
+
+
+class DamagedThings(Resource):
+    """See the module."""
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        base = "/admin/v2/geminga/damage"
+        router.add_get(base, self.list)
+        router.add_delete(f"{base}/{{name}}", self.settle)
+
+    async def list(self, _request: web.Request) -> web.Response:
+        store = self.server.broker.store
+        return answer([described(store, damage) for damage in store.damage])
+
+    async def settle(self, request: web.Request) -> web.Response:
+        name = part(request, "name")
+        await self.durable(lambda done: settle(self.server.broker, name, done))
+        return done_answer()
+
+
+def described(store: EntryStore, damage: Damage) -> dict[str, Any]:
+    """A damaged thing as JSON."""
+    found: dict[str, Any] = {
+        "name": damage.name,
+        "thing": damage.thing,
+        "lost": str(damage.lost),
+        "what": damage.what,
+        "file": damage.file,
+        "offset": damage.offset,
+    }
+    if damage.key is not None:
+        found["key"] = damage.key
+    if damage.ledger_id is not None:
+        found["ledgerId"] = damage.ledger_id
+        found["topic"] = store.owner_of(damage.ledger_id)
+    if damage.first_entry_id is not None:
+        found["firstEntryId"], found["lastEntryId"] = damage.first_entry_id, damage.last_entry_id
+    return found
+
+
+def settle(broker: Broker, name: str, done: Done) -> None:
+    """Nobody waits any more for what the thing lost; `AdminError` 404 when nothing of that name is listed."""
+    things = [damage for damage in broker.store.damage if damage.name == name]
+    if not things:
+        raise AdminError(404, f"no damaged thing is called {name}")
+    for damage in things:
+        if damage.lost == Loss.ENTRIES:
+            _acknowledge(broker, damage)
+        elif damage.key is not None:
+            broker.namespaces.accept(damage.key)
+    broker.store.settle_damage(name, done)
+
+
+def _acknowledge(broker: Broker, damage: Damage) -> None:
+    """Have every subscription of the topic go on behind damaged entries for good."""
+    ledger_id, first, last = damage.ledger_id, damage.first_entry_id, damage.last_entry_id
+    owner = broker.store.owner_of(ledger_id) if ledger_id is not None else None
+    if owner is None or ledger_id is None or first is None or last is None:
+        return
+    try:
+        topic = broker.topics.find(TopicName.parse(owner))
+    except InvalidTopicName:
+        return
+    if not isinstance(topic, PersistentTopic):
+        return
+    offsets = [topic.ledger.offset(ledger_id, entry_id) for entry_id in range(first, last + 1)]
+    for subscription in topic.subscriptions.values():
+        subscription.give_up([offset for offset in offsets if offset is not None])

@@ -1,0 +1,460 @@
+"""A flipped bit in the store harms the one thing that it hit: the broker starts and serves all the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin.damage import described, settle
+from geminga.broker.delivery.subscription import cursor_key
+from geminga.broker.ledger_list import key_of as ledgers_key
+from geminga.broker.rules.schemas import schema_key
+from geminga.broker.topics.persistent import topic_key
+from geminga.errors import StoreDamaged
+from geminga.ids import TopicName
+from geminga.ledger.damage import Loss
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Harness, Peer, entry_bytes
+
+FOLDER = "/data"
+HARMED = "persistent://public/default/harmed"
+WELL = "persistent://public/default/well"
+STORE = StoreSettings(cache_bytes=0, preallocate_bytes=0, deletion_delay_seconds=3600.0)
+HOUR = 3600.0
+
+
+class Lives:
+    """A broker on a simulated disk, and what a damaged disk makes of its next life."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.disk = SimulatedDisk()
+        self.settings = settings
+        self.harness = Harness(self.store(), ledger_entries_max=4, **settings)
+
+    def store(self) -> FileStore:
+        return FileStore.open(FOLDER, settings=STORE, filesystem=FaultyFileSystem(self.disk), threads=False)
+
+    def harm(self, *what: bytes) -> None:
+        """The process dies, and the last byte of each piece of the log is not what was written."""
+        self.disk.kill()
+        for piece in what:
+            for path in self.disk.names:
+                content = self.disk.content(path)
+                if "/log-" in path and piece in content:
+                    content[content.rindex(piece) + len(piece) - 1] ^= 0x11
+                    break
+            else:
+                raise AssertionError(f"{piece!r} is not in the log")
+
+    def restart(self) -> Harness:
+        now = self.harness.now + 1
+        self.harness = Harness(self.store(), ledger_entries_max=4, **self.settings)
+        self.harness.now = now
+        self.harness.advance(1)
+        return self.harness
+
+    def record(self, key: str) -> bytes:
+        """The bytes of the last record of a key that is a whole value."""
+        value = self.harness.store.get(key)
+        assert value is not None
+        return key.encode() + value.base
+
+    def delta(self, key: str, index: int = -1) -> bytes:
+        value = self.harness.store.get(key)
+        assert value is not None
+        return key.encode() + value.deltas[index]
+
+
+@pytest.fixture
+def lives() -> Lives:
+    return Lives()
+
+
+def fill(harness: Harness, topic: str, count: int = 10) -> Peer:
+    peer = harness.peer()
+    peer.producer(topic, producer_name="p", user_provided_producer_name=True)
+    for number in range(count):
+        payload = f"{topic} {number}".encode()
+        peer.send(number, entry_bytes(payload, publish_time=harness.now_ms, sequence_id=number))
+    return peer
+
+
+def payloads(topic: str, numbers: Any) -> list[bytes]:
+    return [f"{topic} {number}".encode() for number in numbers]
+
+
+def check_serves(harness: Harness, topic: str, *, subscription: str = "fresh") -> None:
+    """Publishing and receiving work, from beginning to end."""
+    peer = harness.peer()
+    peer.producer(topic)
+    peer.send(99, entry_bytes(b"new"))
+    peer.subscribe(topic, subscription)
+    assert peer.payloads()[-1] == b"new"
+
+
+def test_a_lost_acknowledgement_comes_again_and_the_others_stay(lives: Lives) -> None:
+    harness = lives.harness
+    for topic in (HARMED, WELL):
+        peer = fill(harness, topic)
+        peer.subscribe(topic)
+        ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+        for number in (0, 3, 5, 9):
+            peer.ack(ids[number])
+    lives.harm(lives.delta(cursor_key(HARMED, "s"), 1))
+    harness = lives.restart()
+    (thing,) = harness.store.damage
+    assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), Loss.DELTA)
+    for topic, left in ((WELL, (1, 2, 4, 6, 7, 8)), (HARMED, (1, 2, 3, 4, 6, 7, 8))):
+        peer = harness.peer()
+        peer.subscribe(topic)
+        assert peer.payloads() == payloads(topic, left)
+    check_serves(harness, HARMED)
+
+
+def test_after_a_lost_seek_nothing_is_left_out(lives: Lives) -> None:
+    """What was there before the seek would hide the entries that it wanted again."""
+    harness = lives.harness
+    peer = fill(harness, HARMED)
+    peer.subscribe(HARMED)
+    messages = peer.messages()
+    peer.ack((messages[8].ledger_id, messages[8].entry_id), cumulative=True)
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    topic.subscriptions["s"].reset(2, lambda error: None)
+    harness.poll()
+    lives.harm(lives.record(cursor_key(HARMED, "s")))
+    harness = lives.restart()
+    assert [thing.lost for thing in harness.store.damage] == [Loss.VALUE]
+    peer = harness.peer()
+    peer.subscribe(HARMED)
+    got = peer.messages()
+    assert len(got) == 10
+    for message in got:
+        peer.ack((message.ledger_id, message.entry_id))
+    lives.harm()
+    harness = lives.restart()
+    peer = harness.peer()
+    peer.subscribe(HARMED)
+    assert peer.payloads() == [], "what was acknowledged since comes again"
+
+
+def test_a_cursor_that_nobody_understands_is_fenced_and_can_be_reset(lives: Lives) -> None:
+    harness = lives.harness
+    peer = fill(harness, HARMED)
+    peer.subscribe(HARMED)
+    harness.store.put(cursor_key(HARMED, "s"), b"\x63of a later version")
+    harness.poll()
+    lives.harm()
+    harness = lives.restart()
+    with pytest.raises(AssertionError, match="cannot be read from the st"):
+        harness.peer().subscribe(HARMED)
+    check_serves(harness, HARMED)
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    topic.subscriptions["s"].reset(4, lambda error: None)
+    peer = harness.peer()
+    peer.subscribe(HARMED)
+    assert peer.payloads() == [*payloads(HARMED, range(4, 10)), b"new"]
+
+
+def test_a_damaged_entry_is_stepped_over_until_it_is_settled(lives: Lives) -> None:
+    for topic in (HARMED, WELL):
+        fill(lives.harness, topic).subscribe(topic)
+        lives.harness.peer().subscribe(topic, "other", kind="Shared")
+    lives.harm(f"{HARMED} 3".encode(), f"{HARMED} 5".encode())
+    harness = lives.restart()
+    left = [number for number in range(10) if number not in (3, 5)]
+    for subscription, kind in (("s", "Exclusive"), ("other", "Shared"), ("keys", "Key_Shared")):
+        peer = harness.peer()
+        peer.subscribe(HARMED, subscription, kind=kind)
+        messages = peer.messages()
+        assert len(messages) == len(left), kind
+        for message in messages:
+            peer.ack((message.ledger_id, message.entry_id))
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [2, 2, 2]
+    first, second = harness.store.damage
+    assert described(harness.store, first)["topic"] == HARMED
+    done: list[Any] = []
+    settle(harness.broker, first.name, done.append)
+    settle(harness.broker, second.name, done.append)
+    harness.poll()
+    assert done == [None, None]
+    assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [0, 0, 0]
+    assert harness.store.damage == []
+    lives.harm()
+    harness = lives.restart()
+    peer = harness.peer()
+    peer.subscribe(HARMED)
+    assert peer.payloads() == []
+    assert harness.store.damage == []
+
+
+def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry() -> None:
+    lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
+    peer = fill(lives.harness, HARMED, 12)
+    peer.subscribe(HARMED)
+    lives.harm(f"{HARMED} 1".encode() + b"", f"{HARMED} 5".encode())
+    harness = lives.restart()
+    peer = harness.peer()
+    peer.subscribe(HARMED)
+    for message in peer.messages():
+        peer.ack((message.ledger_id, message.entry_id))
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    harness.advance(60)
+    assert topic.ledger.start >= 8, "acknowledged entries before and behind a damaged one stay"
+    fill(harness, HARMED, 12)
+    assert not any(harness.broker.agenda.failures.values())
+
+
+def test_expiry_goes_on_behind_a_damaged_entry() -> None:
+    lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
+    fill(lives.harness, HARMED, 6).subscribe(HARMED)
+    lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 3".encode())
+    harness = lives.restart()
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    harness.advance(60)
+    assert topic.subscriptions["s"].backlog == 6, "too young"
+    harness.advance(2 * HOUR)
+    topic = harness.broker.topics.find(TopicName.parse(HARMED))
+    assert topic.subscriptions["s"].backlog == 0
+
+
+def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives: Lives) -> None:
+    """The offsets of acknowledged entries that are gone are not given to others."""
+    harness = lives.harness
+    peer = fill(harness, HARMED, 3)
+    peer.subscribe(HARMED)
+    log = f"{FOLDER}/log-0000000001"
+    start = harness.store.stats().disk_bytes
+    for number in range(3, 20):
+        peer.send(number, entry_bytes(f"{HARMED} {number}".encode()))
+    end = harness.store.stats().disk_bytes
+    for message in peer.messages():
+        peer.ack((message.ledger_id, message.entry_id))
+    lives.disk.kill()
+    lives.disk.content(log)[start:end] = b"\x55" * (end - start)
+    harness = lives.restart()
+    assert harness.store.damage
+    peer = harness.peer()
+    peer.producer(HARMED)
+    peer.subscribe(HARMED)
+    assert peer.payloads() == []
+    for number in range(50):
+        peer.send(number, entry_bytes(b"new %d" % number))
+    assert peer.payloads() == [b"new %d" % number for number in range(50)]
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    assert topic.subscriptions["s"].backlog == 50, "what is not there counts as backlog"
+
+
+def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again() -> None:
+    lives = Lives(retention_minutes=0, message_ttl_seconds=0)
+    harness = lives.harness
+    namespaces = harness.broker.namespaces
+    namespaces.set_policy("public", "default", "message_ttl_in_seconds", 60)
+    namespaces.set_policy(
+        "public", "default", "retention_policies", {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
+    )
+    harness.poll()
+    fill(harness, HARMED, 12).subscribe(HARMED)
+    lives.harm(lives.record("namespace/public/default"))
+    harness = lives.restart()
+    assert [thing.key for thing in harness.store.damage] == ["namespace/public/default"]
+    policies = harness.broker.namespaces.policies("public", "default")
+    assert (policies.retention_minutes, policies.message_ttl_seconds) == (-1, 0)
+    harness.advance(2 * HOUR)
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    assert (topic.ledger.start, topic.subscriptions["s"].backlog) == (0, 12)
+    harness.broker.namespaces.set_policy("public", "default", "message_ttl_in_seconds", 60)
+    assert harness.broker.namespaces.policies("public", "default").message_ttl_seconds == 60
+    harness.advance(HOUR)
+    assert harness.store.damage == []
+    topic = harness.broker.topics.find(TopicName.parse(HARMED))
+    assert topic.subscriptions["s"].backlog == 0
+
+
+def test_a_policy_of_which_nothing_is_left_is_at_its_defaults(lives: Lives) -> None:
+    harness = lives.harness
+    harness.broker.namespaces.create_namespace("public", "other", {"message_ttl_in_seconds": 5})
+    topic = TopicName.parse(HARMED)
+    harness.broker.topics.make(topic)
+    harness.broker.namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 7)
+    harness.poll()
+    lives.harm(lives.record("namespace/public/other"), lives.record(f"topic-policies/{HARMED}"))
+    lives.harm(lives.record("tenant/public"))
+    harness = lives.restart()
+    namespaces = harness.broker.namespaces
+    assert namespaces.policies("public", "other").message_ttl_seconds == 0
+    assert namespaces.policies("public", "other").retention_minutes == -1
+    assert namespaces.topic_policies(topic).message_ttl_seconds == 0
+    assert namespaces.policies("public", "default").retention_minutes != -1
+    assert namespaces.document("public", "other")["bundles"]["numBundles"] > 0
+    assert namespaces.tenant("public")["allowedClusters"]
+    check_serves(harness, "persistent://public/other/t")
+    check_serves(harness, WELL)
+    for thing in harness.store.damage:
+        settle(harness.broker, thing.name, lambda error: None)
+    assert namespaces.topic_policies(topic).retention_minutes != -1, "settled policies are in force"
+
+
+@pytest.mark.parametrize("which", ["topic", "partitioned", "ledgers", "dedup", "starts"])
+def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
+    lives = Lives(deduplication=True)
+    harness = lives.harness
+    name = TopicName.parse(HARMED)
+    harness.broker.topics.create_partitions(TopicName.parse(f"{HARMED}-many"), 3, None, None)
+    harness.poll()
+    fill(harness, HARMED).subscribe(HARMED)
+    fill(harness, WELL).subscribe(WELL)
+    names = {harness.peer().producer(HARMED).producer_name}
+    harness.poll()
+    topic: Any = harness.broker.topics.find(name)
+    topic.dedup.save()
+    harness.poll()
+    records = {
+        "topic": lambda: lives.record(topic_key(HARMED)),
+        "partitioned": lambda: lives.record(f"partitioned/{HARMED}-many"),
+        "ledgers": lambda: lives.delta(ledgers_key(HARMED), 1),
+        "dedup": lambda: lives.record(f"dedup/{HARMED}")[len(f"dedup/{HARMED}") :],
+        "starts": lambda: lives.record("broker/starts"),
+    }
+    lives.harm(records[which]())
+    harness = lives.restart()
+    assert harness.store.damage or which == "dedup"
+    assert harness.broker.topics.partition_count(TopicName.parse(f"{HARMED}-many")) == 3
+    assert {HARMED, WELL} <= set(harness.broker.topics.names("public/default", persistent=True))
+    names.add(harness.peer().producer(HARMED).producer_name)
+    assert len(names) == 2, "a producer's name is given twice"
+    for topic_name in (WELL, HARMED):
+        peer = harness.peer()
+        peer.subscribe(topic_name)
+        assert peer.payloads() == payloads(topic_name, range(10))
+        peer.producer(topic_name, producer_name="p", user_provided_producer_name=True)
+        peer.send(4, entry_bytes(b"a duplicate", sequence_id=4))
+        assert [receipt.entry_id for receipt in peer.receipts()] == [-1]
+        check_serves(harness, topic_name)
+    harness.advance(100)
+    assert not any(harness.broker.agenda.failures.values())
+
+
+def test_a_lost_ledger_list_is_put_together_and_written_anew(lives: Lives) -> None:
+    harness = lives.harness
+    peer = fill(harness, HARMED)
+    peer.subscribe(HARMED)
+    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+    for number in (0, 1, 2, 3, 4, 8):
+        peer.ack(ids[number])
+    lives.harm(*(lives.delta(ledgers_key(HARMED), index) for index in (0, 2)))
+    for _ in range(2):
+        harness = lives.restart()
+        peer = harness.peer()
+        peer.subscribe(HARMED)
+        assert peer.payloads() == payloads(HARMED, (5, 6, 7, 9))
+        lives.disk.kill()
+    assert not harness.store.damage
+
+
+def test_a_ledger_that_lost_its_owner_comes_back_to_its_topic(lives: Lives) -> None:
+    harness = lives.harness
+    fill(harness, HARMED, 3).subscribe(HARMED)
+    content = lives.disk.content(f"{FOLDER}/log-0000000001")
+    place = content.index(HARMED.encode(), content.index(f"ledgers/{HARMED}".encode()) - 200)
+    lives.disk.kill()
+    while content[place - 8 : place] == b"ledgers/" or content[place - 6 : place] == b"topic/":
+        place = content.index(HARMED.encode(), place + 1)
+    content[place + 20] ^= 0x11
+    harness = lives.restart()
+    assert [thing.lost for thing in harness.store.damage] == [Loss.OWNER]
+    peer = harness.peer()
+    peer.subscribe(HARMED)
+    assert peer.payloads() == payloads(HARMED, range(3))
+    assert harness.store.damage == []
+
+
+def test_a_lost_schema_version_leaves_the_numbers_of_the_others(lives: Lives) -> None:
+    harness = lives.harness
+    name = TopicName.parse(HARMED)
+    fill(harness, HARMED, 1)
+    harness.broker.namespaces.set_policy(
+        "public", "default", "schema_compatibility_strategy", "ALWAYS_COMPATIBLE"
+    )
+    schemas = [
+        pb.Schema(
+            name="s", type=pb.Schema.Json, schema_data=b'{"type":"record","name":"R%d","fields":[]}' % n
+        )
+        for n in range(3)
+    ]
+    for schema in schemas:
+        harness.broker.schemas.put(name, schema, auto_update=True)
+    harness.poll()
+    lives.harm(lives.delta(schema_key(name), 1))
+    harness = lives.restart()
+    kept = harness.broker.schemas
+    assert [kept.find(name, schema) for schema in schemas] == [0, -1, 2]
+    latest = kept.latest(name)
+    assert latest is not None
+    assert latest[0] == 2
+    with pytest.raises(StoreDamaged, match="version 1"):
+        kept.get(name, 1)
+    assert kept.get(name, 3) is None
+    assert kept.put(name, schemas[1], auto_update=True) == 3
+
+
+def test_what_is_settled_must_be_listed(lives: Lives) -> None:
+    with pytest.raises(Exception, match="no damaged thing is called nothing"):
+        settle(lives.harness.broker, "nothing", lambda error: None)
+
+
+def test_every_bit_of_a_brokers_key_records() -> None:
+    """The broker starts, the damage is named, every other topic and subscription works."""
+    lives = Lives(ledger_seconds_max=1e6)
+    harness = lives.harness
+    for topic in ("a", "b"):
+        peer = harness.peer()
+        peer.producer(topic)
+        peer.publish(3)
+        peer.subscribe(topic)
+        messages = peer.messages()
+        peer.ack((messages[1].ledger_id, messages[1].entry_id))
+    harness.broker.namespaces.set_policy("public", "default", "message_ttl_in_seconds", 99_999)
+    harness.poll()
+    lives.disk.kill()
+    log = f"{FOLDER}/log-0000000001"
+    content = bytes(lives.disk.content(log).rstrip(b"\0"))
+    keys = [
+        cursor_key("persistent://public/default/a", "s"),
+        topic_key("persistent://public/default/a"),
+        ledgers_key("persistent://public/default/a"),
+        "namespace/public/default",
+        "tenant/public",
+    ]
+    seen = 0
+    for key in keys:
+        place = content.find(key.encode())
+        if key == "namespace/public/default":
+            place = content.rfind(key.encode())  # what it was before does not matter any more
+        while place >= 0:
+            for offset in range(place + len(key), place + len(key) + 3):
+                for bit in range(8):
+                    seen += 1
+                    disk = lives.disk.copy()
+                    disk.content(log)[offset] ^= 1 << bit
+                    check_other_topic(disk, lives)
+            place = content.find(key.encode(), place + 1)
+    assert seen >= 144
+
+
+def check_other_topic(disk: SimulatedDisk, lives: Lives) -> None:
+    store = FileStore.open(FOLDER, settings=STORE, filesystem=FaultyFileSystem(disk), threads=False)
+    harness = Harness(store, **lives.settings)
+    assert store.damage
+    peer = harness.peer()
+    peer.subscribe("persistent://public/default/b")
+    assert peer.entry_ids() == [0, 2]
+    peer.subscribe("persistent://public/default/a", consumer_id=2)
+    assert {0, 2} <= set(peer.entry_ids()), "a message is left out"
+    check_serves(harness, "persistent://public/default/b")
+    harness.advance(20)
+    assert not any(harness.broker.agenda.failures.values())
