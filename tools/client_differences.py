@@ -111,11 +111,6 @@ BEHAVIOUR = (
         "the status says what to do", "tests/connection/test_http_lookup.py::test_refusals",
     ),
     Behaviour(
-        "an authentication plug-in that cannot be loaded", "the client goes on without credentials",
-        "connecting fails with a `ConnectError`", "nobody connects as somebody else by mistake",
-        "tests/client/test_authentication.py::test_a_plug_in_that_cannot_be_loaded_never_connects",
-    ),
-    Behaviour(
         "`AuthenticationAthenz`", "supported", "`OperationNotSupported`",
         "there is no Athenz library for Python; `AuthenticationToken` takes a function that gets tokens",
         "tests/client/test_authentication.py::test_what_is_not_supported_says_what_to_use",

@@ -2,8 +2,9 @@
 
 ``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
 settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
-from the modules' docstrings; the tables of ``docs/coming-from-pulsar-client.md`` from
-``client_differences.py``. ``pages()`` is what the docs tests compare with what is checked in.
+from the modules' docstrings, the options in ``docs/spark.md`` from their table; the tables of
+``docs/coming-from-pulsar-client.md`` from ``client_differences.py``. ``pages()`` is what the docs tests
+compare with what is checked in.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ DOCS = ROOT / "docs/reference"
 ARCHITECTURE = ROOT / "docs/ARCHITECTURE.md"
 COMING = ROOT / "docs/coming-from-pulsar-client.md"
 TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
+SPARK = ROOT / "docs/spark.md"
+OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
 SETTINGS = (
@@ -130,15 +133,30 @@ def module_map() -> str:
     return "\n".join(lines).rstrip()
 
 
-def architecture_page() -> str:
-    """The hand-written page with its map drawn anew."""
-    before, _, rest = ARCHITECTURE.read_text().partition(MAP_START)
-    after = rest.partition(MAP_END)[2]
-    return f"{before}{MAP_START}\n\n{module_map()}\n\n{MAP_END}{after}"
+def _redrawn(path: Path, start: str, drawn: str, end: str) -> str:
+    """A hand-written page with the part between two marks drawn anew."""
+    before, _, rest = path.read_text().partition(start)
+    return f"{before}{start}\n\n{drawn}\n\n{end}{rest.partition(end)[2]}"
 
 
-def coming_page() -> str:
-    """The hand-written page with its two tables drawn anew."""
+def spark_options() -> str:
+    """The options of the Spark data source, a table a use."""
+    from geminga.spark.options import BOTH, OPTIONS, READ, WRITE
+
+    lines = []
+    for use, title in ((BOTH, "reading and writing"), (READ, "reading"), (WRITE, "writing")):
+        lines += [f"### For {title}", "", "| option | meaning |", "|---|---|"]
+        for option in OPTIONS.values():
+            if option.use == use:
+                also = ", ".join(f"`{alias}`" for alias in option.aliases)
+                name = f"`{option.name}`" + (f" (also {also})" if also else "")
+                lines.append(f"| {name} | {_cell(option.text.replace('``', '`'))} |")
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def coming_tables() -> str:
+    """How this client differs from pulsar-client: behaviour, then names."""
     sys.path.insert(0, str(ROOT / "tools"))
     import client_differences
 
@@ -150,9 +168,7 @@ def coming_page() -> str:
         lines.append(
             f"| `{_cell(name.where)}` | `{_cell(name.theirs)}` | `{_cell(name.ours)}` | {_cell(name.why)} |"
         )
-    before, _, rest = COMING.read_text().partition(TABLES_START)
-    after = rest.partition(TABLES_END)[2]
-    return "\n".join([before + TABLES_START, "", *lines, "", TABLES_END + after])
+    return "\n".join(lines)
 
 
 def pages() -> dict[Path, str]:
@@ -160,8 +176,9 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "cli.md": cli_page(),
         DOCS / "settings.md": settings_page(),
-        ARCHITECTURE: architecture_page(),
-        COMING: coming_page(),
+        COMING: _redrawn(COMING, TABLES_START, coming_tables(), TABLES_END),
+        ARCHITECTURE: _redrawn(ARCHITECTURE, MAP_START, module_map(), MAP_END),
+        SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }
 
 

@@ -66,6 +66,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "EncryptionKeyInfo",
         "ProducerCryptoFailureAction",
     ),
+    "geminga.client.settings_file": ("load_settings",),
     "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
     "geminga.ids": ("MessageId", "TopicName"),
     "geminga.schema": ("BytesSchema",),
@@ -128,7 +129,11 @@ _SUBMODULES = frozenset(
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES), "__version__"]
+_NOT_BY_STAR = frozenset({"asyncio", "spark", "testing"})
+"""Submodules that ``from geminga import *`` leaves alone: Python has an `asyncio` of its own, and the others
+load what not everybody has."""
+
+__all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES - _NOT_BY_STAR), "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -143,7 +148,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})
 
 
 if TYPE_CHECKING:
@@ -186,6 +191,7 @@ if TYPE_CHECKING:
     from geminga.client.service import AutoClusterFailover as AutoClusterFailover
     from geminga.client.service import ServiceInfo as ServiceInfo
     from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
+    from geminga.client.settings_file import load_settings as load_settings
     from geminga.client.sync import Client as Client
     from geminga.client.table_view import TableView as TableView
     from geminga.consumer.policies import BatchReceivePolicy as BatchReceivePolicy

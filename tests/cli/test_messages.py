@@ -116,3 +116,20 @@ def test_a_namespace_of_another_form(run: Any) -> None:
         done = run("topics", "list", name, check=False)
         assert done.exit_code == 2
         assert "is not tenant/namespace" in done.output
+
+
+def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
+    topic = "cli-skip"
+    with geminga.Client(broker.service_url) as client:
+        client.subscribe(topic, "s").close()
+        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1000)
+        for number in range(1000):
+            producer.send_async(str(number).encode(), lambda result, message_id: None)
+        producer.flush()
+    assert "backlog 1000 messages" in run("topics", "stats", topic).stdout
+    assert "goes on behind 1 messages" in run("topics", "skip", topic, "s", "-n", "1").stdout
+    (skipped,) = _lines(run("topics", "skip", topic, "s", "-n", "98", "--json"))
+    assert (skipped["skipped"], skipped["unit"]) == (98, "messages")
+    assert "backlog 901 messages" in run("topics", "stats", topic).stdout
+    rows = _lines(run("consume", topic, "-s", "s", "-n", "901", "--json"))
+    assert [row["value"] for row in rows] == [str(number) for number in range(99, 1000)]

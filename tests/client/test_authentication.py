@@ -105,16 +105,6 @@ def test_wrong_parameters_are_runtime_errors_too(kind, parameters):
             geminga.Authentication(kind, parameters)
 
 
-def test_a_plug_in_that_cannot_be_loaded_never_connects(pulsar_broker):
-    """pulsar-client goes on without credentials; here nothing is sent to a broker as somebody else."""
-    authentication = geminga.Authentication("someoldjunk.so", "blah")
-    with (
-        geminga.Client(pulsar_broker.service_url, authentication=authentication) as client,
-        pytest.raises(geminga.ConnectError, match=r"someoldjunk\.so"),
-    ):
-        client.create_producer("t")
-
-
 def test_what_is_no_authentication():
     with pytest.raises(ValueError, match="dynamicLibPath"):
         geminga.Authentication(5, "x")

@@ -136,6 +136,50 @@ def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
     assert str(p.asyncio.PulsarException(p.Result.Ok)) == "0 Ok"
 
 
+def test_a_plug_in_that_cannot_be_loaded_never_connects(p: Any, pulsar_broker: Any) -> None:
+    client = connect(p, pulsar_broker.service_url, authentication=p.Authentication("someoldjunk.so", "blah"))
+    with pytest.raises(p.AuthenticationError):
+        client.create_producer("t")
+    client.close()
+
+
+def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:
+    """A library with an `asyncio` of its own must not hand it out."""
+    program = (
+        f"import asyncio\nfrom {p.__name__} import *\n"
+        "asyncio.run, Client, MessageId, schema.Record, functions, exceptions, tableview"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_id_from_a_receipt_does_not_name_its_topic(p: Any, client: Any, pulsar_topic: str) -> None:
+    message_id = client.create_producer(pulsar_topic).send(b"x")
+    consumer = client.subscribe([pulsar_topic, f"{pulsar_topic}-2"], "s")
+    with pytest.raises(p.OperationNotSupported):
+        consumer.acknowledge(message_id)
+
+
+def test_an_id_from_a_receipt_acknowledges(p: Any, client: Any, pulsar_topic: str) -> None:
+    consumer = client.subscribe(pulsar_topic, "s")
+    message_id = client.create_producer(pulsar_topic).send(b"x")
+    consumer.receive(TIMEOUT_MILLIS)
+    consumer.acknowledge(message_id)
+    consumer.close()
+    with pytest.raises(p.Timeout):
+        client.subscribe(pulsar_topic, "s").receive(200)
+
+
+def test_several_topics_are_no_pattern(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def main() -> None:
+        client = p.asyncio.Client(pulsar_broker.service_url)
+        with pytest.raises(ValueError, match="is_pattern_topic"):
+            await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
+        await client.close()
+
+    asyncio.run(main())
+
+
 def test_a_batch_takes_only_ids(p: Any) -> None:
     with pytest.raises(TypeError):
         p.MessageBatch().with_message_id("1:2")

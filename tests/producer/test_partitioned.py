@@ -110,6 +110,32 @@ def test_unused_leases_of_one_partition_serve_another(topic, connect):
     assert not hot_append(producer, b"y") or producer.hot is other.batch
 
 
+def test_what_the_round_robin_leaves_behind_does_not_wait_for_its_delay(topic, connect):
+    """A message that does not fit moves on after its partition's time: nothing else would join that batch."""
+    producer = topic(
+        3, batching_max_allowed_size_in_bytes=100, batching_max_publish_delay_seconds=0.01,
+        batching_partition_switch_frequency=1,
+    )  # fmt: skip
+    for partition in producer.partitions:
+        connect(partition)
+    producer.add(bytes(60), None, None, 0.0)
+    first = next(partition for partition in producer.partitions if partition.batch is not None)
+    producer.add(bytes(60), None, None, 0.008)
+    assert first.batch is not None, "it opened the next batch where it was"
+    producer.add(bytes(60), None, None, 0.0105)
+    assert first.batch is None
+    assert len(first.pending) == 2
+
+
+def test_a_custom_router_leaves_batches_open(topic, connect):
+    producer = topic(2)
+    for partition in producer.partitions:
+        connect(partition)
+    for number in range(6):
+        producer.add(b"x", None, None, 0.0, partition=producer.partitions[number % 2])
+    assert [len(partition.batch) for partition in producer.partitions] == [3, 3]
+
+
 def test_lazy_partitions_are_started_by_their_first_message(topic):
     producer = topic(3)
     producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from geminga.errors import TopicNotFound
+from geminga.errors import ConnectError, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
+from geminga.spark.admission import Cost, Peek, Seen
 from geminga.spark.cluster import matching_topics
-from geminga.spark.offsets import Partition, partition_topic
-from geminga.wire.columnar import encode_table
+from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.wire.columnar import encode_table, message_counts
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -30,12 +32,20 @@ def entry_bytes(values: list[bytes], publish_time: int = 1_700_000_000_000) -> b
 
 @dataclass
 class ScriptedCluster:
-    """Topics as maps from place to entry; ``opened`` and ``closed`` count readers."""
+    """Topics as maps from place to entry; ``opened`` and ``closed`` count readers.
+
+    ``silent`` partitions have entries that do not come; ``down`` is called before each answer and raises
+    `ConnectError` as long as the broker is away. ``bytes_read``: what went over the wire.
+    """
 
     topics: dict[Partition, dict[Place, bytes]] = field(default_factory=dict)
+    silent: set[Partition] = field(default_factory=set)
+    down: Callable[[], None] = lambda: None
     opened: int = 0
     closed: int = 0
-    queue_sizes: list[int] = field(default_factory=list)
+    questions: int = 0
+    rounds: int = 0
+    bytes_read: int = 0
 
     def publish(
         self,
@@ -49,20 +59,103 @@ class ScriptedCluster:
         for number, values in enumerate(batches, first):
             entries[ledger, number] = entry_bytes(values, publish_time + number)
 
-    def partitions(self, topic: str) -> list[Partition]:
-        name = TopicName.parse(topic)
+    def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
+        self.down()
+        return [self._of_topic(TopicName.parse(topic)) for topic in topics]
+
+    def _of_topic(self, name: TopicName) -> list[Partition] | TopicNotFound:
         found = sorted(p for p in self.topics if p[0] == str(name.base) and name.partition in (-1, p[1]))
-        if not found:
-            raise TopicNotFound(f"no topic {topic}")
-        return found
+        return found or TopicNotFound(f"no topic {name}")
 
     def topics_matching(self, pattern: str) -> list[str]:
         return matching_topics(pattern, [partition_topic(partition) for partition in self.topics])
 
+    def watch(self, *, name: str) -> ScriptedWatch:
+        return ScriptedWatch(self)
+
     def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> ScriptedSource:
+        self.down()
         self.opened += 1
-        self.queue_sizes.append(queue_size)
         return ScriptedSource(self, partition, (start.ledger_id, start.entry_id))
+
+    def places_from(self, partition: Partition, start: Place) -> list[Place]:
+        places = sorted(self.topics.get(partition, {}))
+        return places[bisect.bisect_left(places, start) :]
+
+    def raw_entry(self, partition: Partition, place: Place) -> RawEntry:
+        entry = self.topics[partition][place]
+        self.bytes_read += len(entry)
+        return RawEntry(partition_topic(partition), partition[1], *place, entry)
+
+
+@dataclass
+class ScriptedWatch:
+    cluster: ScriptedCluster
+
+    def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
+        self.cluster.down()
+        topics = self.cluster.topics
+        return {
+            p: MessageId(p[1], *max(topics[p])) if topics.get(p) else MessageId.earliest for p in partitions
+        }
+
+    def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
+        self.cluster.down()
+        self.cluster.rounds += 1
+        self.cluster.questions += len(places)
+        return [self._first(partition, (place.ledger_id, place.entry_id)) for partition, place in places]
+
+    def _first(self, partition: Partition, start: Place) -> RawEntry | None:
+        found = self.cluster.places_from(partition, start)
+        if not found:
+            return None
+        if partition in self.cluster.silent:
+            raise Timeout(f"the first entry at {start} did not come")
+        return self.cluster.raw_entry(partition, found[0])
+
+    def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
+        self.cluster.down()
+        return [self._look(peek) for peek in peeks]
+
+    def _look(self, peek: Peek) -> tuple[list[Seen], bool]:
+        seen: list[Seen] = []
+        cost = Cost()
+        for place in self.cluster.places_from(peek.partition, peek.start[:2]):
+            at = Offset.after_entry(*place)
+            if at > peek.end:
+                break
+            if at <= peek.start:
+                continue
+            entry = self.cluster.raw_entry(peek.partition, place)
+            (rows,) = message_counts([entry])
+            one = Cost(1, rows, len(entry.entry))
+            seen.append(Seen(entry, at, one))
+            cost += one
+            if at == peek.end or not peek.wants_more(cost):
+                return seen, at == peek.end
+        return seen, True
+
+    def close(self) -> None:
+        pass
+
+
+class Outage:
+    """A broker that is away for so many questions, with a clock that only waiting moves."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+        self.now = 0.0
+
+    def __call__(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise ConnectError("connection refused")
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 class ScriptedSource:
@@ -72,16 +165,16 @@ class ScriptedSource:
         self.next = start
 
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
-        entries = self.cluster.topics.get(self.partition, {})
-        places = sorted(entries)
-        first = bisect.bisect_left(places, self.next)
-        found = places[first : first + min(max_entries, 7)]
+        self.cluster.down()
+        if self.partition in self.cluster.silent:
+            return []
+        found = self.cluster.places_from(self.partition, self.next)[: min(max_entries, 7)]
         if found:
             self.next = (found[-1][0], found[-1][1] + 1)
-        topic = partition_topic(self.partition)
-        return [RawEntry(topic, self.partition[1], *place, entries[place]) for place in found]
+        return [self.cluster.raw_entry(self.partition, place) for place in found]
 
     def last_message_id(self) -> MessageId:
+        self.cluster.down()
         entries = self.cluster.topics.get(self.partition, {})
         return MessageId(self.partition[1], *max(entries)) if entries else MessageId.earliest
 

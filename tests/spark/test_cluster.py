@@ -55,11 +55,13 @@ def test_partitions_and_entries(
     connection: ConnectionOptions, pulsar_broker: EmbeddedBroker, pulsar_topic: str
 ) -> None:
     cluster = connect(connection)
-    with pytest.raises(TopicNotFound):
-        cluster.partitions(pulsar_topic)
+    (missing,) = cluster.partitions([pulsar_topic])
+    assert isinstance(missing, TopicNotFound)
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
-    assert cluster.partitions(pulsar_topic) == [(pulsar_topic, 0), (pulsar_topic, 1)]
-    assert cluster.partitions(f"{pulsar_topic}-partition-1") == [(pulsar_topic, 1)]
+    assert cluster.partitions([pulsar_topic, f"{pulsar_topic}-partition-1"]) == [
+        [(pulsar_topic, 0), (pulsar_topic, 1)],
+        [(pulsar_topic, 1)],
+    ]
     assert isinstance(cluster, PulsarCluster)
     assert cluster.topics_matching(pulsar_topic) == [pulsar_topic]
     with cluster.client.create_producer(f"{pulsar_topic}-partition-1") as producer:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,11 @@ from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, NotAllowedError, PulsarException, StoreDamaged
+from geminga.spark import producers
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import write_options
 from geminga.spark.staging import Staging
+from geminga.spark.writing import batch_writer
 
 SCHEMA = StructType().add("value", BinaryType()).add("__key", StringType())
 
@@ -75,7 +80,7 @@ class Sink:
 
     @property
     def staged(self) -> list[Path]:
-        return list((self.folder / "geminga-sink" / "staged").glob("*"))
+        return list((self.folder / "geminga-sink").glob("*/*/staged/*"))
 
 
 def test_micro_batches_are_published_once(sink: Sink) -> None:
@@ -183,6 +188,90 @@ def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
         admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
 
 
+def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:
+    """Each has a micro-batch 0 of its own, whatever another has done; so has one target of a query."""
+    shared = str(tmp_path / "shared")
+    for number in range(3):
+        sink.folder = tmp_path / f"checkpoint-{number}"
+        sink.commit(
+            [sink.task(range(10 * number, 10 * number + 10), stagingLocation=shared)],
+            0,
+            stagingLocation=shared,
+        )
+    assert sink.read() == list(range(30))
+    first, sink.topic = sink.topic, f"{sink.topic}-other"
+    sink.commit([sink.task(range(5), stagingLocation=shared)], 0, stagingLocation=shared)
+    assert sink.read() == list(range(5))
+    sink.topic = first
+    assert sink.read() == list(range(30))
+
+
+def test_a_staging_folder_that_was_deleted_is_noticed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "finish", lambda self, number: None)
+        sink.commit([sink.task(range(10))], 0)
+    shutil.rmtree(sink.folder / "geminga-sink")
+    with pytest.raises(
+        StoreDamaged, match=r"10 of 10 rows of micro-batch 0 .* its staging folder .* was deleted"
+    ):
+        sink.commit([sink.task(range(10))], 0)
+    assert sink.read() == list(range(10))
+
+
+def test_producers_stay_open_and_files_are_read_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = Staging.staged
+    monkeypatch.setattr(Staging, "staged", lambda self, name: (read.append(name), real(self, name))[1])
+    opened: list[str] = []
+    opener = producers._opened
+    monkeypatch.setattr(
+        producers, "_opened", lambda o, topic, name: (opened.append(topic), opener(o, topic, name))[1]
+    )
+    schema = StructType().add("value", StringType()).add("__topic", StringType())
+    topics = [f"{sink.topic}-{number}" for number in range(5)]
+    options = write_options({
+        "service.url": sink.broker.service_url, "exactlyOnce": "true", "checkpointLocation": str(sink.folder),
+    })  # fmt: skip
+    for epoch in range(4):
+        rows = range(20 * epoch, 20 * epoch + 20)
+        batch = pa.record_batch({"value": [str(r) for r in rows], "__topic": [topics[r % 5] for r in rows]})
+        ExactlyOnceWriter(options, schema).commit(
+            [ExactlyOnceWriter(options, schema).write(iter([batch]))], epoch
+        )
+        # Twice at first: that the broker deduplicates shows when a producer is opened again.
+        assert len(opened) == 10
+        assert len(read) == epoch + 1
+    for number, sink.topic in enumerate(topics):
+        assert sink.read() == list(range(number, 80, 5))
+
+
+def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink: Sink) -> None:
+    options = write_options({
+        "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
+        "stagingLocation": str(sink.folder / "s"), "compression": "ZLIB",
+    })  # fmt: skip
+
+    def task(writer: Any, rows: range) -> Any:
+        values = pa.array([b"%d" % row for row in rows], pa.binary())
+        return pickle.loads(pickle.dumps(writer)).write(
+            iter([pa.record_batch({"value": values, "__key": values})])
+        )
+
+    schema = StructType().add("value", BinaryType()).add("__key", BinaryType())
+    failed = batch_writer(options, schema)
+    task(failed, range(50))
+    assert sink.read() == []
+    failed.abort([None, task(failed, range(50))])
+    assert sink.read() == []
+    writer = batch_writer(options, schema)
+    task(writer, range(30))  # a twin that does not count
+    writer.commit([task(writer, range(30)), task(writer, range(30, 60)), None])
+    assert sink.read() == list(range(60))
+    assert not [path for path in (sink.folder / "s").rglob("*") if path.is_file()]
+    with pytest.raises(InvalidConfiguration, match="stagingLocation"):
+        batch_writer(replace(options, staging_location=None), schema)
+
+
 def test_compression_and_topics_of_rows(sink: Sink) -> None:
     schema = StructType().add("value", StringType()).add("__topic", StringType())
     options = {
@@ -200,6 +289,6 @@ def test_compression_and_topics_of_rows(sink: Sink) -> None:
 
 def test_a_folder_is_needed(sink: Sink) -> None:
     options = {"service.url": sink.broker.service_url, "topic": "t", "exactlyOnce": "true"}
-    with pytest.raises(InvalidConfiguration, match="checkpointLocation or stagingLocation"):
+    with pytest.raises(InvalidConfiguration, match=r"checkpointLocation .* or stagingLocation"):
         ExactlyOnceWriter(write_options(options), SCHEMA)
     assert issubclass(InvalidConfiguration, PulsarException)

@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_cluster import TOPIC, ScriptedCluster, ScriptedSource
+from pyspark.sql.types import BinaryType, StructType
+from scripted_cluster import TOPIC, Outage, ScriptedCluster
 
-from geminga.errors import AlreadyClosed, InvalidConfiguration, TopicNotFound
-from geminga.ids import MessageId
+from geminga.errors import ConnectError, InvalidConfiguration, Timeout, TopicNotFound
+from geminga.spark.admission import PEEK_BYTES_MAX, Limits
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.planning import Limits, Planner, Range
+from geminga.spark.patience import Patience
+from geminga.spark.planning import Planner, Range
+from geminga.spark.reading import read_range
+from geminga.spark.schema import ArrowShaper
 
 ONE = (TOPIC, -1)
 CONNECTION = ConnectionOptions(service_url="pulsar://h")
+OPTIONS = ReadOptions(connection=CONNECTION, topics=(TOPIC,))
 
 
 def planner(cluster: ScriptedCluster, **options: Any) -> Planner:
@@ -71,32 +77,53 @@ def test_missing_topics() -> None:
     assert planner(ScriptedCluster(), topics=(), topics_pattern=TOPIC).partitions() == []
 
 
-def test_a_watcher_is_kept_a_partition_and_asks_for_little() -> None:
+def test_an_entry_that_does_not_come_is_no_empty_range() -> None:
     cluster = one_ledger(4)
-    found = planner(cluster)
-    for _ in range(3):
-        assert found.latest([ONE]) == {ONE: Offset(5, 3)}
-    assert (cluster.opened, cluster.queue_sizes) == (1, [1])
-    found.close()
-    assert cluster.closed == 1
+    cluster.silent = {ONE}
+    found = Planner(cluster, replace(OPTIONS, starting_time_ms=1), patience=Patience(0))
+    latest = found.latest([ONE])
+    for plan in (
+        lambda: found.ranges({}, latest),
+        lambda: found.limited({}, latest, Limits(entries=2)),
+        lambda: found.starting("earliest"),
+    ):
+        with pytest.raises(Timeout, match="did not come"):
+            plan()
 
 
-def test_a_watcher_that_ended_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = one_ledger(4)
-    found = planner(cluster)
-    found.latest([ONE])
-    real = ScriptedSource.last_message_id
-    calls = iter([AlreadyClosed("the topic was deleted"), None])
+def test_a_broker_that_restarts_is_waited_for() -> None:
+    cluster = three_ledgers()
+    for questions in range(4):
+        outage = cluster.down = Outage(questions)
+        found = Planner(cluster, OPTIONS, patience=Patience(30, outage.clock, outage.sleep))
+        latest = found.latest(found.partitions())
+        assert len(found.ranges(found.starting("earliest"), latest)) == 3
+        assert outage.left == 0
+    outage = cluster.down = Outage(1000)
+    found = Planner(cluster, OPTIONS, patience=Patience(30, outage.clock, outage.sleep))
+    with pytest.raises(ConnectError, match="connection refused") as caught:
+        found.partitions()
+    assert caught.value.__notes__ == ["looking up the topics failed for 30 s (option operationTimeoutMs)"]
+    assert 25 < outage.now <= 30
 
-    def ended(self: ScriptedSource) -> MessageId:
-        error = next(calls, None)
-        if error is not None:
-            raise error
-        return real(self)
 
-    monkeypatch.setattr(ScriptedSource, "last_message_id", ended)
-    assert found.latest([ONE]) == {ONE: Offset(5, 3)}
-    assert (cluster.opened, cluster.closed) == (2, 1)
+def test_a_start_that_never_was_is_refused() -> None:
+    cluster = three_ledgers()
+    for place in (Offset(9, 0), Offset(8, 6), Offset(8, 5, 3)):
+        with pytest.raises(
+            InvalidConfiguration, match=rf"startingOffsets: {TOPIC} has no message {place}, its"
+        ):
+            planner(cluster, starting_offsets={ONE: place}).starting("latest")
+    following = planner(cluster, starting_offsets={ONE: Offset(8, 5)})
+    assert following.starting("latest") == {ONE: Offset(8, 4)}
+
+
+def test_a_starting_time_in_the_future_is_refused() -> None:
+    cluster = three_ledgers()
+    with pytest.raises(InvalidConfiguration, match=r"startingTime=20000 lies 10 s in the future"):
+        Planner(cluster, replace(OPTIONS, starting_time_ms=20_000), wall_clock=lambda: 10.0).starting(
+            "latest"
+        )
 
 
 @pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
@@ -142,7 +169,7 @@ def test_limits_within_a_ledger(limits: Limits) -> None:
 def test_entry_limits_stop_at_the_end_of_a_ledger() -> None:
     ends = [end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, Limits(entries=3))]
     assert ends == [
-        Offset(3, 2), Offset(7, -1), Offset(7, 2), Offset(7, 5), Offset(8, -1), Offset(8, 2), Offset(8, 4),
+        Offset(3, 2), Offset(7, -1), Offset(7, 2), Offset(7, 5), Offset(8, 2), Offset(8, 4),
     ]  # fmt: skip
 
 
@@ -168,6 +195,61 @@ def test_shares_of_idle_partitions_go_to_the_others() -> None:
     assert (by_entries[TOPIC, 0], by_entries[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
 
 
+def test_a_limit_holds_for_the_micro_batch_and_nobody_is_forgotten() -> None:
+    """One entry at least is taken, not one of each partition; the next ones have their turn later."""
+    cluster = ScriptedCluster()
+    for index in range(50):
+        cluster.publish((TOPIC, index), 3 + index, [[b"v"] * 100] * 2)
+    found = planner(cluster)
+    latest = found.latest(found.partitions())
+    start = dict.fromkeys(latest, EARLIEST)
+    seen = []
+    for _ in range(100):
+        end = found.limited(start, latest, Limits(rows=150))
+        moved = [p[1] for p in end if end[p] > start[p]]
+        assert len(moved) == 1
+        seen += moved
+        start = end
+    assert start == latest
+    assert sorted(seen[:50]) == list(range(50))
+
+
+def test_a_share_behind_what_was_looked_at_goes_by_the_average() -> None:
+    cluster = one_ledger(4000, rows=100)
+    found = planner(cluster)
+    start = {ONE: Offset(5, -1)}
+    size = len(cluster.topics[ONE][5, 0])
+    assert found.limited(start, {ONE: Offset(5, 3999)}, Limits(rows=200_000)) == {ONE: Offset(5, 1999)}
+    assert cluster.bytes_read <= PEEK_BYTES_MAX + size
+    end = found.limited(start, {ONE: Offset(5, 3999)}, Limits(bytes=1500 * size))
+    assert end == {ONE: Offset(5, 1499)}
+
+
+def test_what_was_looked_at_is_not_fetched_again() -> None:
+    cluster = ScriptedCluster()
+    for index in range(8):
+        cluster.publish((TOPIC, index), 1, [[b"v" * 100] * 10] * 1000)
+    whole = sum(map(len, (e for entries in cluster.topics.values() for e in entries.values())))
+    options = replace(OPTIONS, max_rows_per_trigger=20_000)
+    found = Planner(cluster, options)
+    latest = found.latest(found.partitions())
+    start: Offsets = dict.fromkeys(latest, EARLIEST)
+    rows = 0
+    shaper = ArrowShaper(StructType().add("value", BinaryType()))
+    while start != latest:
+        end = found.limited(start, latest, Limits(rows=20_000))
+        batch = [
+            rows.num_rows
+            for part in found.ranges(start, end)
+            for rows in read_range(cluster, options, part, shaper)
+        ]
+        assert sum(batch) <= 20_000
+        rows, start = rows + sum(batch), end
+    assert rows == 80_000
+    # A task's reader gets a few entries more than its range holds: seven at once here.
+    assert cluster.bytes_read < 1.1 * whole
+
+
 # --- tasks ---------------------------------------------------------------------------------------
 
 
@@ -185,12 +267,41 @@ def test_ranges_follow_ledgers_and_sizes() -> None:
     found = planner(cluster, max_entries_per_split=3)
     ranges = found.ranges({}, {ONE: Offset(8, 4)})
     assert [(part.start, part.end) for part in ranges] == [
-        (Offset(3, -1), Offset(7, -1)), (Offset(7, -1), Offset(8, -1)),
+        (Offset(3, -1), Offset(3, 2)), (Offset(3, 2), Offset(7, -1)),
+        (Offset(7, -1), Offset(7, 2)), (Offset(7, 2), Offset(8, -1)),
         (Offset(8, -1), Offset(8, 2)), (Offset(8, 2), Offset(8, 4)),
     ]  # fmt: skip
     assert len(planner(one_ledger(40), min_partitions=8).ranges({}, {ONE: Offset(5, 39)})) == 8
     assert planner(cluster).ranges({ONE: Offset(8, 4)}, {ONE: Offset(8, 4)}) == []
     assert planner(ScriptedCluster({ONE: {}})).ranges({}, {ONE: EARLIEST}) == []
+
+
+def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
+    cluster = ScriptedCluster()
+    for ledger in range(1000):
+        cluster.publish(ONE, 7 + 13 * ledger, [[b"v"]] * 2)
+    last = 7 + 13 * 999
+    ranges = planner(cluster).ranges({}, {ONE: Offset(last, 1)})
+    assert len(ranges) == 1000
+    assert len(places_of(cluster, ranges)) == 2000
+    assert max(len(places_of(cluster, [part])) for part in ranges) == 2
+    # Ledgers and their sizes: less than three questions each, and nothing is asked alone.
+    assert cluster.rounds < 100 + 1000
+
+
+def test_closed_ledgers_are_cut_too() -> None:
+    cluster = ScriptedCluster()
+    for ledger, entries in ((3, 95), (20, 7), (21, 40)):
+        cluster.publish(ONE, ledger, [[b"v"]] * entries)
+    end = {ONE: Offset(21, 39)}
+    ranges = planner(cluster, max_entries_per_split=10).ranges({}, end)
+    sizes = [len(places_of(cluster, [part])) for part in ranges]
+    assert sizes == [10] * 9 + [5, 7] + [10] * 4
+    ranges = planner(cluster, min_partitions=12).ranges({}, end)
+    sizes = [len(places_of(cluster, [part])) for part in ranges]
+    assert len(sizes) >= 12
+    assert sum(sizes) == 142
+    assert max(sizes) <= 12
 
 
 @settings(max_examples=60, deadline=None)
@@ -224,4 +335,3 @@ def test_every_entry_is_read_once_over_micro_batches_and_tasks(
         start = {**start, **end}
     assert sorted(read) == sorted((p, place) for p, entries in cluster.topics.items() for place in entries)
     found.close()
-    assert cluster.opened == cluster.closed

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, ScriptedCluster
+from scripted_cluster import TOPIC, Outage, ScriptedCluster, entry_bytes
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
+from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
-from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.reading import DataLossError, RangeReader, read_range
 from geminga.spark.schema import ArrowShaper
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -123,6 +124,69 @@ def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk() -> None:
         assert sorted(first + second) == sorted([*expected(0), b"0123", b"0123"])
         seen.append(len(second))
     assert seen == [6, 2, 2, 2, 2, 2, 2, 2, 1, 0]
+
+
+def test_chunks_are_found_in_earlier_ledgers() -> None:
+    """Whatever lies between: the chunks' ledger was closed, others came and went."""
+    for others in (0, 1, 40):
+        cluster = ScriptedCluster({ONE: {}})
+        entries = cluster.topics[ONE]
+        for number in range(3):
+            entries[3, 5 + number] = chunk(b"%d" % number, number, 5, "a")
+        for ledger in range(10, 10 + others):
+            entries[ledger, 0] = entry_bytes([b"x"])
+        entries[90, 0] = chunk(b"3", 3, 5, "a")
+        entries[95, 0] = chunk(b"4", 4, 5, "a")
+        between = [b"x"] * others
+        assert read(cluster, EARLIEST, Offset(95, 0)) == [*between, b"01234"]
+        assert read(cluster, Offset(3, 7), Offset(95, 0)) == [*between, b"01234"]
+        assert read(cluster, Offset(95, -1), Offset(95, 0)) == [b"01234"]
+        del entries[3, 5], entries[3, 6]
+        with pytest.raises(
+            DataLossError, match=rf"the chunks at {TOPIC}:95:0 belong to messages whose first"
+        ):
+            read(cluster, Offset(90, 0), Offset(95, 0))
+        assert read(cluster, Offset(90, 0), Offset(95, 0), fail_on_data_loss=False) == []
+
+
+def test_many_chunked_messages_at_once() -> None:
+    """Official consumers drop the oldest of more than ten; a reader of a range drops none."""
+    cluster = ScriptedCluster({ONE: {}})
+    for number in range(2):
+        for message in range(50):
+            cluster.topics[ONE][5, 50 * number + message] = chunk(b"%d" % number, number, 2, f"m{message}")
+    assert read(cluster, EARLIEST, Offset(5, 99)) == [b"01"] * 50
+
+
+def test_a_broker_that_restarts_under_a_task() -> None:
+    cluster = cluster_of(40)
+    part = Range(ONE, EARLIEST, Offset(5, 39))
+    rows = []
+    outage = cluster.down = Outage(3)
+    reader = RangeReader(cluster, options(), part, SHAPER, patience=Patience(30, outage.clock, outage.sleep))
+    for number, entry in enumerate(reader._entries()):
+        rows.append(entry.entry_id)
+        if number % 9 == 0:
+            outage.left = 3
+    assert rows == list(range(40))
+
+
+def test_entries_that_came_with_the_range_are_not_fetched() -> None:
+    cluster = cluster_of(6)
+    head = tuple(cluster.raw_entry(ONE, (5, number)) for number in range(3))
+    cluster.bytes_read = 0
+
+    def rows(part: Range) -> list[bytes]:
+        return [
+            v for batch in read_range(cluster, options(), part, SHAPER) for v in batch.column(0).to_pylist()
+        ]
+
+    assert rows(Range(ONE, Offset(5, -1), Offset(5, 2), head=head)) == expected(0, 1, 2)
+    assert (cluster.opened, cluster.bytes_read) == (0, 0)
+    assert rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head)) == expected(0, 1, 2, 3, 4)
+    cluster.topics[ONE] = {place: e for place, e in cluster.topics[ONE].items() if place > (5, 3)}
+    with pytest.raises(DataLossError, match=f"the entry 5:2 of {TOPIC} is gone"):
+        rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head))
 
 
 def test_chunks_whose_first_is_gone_are_left_out() -> None:

@@ -55,12 +55,37 @@ def test_damage_is_noticed_and_named(staging: Staging, where: float, how: str) -
 
 
 def test_the_name_is_decided_once(tmp_path: Path) -> None:
-    first = Staging(str(tmp_path)).sink_name(None)
-    assert Staging(str(tmp_path)).sink_name(None) == first
-    assert Staging(str(tmp_path)).sink_name(first) == first
+    def name(wanted: str | None, default: str = "d", query: str = "q") -> str:
+        return Staging(str(tmp_path), query, "persistent://public/default/t").sink_name(wanted, default)
+
+    assert [name(None), name(None, "other"), name("d")] == ["d", "d", "d"]
     with pytest.raises(InvalidConfiguration, match="must keep its name"):
-        Staging(str(tmp_path)).sink_name("other")
-    assert Staging(str(tmp_path / "2")).sink_name("mine") == "mine"
+        name("other")
+    assert name("mine", query="q2") == "mine"
+
+
+def test_queries_and_targets_have_folders_of_their_own(tmp_path: Path) -> None:
+    keys = [("q", "t"), ("q", "persistent://a/b/t"), ("q", "persistent://a/b-t"), ("q2", "t"), ("q", "..")]
+    roots = {Staging(str(tmp_path), *key).root for key in keys}
+    assert len(roots) == len(keys)
+    for root in roots:
+        assert Path(root).resolve().parent.parent == tmp_path
+    for key in keys:
+        staging = Staging(str(tmp_path), *key)
+        assert not staging.is_done(0)
+        staging.finish(0)
+    Staging(str(tmp_path), "q", "t").remove()
+    assert not Staging(str(tmp_path), "q", "t").is_done(0)
+    assert Staging(str(tmp_path), "q2", "t").is_done(0)
+
+
+def test_staging_without_an_owner_is_named(tmp_path: Path) -> None:
+    """Neither taken for this query's, whose micro-batches it would drop, nor forgotten."""
+    Staging(str(tmp_path)).finish(0)
+    with pytest.raises(
+        InvalidConfiguration, match=rf"{tmp_path} holds the staging of a query that is not na"
+    ):
+        Staging(str(tmp_path), "q", "t").sink_name(None, "n")
 
 
 def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
@@ -88,5 +113,3 @@ def test_locations_by_uri(tmp_path: Path) -> None:
     staging = Staging((tmp_path / "u").as_uri())
     staging.decide(0, ["x"])
     assert (tmp_path / "u" / "epochs" / "0.json").exists()
-    with pytest.raises(InvalidConfiguration, match="the staging location 'nosuch://x' can't be used"):
-        Staging("nosuch://x")

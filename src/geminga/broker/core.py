@@ -20,7 +20,7 @@ from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
-from geminga.broker.commands.topic_list import TopicWatchers
+from geminga.broker.commands.watchers import WatchedLists
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.peer import Output
@@ -63,14 +63,16 @@ class Broker:
             lambda about, error: self.agenda.failed("job", about, error),
         )
         self.bytes = ByteLedger(self.agenda, settings)
-        self.watchers = TopicWatchers()
+        self.watched = WatchedLists(self.agenda, self.turns)
         self.namespaces = Namespaces(store, settings)
         self.schemas = Schemas(store, self.namespaces)
         self.topics = LoadedTopics(
-            TopicServices(self.agenda, store, settings, EntryCache(ENTRY_CACHE_BYTES), CountsCache()),
+            TopicServices(
+                self.agenda, self.turns, store, settings, EntryCache(ENTRY_CACHE_BYTES), CountsCache()
+            ),
             self.namespaces,
         )
-        self.topics.watch(self.watchers.topic_changed)
+        self.topics.watch(self.watched.topic_changed)
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
@@ -79,7 +81,7 @@ class Broker:
             topics=self.topics,
             schemas=self.schemas,
             producer_names=ProducerNames(store, settings.cluster),
-            watchers=self.watchers,
+            watched=self.watched,
             bytes=self.bytes,
         )
         self._schedule_housekeeping(HOUSEKEEPING_SECONDS)

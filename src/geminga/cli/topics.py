@@ -100,10 +100,21 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
     ]
     for subscription, row in sorted(answer["subscriptions"].items()):
         lines.append(
-            f"  {subscription}: {row.get('type') or 'no consumer'}, backlog {row['msgBacklog']}, "
+            f"  {subscription}: {row.get('type') or 'no consumer'}, backlog {_backlog(row)}, "
             f"unacknowledged {row.get('unackedMessages', 0)}, {len(row['consumers'])} consumers"
         )
     emit(answer, as_json=as_json, text="\n".join(lines))
+
+
+def _backlog(row: dict[str, Any]) -> str:
+    """A subscription's backlog in messages where the broker counts them, else in entries."""
+    messages = row.get("messagesInBacklog", -1)
+    if messages < 0:
+        return f"{row['msgBacklog']} entries"
+    text = f"{messages} messages, {row['bytesInBacklog'] / 1e6:.2f} MB"
+    if row["oldestBacklogMessageAgeSeconds"] >= 0:
+        text += f", the oldest {row['oldestBacklogMessageAgeSeconds']} s old"
+    return text + (f", {row['ackHoles']} ack holes" if row["ackHoles"] else "")
 
 
 @command.command("subscriptions")
@@ -123,14 +134,19 @@ def subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
 @admin_url_option
 @json_option
 def skip(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
-    """Let SUBSCRIPTION go on without its next COUNT messages, for example damaged ones."""
+    """Let SUBSCRIPTION go on without its next COUNT messages, those of a batch counted one by one."""
     name = TopicName.parse(topic)
     path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/skip/{count}"
-    admin(admin_url, "POST", path)
+    answer = admin(admin_url, "POST", f"{path}?unit=messages")
+    if answer is None:
+        # Apache Pulsar knows no unit and says nothing.
+        unit, skipped = "entries (this broker counts a batch as one)", count
+    else:
+        unit, skipped = "messages", answer["skippedMessages"]
     emit(
-        {"topic": str(name), "subscription": subscription, "skipped": count},
+        {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit.split()[0]},
         as_json=as_json,
-        text=f"{subscription} goes on behind {count} messages",
+        text=f"{subscription} goes on behind {skipped} {unit}",
     )
 
 

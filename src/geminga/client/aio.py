@@ -27,6 +27,7 @@ from geminga.client.enums import (
 from geminga.client.failover import service_source, settings_for
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from geminga.config import refuse
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -260,7 +261,9 @@ class Client:
         from geminga.client.consumer import subscribe
 
         core = self.core
-        if is_pattern_topic and isinstance(topic, str):
+        if is_pattern_topic:
+            if not isinstance(topic, str):
+                refuse("is_pattern_topic", True, "False with a list of topics or a compiled pattern")
             topic = re.compile(topic)
         topics = arguments.checked_topics(topic)
         checked = arguments.checked_schema(schema)

@@ -46,14 +46,6 @@ logger = logging.getLogger("geminga")
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 
-def check_message(message: object) -> None:
-    """Raises `OperationNotSupported` for what cannot be acknowledged."""
-    if not isinstance(message, (Message, MessageId)):
-        raise OperationNotSupported(
-            f"a Message or a MessageId can be acknowledged, not {type(message).__name__}"
-        )
-
-
 class AsyncConsumer:
     """A consumer for asyncio programs; ``async for message in consumer`` receives without end.
 
@@ -215,7 +207,7 @@ class AsyncConsumer:
         if message.__class__ is Message:
             self.inbox.add(message)
         else:
-            check_message(message)
+            self.check_place(message)
             self.inbox.add(AcknowledgedId(message))  # type: ignore[arg-type]
         if self.settings.ack_receipt_enabled:
             await self.acknowledging.receipt()
@@ -230,11 +222,22 @@ class AsyncConsumer:
         if self.settings.ack_receipt_enabled:
             await self.acknowledging.receipt()
 
+    def check_place(self, message: object) -> None:
+        """On any thread. Raises `OperationNotSupported` for what cannot be acknowledged here: anything but a
+        message or an id, and an id that does not tell to which of several topics it belongs."""
+        if isinstance(message, MessageId):
+            if not self.closed:
+                self.group.handle_of(message)
+        elif not isinstance(message, Message):
+            raise OperationNotSupported(
+                f"a Message or a MessageId can be acknowledged, not {type(message).__name__}"
+            )
+
     def check_cumulative(self, message: Acknowledgeable) -> None:
         """Raises what `acknowledge_cumulative` raises."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
-        check_message(message)
+        self.check_place(message)
         if self.settings.individual_only:
             kind = self.settings.consumer_type.name
             raise CumulativeAcknowledgementNotAllowedError(
@@ -249,7 +252,7 @@ class AsyncConsumer:
 
     def refuse(self, message: Acknowledgeable) -> None:
         """`negative_acknowledge`, on any thread."""
-        check_message(message)
+        self.check_place(message)
         self.inbox.add_urgent(Refused(message))
 
     def redeliver_unacknowledged_messages(self) -> asyncio.Future[None]:

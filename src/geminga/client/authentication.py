@@ -20,13 +20,11 @@ from geminga.connection.authentication import (
     TokenCredentials,
     WrongParameters,
 )
-from geminga.errors import ConnectError, OperationNotSupported, UsageError
+from geminga.errors import AuthenticationError, OperationNotSupported, UsageError
 
 
-class PluginNotLoaded(OperationNotSupported, ConnectError):
+class PluginNotLoaded(OperationNotSupported, AuthenticationError):
     """There is no such authentication: the connection is not made, rather than made without credentials."""
-
-    retriable = False
 
 
 class Authentication:

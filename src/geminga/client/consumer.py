@@ -21,7 +21,6 @@ from geminga.client.async_consumer import (
     DEFAULT_BATCH_RECEIVE,
     AsyncConsumer,
     ReceivedBatch,
-    check_message,
 )
 from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerThreads, Listening
@@ -206,7 +205,7 @@ class Consumer:
         elif self._receipts:
             self._call(self._consumer.acknowledge(message))
         else:
-            check_message(message)
+            self._consumer.check_place(message)
             self._add(AcknowledgedId(message))  # type: ignore[arg-type]
 
     def acknowledge_cumulative(self, message: Acknowledgeable) -> None:

@@ -69,7 +69,15 @@ class EntryReader:
         check_int("queue_size", queue_size, 1)
         check_int("queue_bytes_max", queue_bytes_max, 1)
         consumer = client.runtime.call(
-            _open(client.core, topic, start, inclusive, queue_size, queue_bytes_max, subscription_role_prefix)
+            open_entries(
+                client.core,
+                topic,
+                start,
+                inclusive=inclusive,
+                queue_size=queue_size,
+                queue_bytes_max=queue_bytes_max,
+                subscription_role_prefix=subscription_role_prefix,
+            )
         )
         return cls(client, consumer, start, inclusive)
 
@@ -147,15 +155,17 @@ class EntryReader:
         self.close()
 
 
-async def _open(
+async def open_entries(
     core: ClientCore,
     topic: str,
     start: MessageId,
-    inclusive: bool,
-    queue_size: int,
-    queue_bytes_max: int,
-    subscription_role_prefix: str | None,
+    *,
+    inclusive: bool = True,
+    queue_size: int = QUEUE_SIZE_DEFAULT,
+    queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+    subscription_role_prefix: str | None = None,
 ) -> AsyncConsumer:
+    """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
     settings = ConsumerSettings(
         durable=False,
         start_message_id=start,
@@ -176,3 +186,22 @@ async def _open(
     await consumer.open()
     core.register(consumer)
     return consumer
+
+
+async def next_entry(consumer: AsyncConsumer, deadline: float | None) -> RawEntry | None:
+    """On the client's loop: such a consumer's next entry; None when ``deadline``, on the loop's clock, is
+    over. Raises what ends the consumer."""
+    queued = consumer.queue.entries
+    while not queued:
+        if not await consumer.wait(deadline) and not queued:
+            return None
+    entry = queued.popleft()
+    consumer.group.took_entries([entry])
+    return raw_entry(entry)
+
+
+def widen(consumer: AsyncConsumer, queue_size: int) -> None:
+    """On the client's loop: let such a consumer ask for ``queue_size`` messages ahead."""
+    for handle in consumer.group.handles.values():
+        handle.consumer.resize_queue(queue_size)
+        handle.flush_soon()

@@ -246,7 +246,8 @@ class HandleGroup:
         return handle
 
     def handle_of(self, message_id: MessageId) -> ConsumerHandle:
-        """The part that an id belongs to: by its topic, or by its partition where that is enough.
+        """On any thread: the part that an id belongs to, by its topic, or by its partition where that is
+        enough.
 
         Raises `OperationNotSupported` when that cannot be told.
         """
@@ -254,7 +255,7 @@ class HandleGroup:
             return self._only
         handle = self.handles.get(message_id.topic)
         if handle is None and not message_id.topic and message_id.partition >= 0:
-            matching = [h for h in self.handles.values() if h.partition == message_id.partition]
+            matching = [h for h in list(self.handles.values()) if h.partition == message_id.partition]
             handle = matching[0] if len(matching) == 1 else None
         if handle is None and message_id.topic and message_id.partition >= 0:
             base = TopicName.parse(message_id.topic).base

@@ -536,8 +536,12 @@ class Producer:
 
         See `ColumnarProducer.submit_encoded`.
         """
+        return self.submit_encoded(batches).result()
+
+    def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
+        """`publish_encoded` without waiting for the receipts: the future has the result."""
         self._runtime.check()
-        return self._producer.columnar.submit_encoded(batches).result()
+        return self._producer.columnar.submit_encoded(batches)
 
 
 __all__ = ["AsyncProducer", "Producer", "SendCallback", "create_producer"]

@@ -80,6 +80,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
         message_id.batch_size = batch_size
         message_id.first_chunk = first
         message_id.topic = ""
+        message_id.cluster = 0
         if type(token) is asyncio.Future:
             if not token.done():
                 token.set_result(message_id)

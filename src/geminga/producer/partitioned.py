@@ -32,6 +32,7 @@ class PartitionedProducer:
     """
 
     __slots__ = (
+        "_current",
         "_new_producer_id",
         "_plain_path",
         "_settings",
@@ -68,6 +69,8 @@ class PartitionedProducer:
         self.router = Router(settings, random, self.tuning)
         self.hot: Batch = CLOSED
         self._plain_path = plain_path
+        self._current: PartitionProducer | None = None
+        """Where unkeyed messages went last."""
         self.partitions: list[PartitionProducer] = []
         self.unstarted: list[PartitionProducer] = []
         """Partitions that got a message before they were started: the shell starts them."""
@@ -132,7 +135,12 @@ class PartitionedProducer:
             return partitions[0]
         if message is not None and message.partition_key is not None:
             return partitions[self.router.of_key(message.partition_key, len(partitions))]
-        return partitions[self.router.of_unkeyed(partitions, now)]
+        chosen = partitions[self.router.of_unkeyed(partitions, now)]
+        if chosen is not self._current:
+            if self._current is not None:
+                self._current.close_batch()  # the round goes on: it would wait for its delay in vain
+            self._current = chosen
+        return chosen
 
     def add(
         self,

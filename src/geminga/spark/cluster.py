@@ -6,10 +6,11 @@ connection options, and made anew after a fork.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from geminga.errors import PulsarException, TopicNotFound
@@ -19,6 +20,7 @@ from geminga.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from geminga.client.sync import Client
+    from geminga.spark.admission import Peek, Seen
     from geminga.wire.metadata import RawEntry
 
 CLIENTS_MAX = 16
@@ -37,14 +39,32 @@ class EntrySource(Protocol):
     def close(self) -> None: ...
 
 
+class Watch(Protocol):
+    """What the driver asks about partitions, of many at once. See `geminga.spark.watch`."""
+
+    def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
+        """The newest message of each; its entry id is -1 where there is none."""
+
+    def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
+        """The first entry at or after each place; None where nothing lies there any more."""
+
+    def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
+        """The entries of each peek, and whether they are all up to its end."""
+
+    def close(self) -> None: ...
+
+
 class Cluster(Protocol):
     """A cluster as planner and tasks see it."""
 
-    def partitions(self, topic: str) -> list[Partition]:
-        """Raises `TopicNotFound`."""
+    def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
+        """Of each topic, or that it does not exist."""
 
     def topics_matching(self, pattern: str) -> list[str]:
         """Topics, without partition suffixes, whose local name matches; see `matching_topics`."""
+
+    def watch(self, *, name: str) -> Watch:
+        """For one query's driver; ``name`` begins the names of its readers."""
 
     def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> EntrySource:
         """Entries from ``start`` on, the one at ``start`` included."""
@@ -67,12 +87,20 @@ class PulsarCluster:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def partitions(self, topic: str) -> list[Partition]:
+    def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
+        return self.client.runtime.call(self._partitions(topics))
+
+    async def _partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
+        return list(await asyncio.gather(*(self._of_topic(topic) for topic in topics)))
+
+    async def _of_topic(self, topic: str) -> list[Partition] | TopicNotFound:
         name = TopicName.parse(topic)
-        core = self.client.core
         if name.partition >= 0:
             return [(str(name.base), name.partition)]
-        count = self.client.runtime.call(core.partitions(topic, auto_creation=False))
+        try:
+            count = await self.client.core.partitions(topic, auto_creation=False)
+        except TopicNotFound as error:
+            return error
         return [(str(name), index) for index in range(count)] if count else [(str(name), -1)]
 
     def topics_matching(self, pattern: str) -> list[str]:
@@ -84,6 +112,11 @@ class PulsarCluster:
             mode = pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         answer = self.client.runtime.call(self.client.core.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
+
+    def watch(self, *, name: str) -> Watch:
+        from geminga.spark.watch import PulsarWatch
+
+        return PulsarWatch(self.client, name)
 
     def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> EntrySource:
         from geminga.client.entry_reader import EntryReader
@@ -145,16 +178,15 @@ def discover(
 ) -> list[Partition]:
     """Every partition to read, in order. Raises `TopicNotFound` naming the topic and what to do."""
     found: list[Partition] = []
-    for topic in cluster.topics_matching(pattern) if pattern else topics:
-        try:
-            found += cluster.partitions(topic)
-        except TopicNotFound as error:
-            if missing_is_empty or pattern:
-                continue
+    names = cluster.topics_matching(pattern) if pattern else topics
+    for topic, partitions in zip(names, cluster.partitions(names), strict=True):
+        if not isinstance(partitions, TopicNotFound):
+            found += partitions
+        elif not (missing_is_empty or pattern):
             raise TopicNotFound(
-                f"topic {topic} does not exist ({error}): check its name, publish to it first, or set "
+                f"topic {topic} does not exist ({partitions}): check its name, publish to it first, or set "
                 "waitingForNonExistedTopic=true"
-            ) from None
+            )
     return found
 
 

@@ -28,9 +28,10 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
-from geminga.spark.offsets import EARLIEST, Offset, Offsets, from_json, to_json
+from geminga.spark.admission import Limits
+from geminga.spark.offsets import EARLIEST, Offsets, from_json, to_json
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
-from geminga.spark.planning import Limits, Planner, Range
+from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import DataLossError, read_range
 from geminga.spark.schema import ArrowShaper, message_columns
 from geminga.spark.tables import options_for, read_schema
@@ -40,25 +41,9 @@ logger = logging.getLogger("geminga.spark")
 
 @dataclass
 class PulsarRange(InputPartition):
-    """A `Range` in plain types, as it travels to the task."""
+    """A `Range` on its way to a task."""
 
-    topic: str
-    partition: int
-    start: tuple[int, int, int]
-    end: tuple[int, int, int]
-
-    @staticmethod
-    def of(part: Range) -> PulsarRange:
-        start, end = part.start, part.end
-        return PulsarRange(
-            *part.partition,
-            (start.ledger, start.entry, start.batch_index),
-            (end.ledger, end.entry, end.batch_index),
-        )
-
-    @property
-    def range(self) -> Range:
-        return Range((self.topic, self.partition), Offset(*self.start), Offset(*self.end))
+    range: Range
 
 
 class PulsarDataSource(DataSource):
@@ -81,11 +66,11 @@ class PulsarDataSource(DataSource):
         return PulsarStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from geminga.spark.writing import PulsarWriter
+        from geminga.spark.writing import batch_writer
 
         if overwrite:
             raise InvalidConfiguration("Pulsar topics can only be appended to: use .mode('append')")
-        return PulsarWriter(write_options(options_for(WRITE, self.options, schema)), schema)
+        return batch_writer(write_options(options_for(WRITE, self.options, schema)), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from geminga.spark.writing import stream_writer
@@ -114,7 +99,7 @@ class PulsarReader(DataSourceReader):
         planner = Planner(clusters.connect(self.options.connection), self.options)
         try:
             start = planner.starting("earliest")
-            return [PulsarRange.of(part) for part in planner.ranges(start, planner.ending(start))]
+            return [PulsarRange(part) for part in planner.ranges(start, planner.ending(start))]
         finally:
             planner.close()
 
@@ -188,7 +173,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [PulsarRange.of(part) for part in self.planner.ranges(from_json(start), from_json(end))]
+        return [PulsarRange(part) for part in self.planner.ranges(from_json(start), from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, partition)

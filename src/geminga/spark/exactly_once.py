@@ -1,7 +1,7 @@
-"""The streaming sink that publishes each row once.
+"""The sinks that publish each row once.
 
-A task's ``write`` never knows its micro-batch and may run twice, so it publishes nothing: it stages its
-encoded batches. Spark's ``commit`` for micro-batch *n* then, on the driver,
+A task's ``write`` never knows whether it runs again, so it publishes nothing: it stages its encoded
+batches. Spark's ``commit``, on the driver, publishes them. A stream's commit for micro-batch *n*
 
 1. writes down which staged files belong to *n*, once: a later attempt at *n*, whose tasks may have seen
    their rows in another order, publishes those same files;
@@ -9,29 +9,39 @@ encoded batches. Spark's ``commit`` for micro-batch *n* then, on the driver,
    interrupted attempt has published already, the broker's deduplication drops;
 3. marks *n* as done, and deletes the staged files.
 
-It needs deduplication on the topic's namespace, and says so when it is off.
+It needs deduplication on the topic's namespace, and says so when it is off. A batch query is one commit:
+nothing is published before every task has succeeded.
+
+A staging folder belongs to one query and one target. The query is known to its tasks alone: they tell
+the commit with their messages.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration, NotAllowedError, StoreDamaged
 from geminga.spark.cluster import client_for
 from geminga.spark.options import COMPRESSIONS, WriteOptions
+from geminga.spark.producers import kept
 from geminga.spark.schema import written_columns
 from geminga.spark.staging import STAGED_SCHEMA, Staging
-from geminga.spark.writing import by_topic, open_producer, tables
+from geminga.spark.writing import by_topic, tables
 
 if TYPE_CHECKING:
-    from geminga.client.columnar_producer import ReadyBatch
+    from geminga.client.columnar_producer import ReadyBatch, TableResult
+    from geminga.client.producer import Producer
     from geminga.client.sync import Client
 
 logger = logging.getLogger("geminga.spark")
@@ -41,49 +51,70 @@ EPOCH_BITS = 32
 
 STAGING_FOLDER = "geminga-sink"
 
+GROUP_BYTES = 4 * 1024 * 1024
+"""Staged batches of one topic are handed to its producer in groups of about this size."""
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Where Spark tells a task its streaming query."""
+
 
 @dataclass
 class StagedCommit(WriterCommitMessage):
-    """The staged file of one task attempt; empty for a task without rows."""
+    """The staged file of one task attempt; empty for a task without rows. ``query``: whose task it was."""
 
     name: str = ""
     rows: int = 0
+    query: str = ""
 
 
-def staging_of(options: WriteOptions) -> Staging:
-    """The staging folder that the options name, or the one below the checkpoint."""
+def location_of(options: WriteOptions) -> str:
+    """The folder that the options name to stage in, or the one below the checkpoint."""
     if options.staging_location is not None:
-        return Staging(options.staging_location)
+        return options.staging_location
     if options.checkpoint_location is None:
         raise InvalidConfiguration(
-            "exactlyOnce=true needs a folder to stage in: set the option checkpointLocation or "
+            "exactlyOnce=true needs a folder to stage in: set the option checkpointLocation (streams) or "
             "stagingLocation"
         )
-    return Staging(f"{options.checkpoint_location.rstrip('/')}/{STAGING_FOLDER}")
+    return f"{options.checkpoint_location.rstrip('/')}/{STAGING_FOLDER}"
+
+
+def staging_of(options: WriteOptions, query: str) -> Staging:
+    """The staging folder of one query and target."""
+    return Staging(location_of(options), query, options.topic or "topics-of-rows")
+
+
+def query_id(options: WriteOptions) -> str:
+    """In a task: the streaming query that it works for; the checkpoint stands for it outside of Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    known = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    if known:
+        return str(known)
+    return hashlib.sha256((options.checkpoint_location or "").encode()).hexdigest()[:32]
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):
-    """Stages in the tasks, publishes in the commit."""
+    """Streams: stages in the tasks, publishes in the commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         written_columns(schema, options.topic)
-        staging_of(options)
+        Staging(location_of(options))
         self.options = options
         self.schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        commit = StagedCommit()
-        encoder = _Encoder(self.options, client_for(self.options.connection))
-        columns = written_columns(self.schema, self.options.topic)
-        staged = encoder.encoded(tables(iterator, columns), commit)
-        first = next(staged, None)
-        if first is not None:
-            commit.name = staging_of(self.options).stage(_chain(first, staged))
-        return commit
+        query = query_id(self.options)
+        return _stage(self.options, self.schema, iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        names = [message.name for message in messages if isinstance(message, StagedCommit) and message.name]
-        staging = staging_of(self.options)
+        found = _staged(messages)
+        if not found:
+            return  # a micro-batch without tasks
+        names = [message.name for message in found if message.name]
+        query = found[0].query
+        staging = staging_of(self.options, query)
         if staging.is_done(batchId):
             # Spark died between our commit and its own: this attempt's files are not needed.
             staging.discard(names)
@@ -95,15 +126,59 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             decided = names
         elif decided != names:
             staging.discard([name for name in names if name not in decided])
-        name = staging.sink_name(self.options.sink_name)
-        _Publication(self.options, staging, name, batchId, is_repeated).publish(decided)
+        name = staging.sink_name(self.options.sink_name, f"geminga-sink-{query}")
+        _Publication(self.options, staging, name, batchId, is_repeated=is_repeated).publish(decided)
         staging.finish(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        staging = staging_of(self.options)
-        decided = staging.epoch(batchId) or []
-        names = [message.name for message in messages if isinstance(message, StagedCommit) and message.name]
-        staging.discard([name for name in names if name not in decided])
+        for message in _staged(messages):
+            staging = staging_of(self.options, message.query)
+            if message.name not in (staging.epoch(batchId) or []):
+                staging.discard([message.name] if message.name else [])
+
+
+class StagedWriter(DataSourceArrowWriter):
+    """Batch queries: nothing is published before every task has succeeded."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        written_columns(schema, options.topic)
+        Staging(location_of(options))
+        self.options = options
+        self.schema = schema
+        # Spark hands this object, with what it holds now, to the tasks and to the commit.
+        self.job = f"job-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _stage(self.options, self.schema, iterator, self.job)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        staging = staging_of(self.options, self.job)
+        names = [message.name for message in _staged(messages) if message.name]
+        name = self.options.sink_name or f"geminga-{self.job}"
+        if names:
+            _Publication(self.options, staging, name, 0, is_batch=True).publish(names)
+        staging.remove()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        staging_of(self.options, self.job).remove()
+
+
+def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit]:
+    return [message for message in messages if isinstance(message, StagedCommit)]
+
+
+def _stage(
+    options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch], query: str
+) -> StagedCommit:
+    """A task's work: its rows as one staged file."""
+    commit = StagedCommit(query=query)
+    encoder = _Encoder(options, client_for(options.connection))
+    columns = written_columns(schema, options.topic)
+    staged = encoder.encoded(tables(batches, columns), commit)
+    first = next(staged, None)
+    if first is not None:
+        commit.name = staging_of(options, query).stage(_chain(first, staged))
+    return commit
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -170,11 +245,66 @@ class _Encoder:
         return known
 
 
+class _Target:
+    """One topic of a publication: its producer, and the sequence ids given out so far."""
+
+    def __init__(self, topic: str, producer: Producer) -> None:
+        self.topic = topic
+        self.producer = producer
+        self.is_new = producer.last_sequence_id() < 0
+        """The broker has nothing of this sink's yet, or does not remember."""
+        self.rows: dict[int, int] = {}
+        self.group: list[ReadyBatch] = []
+        self.size = 0
+        self.results: list[Future[TableResult]] = []
+
+    def add(self, batch: dict[str, Any], base: int) -> None:
+        from geminga.client.columnar_producer import ReadyBatch
+
+        partition, count = batch["partition"], batch["count"]
+        first = base + self.rows.get(partition, 0)
+        self.rows[partition] = self.rows.get(partition, 0) + count
+        self.group.append(
+            ReadyBatch(
+                partition=partition,
+                body=batch["body"],
+                count=count,
+                sequence_id=first,
+                highest_sequence_id=first + count - 1,
+                uncompressed_size=batch["uncompressed_size"],
+                compression=batch["compression"],
+                partition_key=batch["partition_key"],
+                ordering_key=batch["ordering_key"],
+            )
+        )
+        self.size += len(batch["body"])
+        if self.size >= GROUP_BYTES:
+            self.submit()
+
+    def submit(self) -> None:
+        if self.group:
+            self.results.append(self.producer.submit_encoded(self.group))
+        self.group, self.size = [], 0
+
+    def settled(self) -> tuple[int, int]:
+        """Rows, and how many of them the broker had already; waits for all receipts."""
+        self.submit()
+        results = [future.result() for future in self.results]
+        return sum(result.rows for result in results), sum(result.duplicates for result in results)
+
+
 class _Publication:
-    """The publishing half of one commit."""
+    """The publishing half of one commit: all topics in one pass over the staged files."""
 
     def __init__(
-        self, options: WriteOptions, staging: Staging, name: str, epoch: int, is_repeated: bool
+        self,
+        options: WriteOptions,
+        staging: Staging,
+        name: str,
+        epoch: int,
+        *,
+        is_repeated: bool = False,
+        is_batch: bool = False,
     ) -> None:
         self.options = options
         self.staging = staging
@@ -182,53 +312,36 @@ class _Publication:
         self.base = epoch << EPOCH_BITS
         self.epoch = epoch
         self.is_repeated = is_repeated
-        self.client = client_for(options.connection)
+        self.is_batch = is_batch
 
-    def publish(self, names: list[str]) -> None:
-        """Topic by topic, so that one producer is open at a time."""
-        if self.options.topic is not None:
-            topics = {self.options.topic}
-        else:
-            topics = {row["topic"] for name in names for row in self.staging.staged(name)}
-        for topic in sorted(topics if names else ()):
-            self._publish_topic(topic, names)
+    def publish(self, names: Sequence[str]) -> None:
+        targets: dict[str, _Target] = {}
+        with contextlib.ExitStack() as borrowed:
+            for name in names:
+                for batch in self.staging.staged(name):
+                    topic = batch["topic"]
+                    target = targets.get(topic)
+                    if target is None:
+                        producer = borrowed.enter_context(kept.borrowed(self.options, topic, self.name))
+                        target = targets[topic] = _Target(topic, producer)
+                        self._check_before(topic, producer.last_sequence_id())
+                    target.add(batch, self.base)
+            for target in targets.values():
+                target.submit()
+            for target in targets.values():
+                self._check_duplicates(target.topic, *target.settled())
+        for target in targets.values():
+            if target.is_new:
+                self._check_after(target.topic)
 
-    def _publish_topic(self, topic: str, names: list[str]) -> None:
-        with open_producer(self.client, self.options, topic, self.name) as producer:
-            last = producer.last_sequence_id()
-            self._check_before(topic, last)
-            result = producer.publish_encoded(self._ready(topic, names))
-        if result.duplicates and not self.is_repeated:
+    def _check_duplicates(self, topic: str, rows: int, duplicates: int) -> None:
+        if duplicates and not self.is_repeated:
             raise StoreDamaged(
-                f"{topic}: the broker takes {result.duplicates} of {result.rows} rows of micro-batch "
-                f"{self.epoch} for duplicates, though it is published for the first time: another query uses "
-                f"the sink name {self.name!r}, or its checkpoint was replaced. Choose another sinkName"
+                f"{topic}: the broker takes {duplicates} of {rows} rows of micro-batch {self.epoch} for "
+                f"duplicates, though it is published for the first time: another query uses the sink name "
+                f"{self.name!r}, its checkpoint was replaced, or its staging folder {self.staging.root} was "
+                "deleted. Choose another sinkName"
             )
-        if last < 0:
-            self._check_after(topic)
-
-    def _ready(self, topic: str, names: list[str]) -> Iterator[ReadyBatch]:
-        from geminga.client.columnar_producer import ReadyBatch
-
-        rows: dict[int, int] = {}
-        for name in names:
-            for batch in self.staging.staged(name):
-                if batch["topic"] != topic:
-                    continue
-                partition, count = batch["partition"], batch["count"]
-                first = self.base + rows.get(partition, 0)
-                rows[partition] = rows.get(partition, 0) + count
-                yield ReadyBatch(
-                    partition=partition,
-                    body=batch["body"],
-                    count=count,
-                    sequence_id=first,
-                    highest_sequence_id=first + count - 1,
-                    uncompressed_size=batch["uncompressed_size"],
-                    compression=batch["compression"],
-                    partition_key=batch["partition_key"],
-                    ordering_key=batch["ordering_key"],
-                )
 
     def _check_before(self, topic: str, last_sequence_id: int) -> None:
         if last_sequence_id >= self.base + (1 << EPOCH_BITS):
@@ -240,12 +353,20 @@ class _Publication:
 
     def _check_after(self, topic: str) -> None:
         """With deduplication on, the broker now remembers this producer's sequence ids."""
-        with open_producer(self.client, self.options, topic, self.name) as producer:
+        kept.drop(self.options, topic, self.name)
+        with kept.borrowed(self.options, topic, self.name) as producer:
             if producer.last_sequence_id() >= 0:
                 return
         namespace = "/".join(topic.split("://")[1].split("/")[:2])
+        command = f"'pulsar-admin namespaces set-deduplication {namespace} --enable'"
+        if self.is_batch:
+            logger.warning(
+                "%s: the broker does not deduplicate: rows whose receipts were lost with a connection may be "
+                "there twice; turn it on with %s", topic, command,
+            )  # fmt: skip
+            return
         raise NotAllowedError(
             f"{topic}: the broker does not deduplicate, so that exactlyOnce=true can't be kept. Turn it on "
-            f"for the namespace ('pulsar-admin namespaces set-deduplication {namespace} --enable') before "
-            f"the query starts; micro-batch {self.epoch} was published and may be published again"
+            f"for the namespace ({command}) before the query starts; micro-batch {self.epoch} was published "
+            "and may be published again"
         )

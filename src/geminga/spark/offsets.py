@@ -84,6 +84,14 @@ class Offset(NamedTuple):
 EARLIEST = Offset(-1, -1)
 LATEST = Offset(_UNKNOWN_END, _UNKNOWN_END)
 
+
+def entries_between(start: Offset, end: Offset) -> int | None:
+    """Entries after ``start`` up to ``end``; None when they lie in different ledgers."""
+    if start.ledger != end.ledger or start.ledger < 0:
+        return None
+    return end.entry - start.entry + (start.batch_index != WHOLE_ENTRY)
+
+
 Partition = tuple[str, int]
 """(topic without partition suffix, partition index or -1)"""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidTopicName, InvalidUrl
@@ -170,7 +171,8 @@ _TABLE = (
            text="Check the host name in the certificate. Default true."),
     Option(name="operationTimeoutMs", field="operation_timeout_ms", use=BOTH, parse=_number(1),
            aliases=("pulsar.client.operationTimeoutMs",),
-           text="The most that lookups, opening and closing take. Default 30000."),
+           text="The most that lookups, opening and closing take, and how long a broker that can't be "
+                "reached is waited for. Default 30000."),
     Option(name="topic", field="topics", use=BOTH, parse=_topic, aliases=("path",),
            text="The topic to read or write."),
     Option(name="topics", field="topics", use=READ, parse=_topics, aliases=("subscribe",),
@@ -188,7 +190,8 @@ _TABLE = (
            text="``latest`` (default) or JSON of the last message a partition. Batch queries only."),
     Option(name="startingTime", field="starting_time_ms", use=READ, parse=_number(0),
            aliases=("startingTimestamp",),
-           text="Start at the first message published at or after this time, in milliseconds since 1970."),
+           text="Start at the first message published at or after this time, in milliseconds since 1970, not "
+                "in the future."),
     Option(name="failOnDataLoss", field="fail_on_data_loss", use=READ, parse=_flag,
            text="Fail when messages that were to be read may have been removed by retention, or a topic was "
                 "deleted. Default true."),
@@ -228,16 +231,21 @@ _TABLE = (
     Option(name="batchingMaxBytes", field="batching_max_bytes", use=WRITE, parse=_bytes,
            aliases=("pulsar.producer.batchingMaxBytes",),
            text="Payload bytes in a batch. Default 131072."),
+    Option(name="settingsFile", field="settings_file", use=WRITE, parse=_text,
+           text="A settings file, as ``geminga tune advise --apply`` writes it, read where the query is "
+                "started: compression, hashing, batch limits and send time-out, unless they are given."),
     Option(name="sendTimeoutMs", field="send_timeout_ms", use=WRITE, parse=_number(1),
            aliases=("pulsar.producer.sendTimeoutMs",),
            text="How long a receipt may take until the task fails. Default 30000."),
     Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=_flag,
-           text="Streams only: stage each micro-batch beside the checkpoint and publish it in the commit, "
-                "with sequence ids that the broker's deduplication recognises. Default false."),
+           text="Stage the rows and publish them in the commit: of a stream's micro-batches with sequence "
+                "ids that the broker's deduplication recognises, of a batch query when all tasks have "
+                "succeeded. Default false."),
     Option(name="sinkName", field="sink_name", use=WRITE, parse=_text,
-           text="Producer names of the exactly-once sink start with it. Default: made from the checkpoint."),
+           text="Producer name of the exactly-once sink. Default: made from the query's id."),
     Option(name="stagingLocation", field="staging_location", use=WRITE, parse=_text,
-           text="Folder, seen by all machines, where the exactly-once sink stages. Default: the checkpoint."),
+           text="Folder, seen by all machines, where the exactly-once sink stages. Default: the "
+                "checkpoint's; a batch query has none."),
     Option(name="checkpointLocation", field="checkpoint_location", use=BOTH, parse=_text,
            text="Spark's own option; the exactly-once sink stages below it."),
 )  # fmt: skip
@@ -421,4 +429,27 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write. Raises `InvalidConfiguration` naming option, value and range."""
     found = {name: value for name, value in _parsed(options, WRITE).items() if name not in _UNUSED_FIELDS}
+    path = found.pop("settings_file", None)
+    if path is not None:
+        found = {**_from_file(path), **found}
     return WriteOptions(connection=_connection(found), **found)
+
+
+_FIELD_OF_ARGUMENT = {
+    "compression_type": "compression",
+    "hashing_scheme": "hashing",
+    "batching_max_messages": "batching_max_messages",
+    "batching_max_allowed_size_in_bytes": "batching_max_bytes",
+    "send_timeout_millis": "send_timeout_ms",
+}
+"""What of a settings file means something to a sink, which makes whole batches of what it is given."""
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    producer = load_settings(path).producer
+    found = {field: producer[name] for name, field in _FIELD_OF_ARGUMENT.items() if name in producer}
+    if "compression" in found:
+        found["compression"] = found["compression"].name.upper()
+    if "hashing" in found:
+        found["hashing"] = found["hashing"].value
+    return found

@@ -1,36 +1,35 @@
 """Where a query starts and ends, what a micro-batch may take, and how ranges become tasks.
 
-Everything here runs on the driver, holds no state that a restart would miss, and moves no cursor. Entry
-ids are contiguous within a ledger, so counting entries is arithmetic there; what lies behind a ledger's
-end is found by asking for the first entry after it.
+Everything here runs on the driver and holds no state that a restart would miss. Questions to the cluster
+are put for all partitions at once (`geminga.spark.watch`), and again while a broker restarts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
-from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
-from geminga.spark.cluster import Cluster, EntrySource, closed_quietly, discover
-from geminga.spark.offsets import EARLIEST, LATEST, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
+from geminga.spark.admission import Gauge, Intake, Limits, Peek, Seen, admit
+from geminga.spark.cluster import Cluster, discover
+from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions
+from geminga.spark.patience import Patience
+from geminga.spark.search import Piece, Search, before_time, pieces, run, stepped_ahead
 
 if TYPE_CHECKING:
     from geminga.wire.metadata import RawEntry
 
+T = TypeVar("T")
+
 logger = logging.getLogger("geminga.spark")
 
-LEDGERS_MAX = 256
-"""Ledgers that the splitting of one partition steps through; what lies behind them is one task."""
-
-PROBE_SECONDS = 10.0
-"""How long the first entry at a place, which is known to be there, may take."""
-
-_SCAN_ENTRIES = 500
-_QUEUE_FOR_SCANS = 20_000
+CLOCK_DIFFERENCE_MS_MAX = 5_000
+"""So far in the driver's future a starting time may lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,180 +39,95 @@ class Range:
     partition: Partition
     start: Offset
     end: Offset
+    head: tuple[RawEntry, ...] = ()
+    """The first entries of the range, where the planner has them at hand."""
+    from_beginning: bool = False
+    """The query reads the partition from its first message on, and this is where it begins."""
 
     def __str__(self) -> str:
         return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one micro-batch may take over all partitions; None is no limit."""
-
-    entries: int | None = None
-    rows: int | None = None
-    bytes: int | None = None
-
-    def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.entries, self.rows, self.bytes))
-
-    def share(self, parts: int) -> Limits:
-        """An even share for one of ``parts``, at least 1 of each."""
-        entries, rows, size = (
-            None if limit is None else max(1, limit // parts)
-            for limit in (self.entries, self.rows, self.bytes)
-        )
-        return Limits(entries=entries, rows=rows, bytes=size)
-
-    def less(self, used: Iterable[Used]) -> Limits:
-        """What is left; 0 where nothing is."""
-        taken = list(used)
-        return Limits(
-            entries=None if self.entries is None else max(0, self.entries - sum(u.entries for u in taken)),
-            rows=None if self.rows is None else max(0, self.rows - sum(u.rows for u in taken)),
-            bytes=None if self.bytes is None else max(0, self.bytes - sum(u.bytes for u in taken)),
-        )
-
-    @property
-    def exhausted(self) -> bool:
-        return 0 in (self.entries, self.rows, self.bytes)
-
-
-@dataclass(slots=True)
-class Used:
-    """What was taken of one partition so far."""
-
-    entries: int = 0
-    rows: int = 0
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Scan:
-    """Walks a partition's entries on the driver, to stop where a limit in rows or bytes is reached."""
-
-    partition: Partition
-    end: Offset
-    at: Offset
-    open: Callable[[], EntrySource]
-    source: EntrySource | None = None
-    queue: list[RawEntry] = field(default_factory=list)
-    used: Used = field(default_factory=Used)
-    done: bool = False
-
-    def advance(self, limits: Limits) -> None:
-        """Take entries as long as ``limits`` are kept; the very first is always taken."""
-        from geminga.wire.columnar import message_counts
-
-        taken = Used()
-        while not self.done:
-            if not self.queue:
-                if self.source is None:
-                    self.source = self.open()
-                self.queue = self.source.read(_SCAN_ENTRIES, PROBE_SECONDS)
-                if not self.queue:
-                    self.done = True
-                    return
-            counts = message_counts(self.queue)
-            for number, (entry, rows) in enumerate(zip(self.queue, counts, strict=True)):
-                place = Offset.after_entry(entry.ledger_id, entry.entry_id)
-                if place > self.end:
-                    self.done = True
-                    return
-                if place <= self.at:
-                    continue
-                size = len(entry.entry)
-                first = self.used.entries == 0
-                if not first and _exceeds(limits, taken, rows, size):
-                    self.queue = self.queue[number:]
-                    return
-                for used in (self.used, taken):
-                    used.entries += 1
-                    used.rows += rows
-                    used.bytes += size
-                self.at = place
-                self.done = place >= self.end
-            self.queue = []
-
-
-def _exceeds(limits: Limits, taken: Used, rows: int, size: int) -> bool:
-    return (
-        (limits.entries is not None and taken.entries + 1 > limits.entries)
-        or (limits.rows is not None and taken.rows + rows > limits.rows)
-        or (limits.bytes is not None and taken.bytes + size > limits.bytes)
-    )
-
-
 class Planner:
-    """Plans one query. Keeps a reader open a partition, to ask for the newest message."""
+    """Plans one query."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ReadOptions,
+        *,
+        patience: Patience | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self.cluster = cluster
         self.options = options
-        self._watchers: dict[Partition, EntrySource] = {}
+        self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
+        self.watch = cluster.watch(name=options.subscription_prefix)
+        self.gauge = Gauge()
+        self._wall_clock = wall_clock
+        self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
+        self._turn: Partition | None = None
 
     def close(self) -> None:
-        for source in self._watchers.values():
-            closed_quietly(source)
-        self._watchers.clear()
+        self.watch.close()
 
-    # --- places -----------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
-        return discover(
-            self.cluster,
-            self.options.topics,
-            self.options.topics_pattern,
-            missing_is_empty=self.options.wait_for_topics,
+        options = self.options
+        return self.patience.call(
+            "looking up the topics",
+            lambda: discover(
+                self.cluster, options.topics, options.topics_pattern, missing_is_empty=options.wait_for_topics
+            ),
         )
-
-    def _open(self, partition: Partition, start: MessageId, queue_size: int) -> EntrySource:
-        return self.cluster.open(
-            partition, start, queue_size=queue_size, name=self.options.subscription_prefix
-        )
-
-    def newest(self, partition: Partition) -> Offset:
-        """The offset behind the newest message, `EARLIEST` for an empty topic."""
-        message_id = self._last_message_id(partition)
-        if message_id.entry_id < 0:
-            return EARLIEST
-        return Offset.after_entry(message_id.ledger_id, message_id.entry_id)
-
-    def _last_message_id(self, partition: Partition) -> MessageId:
-        watcher = self._watchers.get(partition)
-        if watcher is not None:
-            try:
-                return watcher.last_message_id()
-            except PulsarException as error:
-                # The reader ended, for example because the topic was deleted and made again.
-                logger.info("asking %s anew: %s", partition_topic(partition), error)
-                closed_quietly(self._watchers.pop(partition))
-        watcher = self._watchers[partition] = self._open(partition, MessageId.latest, 1)
-        return watcher.last_message_id()
 
     def latest(self, partitions: Iterable[Partition]) -> Offsets:
-        return {partition: self.newest(partition) for partition in partitions}
+        """The offset behind the newest message of each, `EARLIEST` for an empty topic."""
+        asked = list(partitions)
+        found = self.patience.call("asking for the newest messages", lambda: self.watch.newest(asked))
+        return {partition: _behind(message_id) for partition, message_id in found.items()}
 
-    def first_from(self, partition: Partition, start: MessageId) -> RawEntry | None:
-        """The first entry at or after ``start``; None when nothing arrives."""
-        source = self._open(partition, start, 1)
-        try:
-            entries = source.read(1, PROBE_SECONDS)
-        finally:
-            closed_quietly(source)
-        return entries[0] if entries else None
+    def _first(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
+        return self.patience.call("looking for entries", lambda: self.watch.first(places))
+
+    def _look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
+        return self.patience.call("looking at entries", lambda: self.watch.look(peeks))
+
+    def _run(self, searches: Mapping[Partition, Search[T]]) -> dict[Partition, T]:
+        return run(searches, self._first)
+
+    # --- places -----------------------------------------------------------------------------------
 
     def starting(self, default: str) -> Offsets:
         """Where a new query starts, for every partition there is."""
         partitions = self.partitions()
-        if self.options.starting_time_ms is not None:
-            return {p: self._from_time(p, self.options.starting_time_ms) for p in partitions}
-        return self._named("startingOffsets", self.options.starting_offsets or default, default, partitions)
+        options = self.options
+        if options.starting_time_ms is not None:
+            self._check_past(options.starting_time_ms)
+            return self._before_time(options.starting_time_ms, self.latest(partitions))
+        places = self._named("startingOffsets", options.starting_offsets or default, default, partitions)
+        self._check_start(places)
+        return places
 
     def ending(self, partitions: Iterable[Partition]) -> Offsets:
         """Where a batch query ends; never behind the newest message."""
-        named = self._named("endingOffsets", self.options.ending_offsets, "latest", list(partitions))
-        latest = self.latest(named)
+        asked = list(partitions)
+        named = self._named("endingOffsets", self.options.ending_offsets, "latest", asked)
+        latest = self.latest(asked)
         return {partition: min(place, latest[partition]) for partition, place in named.items()}
+
+    def _before_time(self, time_ms: int, latest: Offsets) -> Offsets:
+        return self._run({p: before_time(newest, time_ms) for p, newest in latest.items()})
+
+    def _check_past(self, time_ms: int) -> None:
+        now_ms = int(self._wall_clock() * 1000)
+        if time_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX:
+            raise InvalidConfiguration(
+                f"option startingTime={time_ms} lies {(time_ms - now_ms) / 1000:g} s in the future: nothing "
+                "published until then could be told from what comes after; allowed: milliseconds since 1970, "
+                f"up to now ({now_ms})"
+            )
 
     def _named(
         self, option: str, places: str | Offsets, default: str, partitions: list[Partition]
@@ -223,176 +137,104 @@ class Planner:
         if unknown:
             names = ", ".join(partition_topic(partition) for partition in unknown)
             raise InvalidConfiguration(f"option {option} names {names}, which this query does not read")
-        otherwise = places if isinstance(places, str) else default
-        found: Offsets = {}
-        for partition in partitions:
-            place = given.get(partition, EARLIEST if otherwise == "earliest" else LATEST)
+        otherwise = EARLIEST if (places if isinstance(places, str) else default) == "earliest" else LATEST
+        found = {partition: given.get(partition, otherwise) for partition in partitions}
+        at_the_end = self.latest(partition for partition, place in found.items() if place == LATEST)
+        for partition, place in found.items():
             if place == LATEST:
-                place = self.newest(partition)
+                found[partition] = at_the_end[partition]
             elif partition in given and option == "startingOffsets":
-                place = place.inclusive_start
-            found[partition] = place
+                found[partition] = place.inclusive_start
         return found
 
-    def _from_time(self, partition: Partition, time_ms: int) -> Offset:
-        """The offset before the first entry published at or after ``time_ms``, by bisection.
-
-        Publish times grow with the position, but for clock differences between producers.
-        """
-        from geminga.wire.metadata import peek_entry
-
-        def is_early(entry: RawEntry) -> bool:
-            return peek_entry(entry.entry).publish_time < time_ms
-
-        end = self.newest(partition)
-        if end == EARLIEST:
-            return EARLIEST
-        first = self.first_from(partition, MessageId.earliest)
-        if first is None or not is_early(first):
-            return EARLIEST
-        low = Offset.after_entry(first.ledger_id, first.entry_id)
-        while low.ledger < end.ledger:
-            following = self.first_from(partition, MessageId(-1, low.ledger + 1, 0))
-            if following is None or not is_early(following):
-                break
-            low = Offset.after_entry(following.ledger_id, following.entry_id)
-        step = 1
-        if low.ledger == end.ledger:
-            while low.entry + step < end.entry:
-                step *= 2
-        else:
-            step = 1 << 17
-        while step:
-            probe = MessageId(-1, low.ledger, low.entry + step)
-            found = None if (low.ledger, probe.entry_id) > end[:2] else self.first_from(partition, probe)
-            if found is not None and found.ledger_id == low.ledger and is_early(found):
-                low = Offset.after_entry(found.ledger_id, found.entry_id)
-            else:
-                step //= 2
-        return low
+    def _check_start(self, places: Offsets) -> None:
+        """A start behind the newest message would wait for a message that may never come."""
+        given = self.options.starting_offsets
+        if not isinstance(given, dict):
+            return
+        latest = self.latest(partition for partition in places if partition in given)
+        for partition, newest in latest.items():
+            if places[partition] > newest and given[partition] != LATEST:
+                raise InvalidConfiguration(
+                    f"option startingOffsets: {partition_topic(partition)} has no message "
+                    f"{given[partition]}, its newest is {newest}; say 'latest' to start behind it"
+                )
 
     # --- admission --------------------------------------------------------------------------------
 
     def limited(self, start: Offsets, latest: Offsets, limits: Limits) -> Offsets:
         """How far a micro-batch goes: fair shares of the limits over the partitions with a backlog."""
+        self._heads.clear()
         end = {p: max(start.get(p, EARLIEST), latest[p]) for p in latest}
-        behind = [p for p in sorted(end) if end[p] > start.get(p, EARLIEST)]
+        behind = self._in_turn([p for p in sorted(end) if end[p] > start.get(p, EARLIEST)])
         if not limits or not behind:
             return end
-        if limits.rows is None and limits.bytes is None and limits.entries is not None:
-            return {**end, **self._limited_entries(start, {p: end[p] for p in behind}, limits.entries)}
-        scans = [self._scan(p, start.get(p, EARLIEST), end[p]) for p in behind]
-        try:
-            for scan in scans:
-                scan.advance(limits.share(len(scans)))
-            hungry = [scan for scan in scans if not scan.done]
-            for number, scan in enumerate(hungry):
-                left = limits.less(each.used for each in scans)
-                if left.exhausted:
-                    break
-                scan.advance(left.share(len(hungry) - number))
-        finally:
-            for scan in scans:
-                if scan.source is not None:
-                    closed_quietly(scan.source)
-        return {**end, **{scan.partition: scan.end if scan.done else scan.at for scan in scans}}
+        intakes = [Intake(p, start.get(p, EARLIEST), end[p]) for p in behind]
+        admit(intakes, limits, self.gauge, self._look, self._step)
+        for intake in intakes:
+            if intake.head:
+                self._heads[intake.partition] = (intake.start, intake.head)
+        served = [intake.partition for intake in intakes if intake.at > intake.start]
+        if served and len(served) < len(intakes):
+            self._turn = served[-1]
+        return {**end, **{intake.partition: intake.at for intake in intakes}}
 
-    def _scan(self, partition: Partition, start: Offset, end: Offset) -> _Scan:
-        return _Scan(
-            partition, end, start, lambda: self._open(partition, start.reader_start, _QUEUE_FOR_SCANS)
-        )
+    def _in_turn(self, behind: list[Partition]) -> list[Partition]:
+        """Those that got nothing the last time come first."""
+        turn = self._turn
+        if turn is None:
+            return behind
+        return [p for p in behind if p > turn] + [p for p in behind if p <= turn]
 
-    def _limited_entries(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
-        """Smallest backlogs first, so that what they leave goes to the others."""
-        found: Offsets = {}
-        backlog = {p: _entries_between(start.get(p, EARLIEST), end[p]) for p in end}
-        left, waiting = limit, len(end)
-        for partition in sorted(end, key=lambda p: (backlog[p] or _FAR, p)):
-            share = max(1, left // waiting)
-            known = backlog[partition]
-            if known is not None and known <= share:
-                found[partition], taken = end[partition], known
-            else:
-                found[partition] = self._stepped(
-                    partition, start.get(partition, EARLIEST), end[partition], share
-                )
-                taken = share
-            left, waiting = max(0, left - taken), waiting - 1
-        return found
-
-    def _stepped(self, partition: Partition, start: Offset, end: Offset, entries: int) -> Offset:
-        """The offset ``entries`` behind ``start``, or the end of its ledger when that comes first."""
-        if start.ledger < 0:
-            first = self.first_from(partition, MessageId.earliest)
-            if first is None:
-                return start
-            start = Offset.after_entry(first.ledger_id, first.entry_id - 1)
-        wanted = Offset.after_entry(start.ledger, start.entry + entries)
-        if start.ledger == end.ledger:
-            return min(wanted, end)
-        found = self.first_from(partition, MessageId(-1, wanted.ledger, wanted.entry))
-        if found is None:
-            return end
-        return (
-            wanted if found.ledger_id == wanted.ledger else min(Offset.after_entry(found.ledger_id, -1), end)
-        )
+    def _step(self, steps: Mapping[Partition, tuple[Offset, Offset, int]]) -> Offsets:
+        return self._run({p: stepped_ahead(start, end, n) for p, (start, end, n) in steps.items()})
 
     # --- tasks ------------------------------------------------------------------------------------
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The tasks that read everything between the offsets."""
-        pieces: list[Range] = []
-        for partition, place in sorted(end.items()):
-            begin = start.get(partition, EARLIEST)
-            if place > begin:
-                pieces += self._by_ledger(partition, begin, place)
-        known = sum(_entries_between(piece.start, piece.end) or 0 for piece in pieces)
+        wanted = {
+            partition: (start.get(partition, EARLIEST), place)
+            for partition, place in sorted(end.items())
+            if place > start.get(partition, EARLIEST)
+        }
         size = self.options.max_entries_per_split
-        missing = self.options.min_partitions - len(pieces)
-        if missing > 0 and known:
-            size = min(size, max(1, -(-known // self.options.min_partitions)))
-        return [part for piece in pieces for part in _cut(piece, size)]
+        cut = self._run({p: pieces(begin, place, size) for p, (begin, place) in wanted.items()})
+        count = sum(len(found) for found in cut.values())
+        if 0 < count < self.options.min_partitions:
+            cut = self._smaller(wanted, cut)
+        return [part for p, found in cut.items() for part in self._of_partition(p, wanted[p][0], found)]
 
-    def _by_ledger(self, partition: Partition, start: Offset, end: Offset) -> list[Range]:
-        if start.ledger < 0:
-            first = self.first_from(partition, MessageId.earliest)
-            if first is None or Offset.after_entry(first.ledger_id, first.entry_id - 1) >= end:
-                return []
-            start = Offset.after_entry(first.ledger_id, first.entry_id - 1)
-        pieces: list[Range] = []
-        while start.ledger < end.ledger and len(pieces) < LEDGERS_MAX:
-            following = self.first_from(partition, MessageId(-1, start.ledger + 1, 0))
-            if following is None or following.ledger_id <= start.ledger:
-                break
-            boundary = Offset.after_entry(following.ledger_id, following.entry_id - 1)
-            if boundary >= end:
-                break
-            pieces.append(Range(partition, start, boundary))
-            start = boundary
-        pieces.append(Range(partition, start, end))
-        return pieces
+    def _smaller(
+        self, wanted: Mapping[Partition, tuple[Offset, Offset]], cut: dict[Partition, list[Piece]]
+    ) -> dict[Partition, list[Piece]]:
+        """Enough tasks for ``minPartitions``, as far as there are entries."""
+        size = self.options.max_entries_per_split
+        exact = self._run({p: pieces(*wanted[p], size, exact=True) for p in cut})
+        entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
+        size = min(size, max(1, -(-entries // self.options.min_partitions)))
+        return self._run({p: pieces(*wanted[p], size, exact=True) for p in cut})
+
+    def _of_partition(self, partition: Partition, start: Offset, found: list[Piece]) -> list[Range]:
+        begin, entries = self._heads.get(partition, (None, []))
+        head = entries if begin == start else []
+        parts = []
+        for number, piece in enumerate(found):
+            mine = tuple(e for e in head if piece.start < Offset(e.ledger_id, e.entry_id) <= piece.end)
+            begins = number == 0
+            parts.append(
+                Range(
+                    partition,
+                    piece.start,
+                    piece.end,
+                    head=mine if begins else (),
+                    from_beginning=begins and start == EARLIEST,
+                )
+            )
+        return parts
 
 
-_FAR = 1 << 62
-
-
-def _entries_between(start: Offset, end: Offset) -> int | None:
-    """Entries after ``start`` up to ``end``; None when they lie in different ledgers."""
-    if start.ledger != end.ledger or start.ledger < 0:
-        return None
-    return end.entry - start.entry + (start.batch_index != WHOLE_ENTRY)
-
-
-def _cut(piece: Range, size: int) -> list[Range]:
-    """Cut a range within one ledger into parts of at most ``size`` entries."""
-    entries = _entries_between(piece.start, piece.end)
-    if entries is None or entries <= size:
-        return [piece]
-    places = [
-        Offset.after_entry(piece.start.ledger, entry)
-        for entry in range(piece.start.entry + size, piece.end.entry, size)
-    ]
-    return [
-        Range(piece.partition, start, end)
-        for start, end in zip([piece.start, *places], [*places, piece.end], strict=True)
-    ]
+def _behind(message_id: MessageId) -> Offset:
+    if message_id.entry_id < 0:
+        return EARLIEST
+    return Offset.after_entry(message_id.ledger_id, message_id.entry_id)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.errors import PulsarException, ReadError, Timeout
 from geminga.ids import MessageId
-from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
-from geminga.spark.offsets import WHOLE_ENTRY, Offset, partition_topic
+from geminga.spark.cluster import Cluster, EntrySource, Watch, closed_quietly
+from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
+from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
 from geminga.spark.schema import ArrowShaper
+from geminga.spark.search import run, stepped_back
 
 if TYPE_CHECKING:
     from geminga.wire.columnar import ChunkCarry
     from geminga.wire.metadata import RawEntry
+
+T = TypeVar("T")
 
 logger = logging.getLogger("geminga.spark")
 
@@ -29,6 +34,9 @@ BATCH_ROWS = 16_384
 
 BATCH_BYTES = 16 * 1024 * 1024
 """Stored bytes after which it is, however few its rows are."""
+
+OPEN_CHUNKED_MAX = 10_000
+"""Chunked messages that may be open at once in one range."""
 
 _READ_ENTRIES = 1000
 _IDLE_SECONDS = 1.0
@@ -44,7 +52,15 @@ class DataLossError(ReadError):
 class RangeReader:
     """Reads one range, once."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions, part: Range, shaper: ArrowShaper) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ReadOptions,
+        part: Range,
+        shaper: ArrowShaper,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
         from geminga.wire.columnar import ChunkCarry
 
         self.cluster = cluster
@@ -52,7 +68,11 @@ class RangeReader:
         self.part = part
         self.shaper = shaper
         self.topic = partition_topic(part.partition)
-        self.chunks: ChunkCarry = ChunkCarry()
+        self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
+        self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
+        self._source: EntrySource | None = None
+        self._place = part.start.reader_start
+        """Where a reader that has to be opened anew goes on."""
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
 
@@ -61,11 +81,10 @@ class RangeReader:
 
         Raises `DataLossError` when retention overtook the range, `Timeout` when its messages do not arrive.
         """
-        source = self._open(self.part.start.reader_start)
         try:
             pending: list[RawEntry] = []
             size = 0
-            for entry in self._entries(source):
+            for entry in self._entries():
                 pending.append(entry)
                 size += len(entry.entry)
                 if size >= BATCH_BYTES or len(pending) >= BATCH_ROWS:
@@ -74,7 +93,7 @@ class RangeReader:
             if pending:
                 yield from self._decoded(pending)
         finally:
-            closed_quietly(source)
+            self._let_go()
 
     def _open(self, start: MessageId) -> EntrySource:
         return self.cluster.open(
@@ -84,38 +103,68 @@ class RangeReader:
             name=self.options.subscription_prefix,
         )
 
+    def _ask(self, what: str, question: Callable[[EntrySource], T]) -> T:
+        """Put a question to the reader; to one that is opened anew where it left off, if it broke."""
+
+        def ask() -> T:
+            if self._source is None:
+                self._source = self._open(self._place)
+            try:
+                return question(self._source)
+            except PulsarException:
+                self._let_go()
+                raise
+
+        return self.patience.call(f"{what} {self.topic}", ask)
+
+    def _let_go(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            closed_quietly(source)
+
     # --- entries ------------------------------------------------------------------------------
 
-    def _entries(self, source: EntrySource) -> Iterator[RawEntry]:
+    def _entries(self) -> Iterator[RawEntry]:
+        """The entries of the range: first those that came with it, then those of the broker."""
         start, end = self.part.start, self.part.end
-        if start >= end:
+        after = start
+        for entry in self.part.head:
+            yield entry
+            after = Offset.after_entry(entry.ledger_id, entry.entry_id)
+        if after >= end:
             return
-        deadline = time.monotonic() + self.options.poll_timeout_ms / 1000
         is_first = True
-        while True:
-            entries = source.read(_READ_ENTRIES, min(_IDLE_SECONDS, self.options.poll_timeout_ms / 1000))
-            if not entries:
-                if self._is_lost(source) or time.monotonic() > deadline:
-                    self._give_up(source)
-                    return
-                continue
-            deadline = time.monotonic() + self.options.poll_timeout_ms / 1000
+        for entry in self._arriving(after):
             if is_first:
                 is_first = False
-                self._check_start(entries[0])
-            for entry in entries:
-                place = (entry.ledger_id, entry.entry_id)
-                if place > end[:2]:
-                    return
-                if place < start[:2] or (place == start[:2] and start.batch_index == WHOLE_ENTRY):
-                    continue
-                yield entry
-                if place == end[:2]:
-                    return
+                self._check_start(after, entry)
+            place = (entry.ledger_id, entry.entry_id)
+            if place > end[:2]:
+                return
+            if place < after[:2] or (place == after[:2] and after.batch_index == WHOLE_ENTRY):
+                continue
+            yield entry
+            if place == end[:2]:
+                return
 
-    def _check_start(self, first: RawEntry) -> None:
+    def _arriving(self, after: Offset) -> Iterator[RawEntry]:
+        """The broker's entries from the one at ``after`` on, until nothing comes any more."""
+        poll_seconds = self.options.poll_timeout_ms / 1000
+        deadline = time.monotonic() + poll_seconds
+        self._place = after.reader_start
+        while True:
+            entries = self._ask("reading", lambda s: s.read(_READ_ENTRIES, min(_IDLE_SECONDS, poll_seconds)))
+            if entries:
+                last = entries[-1]
+                self._place = MessageId(-1, last.ledger_id, last.entry_id + 1)
+                yield from entries
+                deadline = time.monotonic() + poll_seconds
+            elif self._ends_early() or time.monotonic() > deadline:
+                self._give_up()
+                return
+
+    def _check_start(self, start: Offset, first: RawEntry) -> None:
         """The entry at the start is delivered first, when it is still there: if not, ask why."""
-        start = self.part.start
         expected = (start.ledger, max(start.entry, 0))
         if start.ledger < 0 or (first.ledger_id, first.entry_id) <= expected:
             return
@@ -125,21 +174,21 @@ class RangeReader:
             "were read"
         )
 
-    def _is_lost(self, source: EntrySource) -> bool:
-        last = source.last_message_id()
-        return (last.ledger_id, last.entry_id) < self.part.end[:2]
+    def _ends_early(self) -> MessageId | None:
+        """The topic's newest message, when the range goes further."""
+        last = self._ask("asking for the newest message of", lambda source: source.last_message_id())
+        return last if (last.ledger_id, last.entry_id) < self.part.end[:2] else None
 
-    def _give_up(self, source: EntrySource) -> None:
-        if self._is_lost(source):
-            last = source.last_message_id()
-            self._lost(
-                f"{self.topic} ends at {last.ledger_id}:{last.entry_id}, before {self.part.end}, up to which "
-                "this query was to read: it was truncated, or deleted and made again"
+    def _give_up(self) -> None:
+        last = self._ends_early()
+        if last is None:
+            raise Timeout(
+                f"nothing arrived for {self.options.poll_timeout_ms} ms while reading {self.part}: is the "
+                "broker overloaded? The option pollTimeoutMs allows more"
             )
-            return
-        raise Timeout(
-            f"nothing arrived for {self.options.poll_timeout_ms} ms while reading {self.part}: is the broker "
-            "overloaded? The option pollTimeoutMs allows more"
+        self._lost(
+            f"{self.topic} ends at {last.ledger_id}:{last.entry_id}, before {self.part.end}, up to which "
+            "this query was to read: it was truncated, or deleted and made again"
         )
 
     def _lost(self, what: str) -> None:
@@ -199,30 +248,57 @@ class RangeReader:
 
         first = entries[0]
         for entries_back in _LOOK_BACK_ENTRIES:
-            start = MessageId(-1, first.ledger_id, max(0, first.entry_id - entries_back))
-            trial = chunks.copy()
-            for earlier in self._between(start, first):
-                decode_entries([earlier], [], chunks=trial)
+            start = self._stepped_back(first, entries_back)
+            trial = self.patience.call(
+                f"reading chunks of {self.topic}", partial(self._carry_from, start, first, chunks)
+            )
             check = trial.copy()
             decode_entries(entries, [], chunks=check)
-            if len(check.headless) == len(chunks.headless):
+            lost = check.headless[len(trial.headless) :]
+            if not lost:
                 chunks.open.update(trial.open)
                 return True
-        logger.warning("%s: chunks before %d:%d are gone; their messages are left out",
-                       self.topic, first.ledger_id, first.entry_id)  # fmt: skip
+            if start == MessageId.earliest:
+                break
+        places = ", ".join(lost)
+        if start == MessageId.earliest and (self.part.from_beginning or self.part.start.ledger < 0):
+            logger.warning("%s begins in the middle of chunked messages: %s", self.topic, places)
+        else:
+            self._lost(
+                f"{self.topic}: the chunks at {places} belong to messages whose first chunks are gone, or "
+                f"more than {entries_back} entries before: these messages are lost"
+            )
         return False
 
-    def _between(self, start: MessageId, end: RawEntry) -> Iterator[RawEntry]:
+    def _stepped_back(self, first: RawEntry, entries: int) -> MessageId:
+        partition = self.part.partition
+        watch = self.cluster.watch(name=self.options.subscription_prefix)
+        try:
+            search = stepped_back(first.ledger_id, first.entry_id, entries)
+            return run({partition: search}, lambda places: self._first(watch, places))[partition]
+        finally:
+            watch.close()
+
+    def _first(self, watch: Watch, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
+        return self.patience.call(f"looking for chunks in {self.topic}", lambda: watch.first(places))
+
+    def _carry_from(self, start: MessageId, end: RawEntry, chunks: ChunkCarry) -> ChunkCarry:
+        """``chunks`` and those of the entries from ``start`` on, before ``end``."""
+        from geminga.wire.columnar import decode_entries
+
+        carry = chunks.copy()
         source = self._open(start)
         try:
             while True:
                 entries = source.read(_READ_ENTRIES, self.options.poll_timeout_ms / 1000)
+                if not entries:
+                    raise Timeout(
+                        f"{self.topic}: the entries before {end.ledger_id}:{end.entry_id} did not come"
+                    )
                 for entry in entries:
                     if (entry.ledger_id, entry.entry_id) >= (end.ledger_id, end.entry_id):
-                        return
-                    yield entry
-                if not entries:
-                    return
+                        return carry
+                    decode_entries([entry], [], chunks=carry)
         finally:
             closed_quietly(source)
 

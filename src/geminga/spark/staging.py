@@ -7,15 +7,18 @@
     epochs/<n>.json    which of them belong to micro-batch n: written once, before anything is published
     epochs/<n>.done    micro-batch n is published
 
-The folder may lie on any file system that Arrow reaches by URI (local, ``s3://``, ``hdfs://``, ...), as
-long as the driver and all executors see the same one.
+The folder belongs to one query and one target: below the location that the options name, it has a name
+made from both. The location may lie on any file system that `geminga.spark.filesystems` knows, as long as
+the driver and all executors see the same one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,6 +27,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, StoreDamaged
+from geminga.spark.filesystems import puts_whole_files, resolve
 from geminga.wire.checksum import crc32c
 
 STAGED_SCHEMA = pa.schema(
@@ -44,22 +48,28 @@ STAGED_SCHEMA = pa.schema(
 
 
 class Staging:
-    """The staging folder of one sink. Every write is complete under its name, or not there."""
+    """The staging folder of one sink. Every write is complete under its name, or not there.
 
-    def __init__(self, location: str) -> None:
-        try:
-            self.files, self.root = fs.FileSystem.from_uri(_uri(location))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InvalidConfiguration(f"the staging location {location!r} can't be used: {error}") from None
+    ``keys``: whose folder below ``location`` it is.
+    """
+
+    def __init__(self, location: str, *keys: str) -> None:
+        self.files, root = resolve(location)
+        self.root = "/".join((root.rstrip("/"), *map(_folder_name, keys)))
         self.is_local = isinstance(self.files, fs.LocalFileSystem)
+        self.puts_whole_files = puts_whole_files(self.files)
 
     def _path(self, *parts: str) -> str:
-        return "/".join((self.root.rstrip("/"), *parts))
+        return "/".join((self.root, *parts))
 
     # --- small files --------------------------------------------------------------------------
 
     def _write(self, path: str, content: bytes) -> None:
-        """Write and rename: a crash leaves the old state or the new one."""
+        """A crash leaves the old state or the new one: write and rename, or what an object store does."""
+        if self.puts_whole_files:
+            with self.files.open_output_stream(path) as stream:
+                stream.write(content)
+            return
         self.files.create_dir(path.rpartition("/")[0], recursive=True)
         unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
         with self.files.open_output_stream(unfinished) as stream:
@@ -96,11 +106,12 @@ class Staging:
 
     # --- the sink and its micro-batches -----------------------------------------------------------
 
-    def sink_name(self, wanted: str | None) -> str:
+    def sink_name(self, wanted: str | None, default: str) -> str:
         """The name of this sink, decided once. Raises `InvalidConfiguration` when another was decided."""
         known = self._json("sink.json")
         if known is None:
-            name = wanted or f"geminga-sink-{uuid.uuid4().hex}"
+            self._check_location()
+            name = wanted or default
             self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
             return name
         if wanted is not None and known["name"] != wanted:
@@ -109,6 +120,16 @@ class Staging:
                 "and must keep its name"
             )
         return str(known["name"])
+
+    def _check_location(self) -> None:
+        """Staging whose owner is unknown would be taken for this query's, or be forgotten."""
+        location = self.root.rsplit("/", 2)[0]
+        for name in ("epochs", "staged"):
+            if self.files.get_file_info(f"{location}/{name}").type != fs.FileType.NotFound:
+                raise InvalidConfiguration(
+                    f"{location} holds the staging of a query that is not named (its folder {name!r}): if "
+                    "that query is done, delete the folders epochs and staged and the file sink.json there"
+                )
 
     def epoch(self, number: int) -> list[str] | None:
         """The staged files of a micro-batch; None when none was decided yet."""
@@ -148,7 +169,8 @@ class Staging:
         """Write the batches of one task attempt; returns the file's name."""
         name = f"{uuid.uuid4().hex}.arrow"
         path = self._path("staged", name)
-        self.files.create_dir(self._path("staged"), recursive=True)
+        if not self.puts_whole_files:
+            self.files.create_dir(self._path("staged"), recursive=True)
         with (
             self.files.open_output_stream(path) as stream,
             pa.ipc.new_stream(stream, STAGED_SCHEMA) as writer,
@@ -177,9 +199,18 @@ class Staging:
         for name in names:
             self._delete(self._path("staged", name))
 
+    def remove(self) -> None:
+        """Delete the folder with all that is in it."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.delete_dir(self.root)
 
-def _uri(location: str) -> str:
-    return location if "://" in location or location.startswith("file:") else os.path.abspath(location)
+
+def _folder_name(key: str) -> str:
+    """A name that every file system takes; two keys never share one."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)
+    return (
+        readable if readable == key else f"{readable[-40:]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    )
 
 
 def _checked(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

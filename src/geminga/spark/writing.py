@@ -1,37 +1,39 @@
 """The sink's tasks: Arrow batches from Spark go to the columnar producer as they are.
 
 At least once: a task publishes what it is given and ends when every row has its receipt. A task that
-Spark runs again publishes again; `geminga.spark.exactly_once` avoids that for streams.
+Spark runs again publishes again; `geminga.spark.exactly_once` avoids that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     DataSourceStreamWriter,
+    DataSourceWriter,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
-from geminga.spark.cluster import client_for
 from geminga.spark.options import WriteOptions
+from geminga.spark.producers import kept
 from geminga.spark.schema import to_messages, written_columns
 
 if TYPE_CHECKING:
     from geminga.client.columnar_producer import TableResult
     from geminga.client.producer import Producer
-    from geminga.client.sync import Client
 
 logger = logging.getLogger("geminga.spark")
 
@@ -79,48 +81,49 @@ def by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table
     column = table.column("topic")
     if column.null_count:
         raise InvalidMessage("a row has no __topic, and there is no option topic to fill in")
-    names = pc.unique(column).to_pylist()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    names = coded.dictionary.to_pylist()
     if len(names) > TOPICS_MAX:
         raise InvalidMessage(f"the rows of one task name {len(names)} topics; allowed: {TOPICS_MAX}")
-    for name in names:
-        try:
-            full = str(TopicName.parse(name))
-        except InvalidTopicName as error:
-            raise InvalidMessage(f"column __topic: {error}") from None
-        yield full, table if len(names) == 1 else table.filter(pc.equal(column, name))
+    full = [_full_name(name) for name in names]
+    if len(names) == 1:
+        yield full[0], table
+        return
+    codes = coded.indices.to_numpy()
+    # One pass for all topics: rows of a topic come together, in their order.
+    ordered = table.take(np.argsort(codes, kind="stable"))
+    first = 0
+    for topic, count in zip(full, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
+        if count:
+            yield topic, ordered.slice(first, count)
+        first += count
 
 
-def open_producer(client: Client, options: WriteOptions, topic: str, name: str | None = None) -> Producer:
-    """A producer for the options; ``name`` fixes the producer's name for deduplication."""
-    from geminga.client.enums import CompressionType, HashingScheme
-
-    return client.create_producer(
-        topic,
-        producer_name=name,
-        send_timeout_millis=options.send_timeout_ms,
-        compression_type=CompressionType[options.compression],
-        hashing_scheme=HashingScheme[options.hashing],
-        batching_max_messages=options.batching_max_messages,
-        batching_max_allowed_size_in_bytes=options.batching_max_bytes,
-        block_if_queue_full=True,
-    )
+def _full_name(name: str) -> str:
+    try:
+        return str(TopicName.parse(name))
+    except InvalidTopicName as error:
+        raise InvalidMessage(f"column __topic: {error}") from None
 
 
 class _Publication:
     """One task's publishing: a producer a topic, results collected at the end."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, borrowed: contextlib.ExitStack) -> None:
         self.options = options
-        self.client = client_for(options.connection)
+        self.borrowed = borrowed
         self.producers: dict[str, Producer] = {}
-        self.results: list[Future[TableResult]] = []
+        self.results: deque[Future[TableResult]] = deque()
         self.commit = PulsarCommit()
 
     def publish(self, table: pa.Table) -> None:
         for topic, part in by_topic(table, self.options.topic):
             producer = self.producers.get(topic)
             if producer is None:
-                producer = self.producers[topic] = open_producer(self.client, self.options, topic)
+                producer = self.borrowed.enter_context(kept.borrowed(self.options, topic))
+                self.producers[topic] = producer
             self.results.append(producer.submit_table(part))
         self._collect(wait=False)
 
@@ -130,26 +133,20 @@ class _Publication:
 
     def _collect(self, *, wait: bool) -> None:
         while self.results and (wait or self.results[0].done()):
-            result = self.results.pop(0).result()
+            result = self.results.popleft().result()
             self.commit.rows += result.rows
             self.commit.batches += result.batches
             self.commit.bytes += result.bytes
-
-    def close(self) -> None:
-        for producer in self.producers.values():
-            producer.close()
 
 
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
     """Publish a task's rows; returns when all have their receipts."""
     columns = written_columns(schema, options.topic)
-    publication = _Publication(options)
-    try:
+    with contextlib.ExitStack() as borrowed:
+        publication = _Publication(options, borrowed)
         for table in tables(batches, columns):
             publication.publish(table)
         return publication.finish()
-    finally:
-        publication.close()
 
 
 class PulsarWriter(DataSourceArrowWriter):
@@ -181,8 +178,17 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         return publish(self.options, self.schema, iterator)
 
 
+def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
+    """The writer of a batch query that the options ask for."""
+    if not options.exactly_once:
+        return PulsarWriter(options, schema)
+    from geminga.spark.exactly_once import StagedWriter
+
+    return StagedWriter(options, schema)
+
+
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
-    """The writer that the options ask for."""
+    """The writer of a stream that the options ask for."""
     if not options.exactly_once:
         return PulsarStreamWriter(options, schema)
     from geminga.spark.exactly_once import ExactlyOnceWriter

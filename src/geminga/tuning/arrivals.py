@@ -41,7 +41,7 @@ def arrival_times(
     They come at random (Poisson), or with ``even`` in equal steps, as a benchmark's sender has them. With
     ``tick_seconds`` they come together at the end of each tick: how programs that sleep in between send.
     """
-    knots, amounts = _cumulative_rate(rate, seconds, bursts)
+    knots, amounts = cumulative_rate(rate, seconds, bursts)
     total = float(amounts[-1])
     if even:
         marks = np.arange(int(total + 0.5)) + 0.5
@@ -54,7 +54,7 @@ def arrival_times(
     return times[times < seconds]
 
 
-def _cumulative_rate(rate: float, seconds: float, bursts: Bursts | None) -> tuple[Floats, Floats]:
+def cumulative_rate(rate: float, seconds: float, bursts: Bursts | None) -> tuple[Floats, Floats]:
     """Times at which the rate changes, and the expected messages until each."""
     if bursts is None:
         return np.array([0.0, seconds]), np.array([0.0, rate * seconds])

@@ -157,7 +157,8 @@ class _Sender:
         """Of each entry written: time, messages, payload bytes, bytes on the wire."""
         self.refused_at: list[float] = []
         self.failed_at: list[float] = []
-        self.waited_seconds = 0.0
+        self.waits: list[tuple[float, float]] = []
+        """When the application stood still, from and until."""
         self.permits_used_max = self.memory_used_max = self.pending_messages_max = 0
         self.times = times
         self._times = array("d", times.tobytes())
@@ -351,7 +352,7 @@ class _Sender:
     def _try_again(self) -> None:
         """Permits or bytes came back: the sender that waits has its turn."""
         assert self._waiting_since is not None
-        self.waited_seconds += self.clock.now - self._waiting_since
+        self.waits.append((self._waiting_since, self.clock.now))
         self._waiting_since = None
         self._hand_over()
         if self.producer.agenda.attention:
@@ -530,7 +531,11 @@ class _World:
             **latency_fields(latencies),
             refused=sum(self._counts(sender.refused_at) for sender in self.senders),
             failed=sum(self._counts(sender.failed_at) for sender in self.senders),
-            waited_seconds=sum(sender.waited_seconds for sender in self.senders),
+            waited_seconds=sum(
+                max(0.0, end - max(start, self.warmup_seconds))
+                for sender in self.senders
+                for start, end in sender.waits
+            ),
             permits_used_max=max(sender.permits_used_max for sender in self.senders),
             memory_used_max=max(sender.memory_used_max for sender in self.senders),
             pending_messages_max=max(sender.pending_messages_max for sender in self.senders),

@@ -9,6 +9,7 @@ from geminga.broker.admin import metrics
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
 
+NAME = TopicName.parse("persistent://public/default/exact")
 STATS: dict[str, Any] = {
     "msgRateIn": 1.5,
     "msgInCounter": 7,
@@ -66,3 +67,22 @@ def test_numbers() -> None:
 
 def test_resident_memory_is_known_on_linux() -> None:
     assert metrics.resident_bytes() > 1_000_000
+
+
+def test_exact_backlogs_have_metrics(harness: Any) -> None:
+    peer = harness.peer()
+    peer.subscribe(str(NAME))
+    peer.producer(str(NAME))
+    for sequence_id in range(3):
+        peer.send(sequence_id)
+    peer.ack((0, 1))
+    harness.advance(5)
+    name = NAME
+    out = metrics.Exposition()
+    metrics.add_topics(out, [(name, harness.actions.stats(name))], 1)
+    values = {line.split("{")[0]: line.split()[-1] for line in out.text().splitlines() if "{" in line}
+    assert values["geminga_subscription_messages_in_backlog"] == "2"
+    assert int(values["geminga_subscription_bytes_in_backlog"]) > 40
+    assert values["geminga_subscription_oldest_backlog_message_age_seconds"] == "5"
+    assert values["geminga_subscription_ack_holes"] == "1"
+    assert values["pulsar_storage_backlog_age_seconds"] == "5"

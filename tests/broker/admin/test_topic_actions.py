@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import entry_counts
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.topic_actions import Joined
 from geminga.broker.refusal import Refused
@@ -66,7 +67,7 @@ def test_creating(harness: Any, topics: Any) -> None:
     refused(404, topics.create, TopicName.parse("persistent://no/where/t"), ignore)
     assert (topics.partitions(NAME), topics.properties(NAME)) == (0, {"a": "b"})
     harness.restart()
-    assert harness.actions.list("public/default", "persistent") == [TOPIC]
+    assert list(harness.actions.walk("public/default", "persistent")) == [TOPIC]
     assert harness.actions.properties(NAME) == {"a": "b"}
 
 
@@ -78,8 +79,8 @@ def test_partitioned_topics(harness: Any, topics: Any) -> None:
     refused(409, topics.create_partitioned, PARTS, 2, ignore)
     refused(409, topics.create, PARTS, ignore)
     assert topics.partitions(PARTS) == 2
-    assert topics.partitioned("public/default") == [str(PARTS)]
-    assert topics.list("public/default", "persistent") == [f"{PARTS}-partition-{n}" for n in range(2)]
+    assert list(topics.walk_partitioned("public/default")) == [str(PARTS)]
+    assert list(topics.walk("public/default", "persistent")) == [f"{PARTS}-partition-{n}" for n in range(2)]
     refused(422, topics.update_partitions, PARTS, 1, ignore)
     refused(422, topics.update_partitions, PARTS, 10**6, ignore)
     topics.create(NAME, ignore)
@@ -89,13 +90,13 @@ def test_partitioned_topics(harness: Any, topics: Any) -> None:
     topics = harness.actions
     assert topics.partitions(PARTS) == 4
     assert topics.properties(PARTS) == {"x": "y"}
-    assert len(topics.list("public/default", "persistent")) == 5
+    assert len(list(topics.walk("public/default", "persistent"))) == 5
     done: list[Any] = []
     topics.delete(PARTS, False, done.append)
     harness.poll()
     assert done == [None]
     assert not topics.exists(PARTS)
-    assert topics.list("public/default", "persistent") == [TOPIC]
+    assert list(topics.walk("public/default", "persistent")) == [TOPIC]
     refused(404, topics.partitions, PARTS)
 
 
@@ -302,3 +303,127 @@ def test_joined_reports_once_with_the_first_error() -> None:
 def test_codes_have_a_status() -> None:
     assert admin_error(Refused(pb.TopicNotFound, "x")).status == 404
     assert admin_error(Refused(pb.UnknownError, "x")).status == 500
+
+
+def test_expiring_to_a_position_never_goes_back(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    actions = fill(harness, make_entry)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    peer.ack((0, 0), (0, 1), (0, 3))
+    peer.disconnect()
+    actions.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
+    cursor = actions._subscription(NAME, "s").cursor
+    assert (cursor.mark, list(cursor.holes.ranges())) == (2, [(3, 4)])
+    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
+    assert cursor.mark == 2
+    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=False)
+    assert cursor.mark == 4
+    assert subscription_stats(actions)["totalMsgExpired"] == 1
+    assert read(harness) == [b"m4"]
+
+
+# --- messages inside batches ---
+def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) -> Any:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    for number, messages in enumerate(sizes):
+        entry = make_entry(num_messages_in_batch=messages if messages > 1 else None)
+        peer.send(number, entry, messages=messages)
+    peer.disconnect()
+    harness.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
+    return harness.actions
+
+
+def subscription_stats(actions: Any) -> dict[str, Any]:
+    found: dict[str, Any] = actions.stats(NAME)["subscriptions"]["s"]
+    return found
+
+
+def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    actions = fill_batches(harness, make_entry, 400, 1, 5)
+    stats = subscription_stats(actions)
+    assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (3, 406)
+    assert stats["bytesInBacklog"] == actions.stats(NAME)["storageSize"] == stats["backlogSize"]
+    assert actions.backlog(NAME, "s") == (3, 406)
+    harness.advance(7)
+    assert subscription_stats(actions)["oldestBacklogMessageAgeSeconds"] == 7
+    assert actions.stats(NAME)["oldestBacklogMessageAgeSeconds"] == 7
+    actions.skip_all(NAME, "s", ignore)
+    stats = subscription_stats(actions)
+    assert (stats["messagesInBacklog"], stats["bytesInBacklog"]) == (0, 0)
+    assert stats["oldestBacklogMessageAgeSeconds"] == -1
+
+
+def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    actions = fill_batches(harness, make_entry, 3, 1, 1000, 2)
+    assert actions.skip_messages(NAME, "s", 1, ignore) == 1
+    assert subscription_stats(actions)["messagesInBacklog"] == 1005
+    assert actions.skip_messages(NAME, "s", 104, ignore) == 104
+    stats = subscription_stats(actions)
+    assert (stats["msgBacklog"], stats["messagesInBacklog"], stats["ackHoles"]) == (2, 901, 0)
+    cursor = actions.internal_stats(NAME)["cursors"]["s"]
+    assert cursor["partlyAcknowledgedBatches"] == {"0:2": {"messages": 1000, "open": [(101, 999)]}}
+    harness.crash()
+    assert subscription_stats(harness.actions)["messagesInBacklog"] == 901
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    first = peer.messages()[0]
+    assert (first.entry_id, first.ack_set[1]) == (2, -(1 << 37))
+    peer.disconnect()
+    assert harness.actions.skip_messages(NAME, "s", 5000, ignore) == 901
+    assert subscription_stats(harness.actions)["msgBacklog"] == 0
+
+
+def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(
+    harness: Any, make_entry: Callable[..., bytes]
+) -> None:
+    actions = fill_batches(harness, make_entry, 5, 5)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    assert subscription_stats(actions)["unackedMessages"] == 10
+    actions.skip_messages(NAME, "s", 7, ignore)
+    assert subscription_stats(actions)["unackedMessages"] == 3
+
+
+def test_holes_are_counted_between_messages(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    actions = fill_batches(harness, make_entry, 1, 4, 4, 1, 4, 1)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+
+    def acknowledge(entry_id: int, still_open: int) -> int:
+        part = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=[still_open] if still_open else [])
+        peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+        holes: int = subscription_stats(actions)["ackHoles"]
+        return holes
+
+    assert acknowledge(1, 0b1111) == 0
+    assert acknowledge(1, 0b1010) == 2  # behind message 0:0, and behind the second of the batch
+    assert acknowledge(2, 0b1100) == 3
+    assert acknowledge(3, 0) == 4
+    assert acknowledge(2, 0b0100) == 4  # the last of the batch goes with the entry behind it
+    assert acknowledge(0, 0) == 3
+    assert acknowledge(4, 0b0111) == 4
+    assert acknowledge(5, 0) == 4
+    internals = actions.internal_stats(NAME)["cursors"]["s"]
+    assert internals["partlyAcknowledgedBatchCount"] == 3
+    assert internals["partlyAcknowledgedBatches"]["0:1"] == {"messages": 4, "open": [(1, 1), (3, 3)]}
+
+
+def test_what_was_stored_before_counting_is_counted_first(
+    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_counts, "UNCOUNTED_ENTRIES_MAX", 3)
+    monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 2)
+    monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 1)
+    fill_batches(harness, make_entry, *[3] * 9)
+    for key, _ in list(harness.store.scan("counts/")):
+        harness.store.delete(key)
+    harness.crash()
+    stats = subscription_stats(harness.actions)
+    assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (9, -1)
+    refused(503, harness.actions.backlog, NAME, "s")
+    refused(503, harness.actions.skip_messages, NAME, "s", 4, ignore)
+    harness.advance(1)
+    assert subscription_stats(harness.actions)["messagesInBacklog"] == 27
+    assert harness.actions.skip_messages(NAME, "s", 4, ignore) == 4
+    assert subscription_stats(harness.actions)["messagesInBacklog"] == 23

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.commands import topic_list
+from geminga.broker.commands import watchers
 from geminga.broker.commands.lookup import WATCHERS_PER_CONNECTION_MAX
 from geminga.broker.commands.topic_list import topics_hash
 from geminga.ids import TopicName
@@ -181,23 +181,136 @@ def test_watchers_end_with_their_connection_and_are_bounded(harness: Any) -> Non
     refused = peer.request("watchTopicList", watcher_id=99_999, **fields)
     assert refused.command.error.error == pb.NotAllowedError
     peer.disconnect()
-    assert not len(harness.broker.watchers)
+    assert not len(harness.broker.watched)
     create(harness, P + "a1")
 
 
 def test_what_watchers_hold_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_list, "WATCHED_TOPICS_MAX", 5)
+    monkeypatch.setattr(watchers, "WATCHED_TOPICS_MAX", 5)
     create(harness, *(P + f"a{number}" for number in range(3)))
     peer = harness.peer()
     fields = {"namespace": "public/default", "topics_pattern": ".*"}
     assert peer.request("watchTopicList", watcher_id=1, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
-    refused = peer.request("watchTopicList", watcher_id=2, **fields)
+    # The same list costs nothing more, another one does.
+    assert peer.request("watchTopicList", watcher_id=2, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
+    fields["topics_pattern"] = P + "a.*"
+    refused = peer.request("watchTopicList", watcher_id=3, **fields)
     assert refused.command.error.error == pb.NotAllowedError
-    assert harness.broker.watchers.held == 3
+    assert harness.broker.watched.held == 3
     create(harness, P + "a9")
     harness.actions.delete(TopicName.parse(P + "a0"), False, lambda error: None)
     peer.disconnect()
-    assert harness.broker.watchers.held == 0
+    assert harness.broker.watched.held == 0
+
+
+def test_changes_of_a_long_list_are_gathered(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchers, "SHORT_LIST", 2)
+    monkeypatch.setattr(watchers, "UPDATE_BYTES_MAX", 150)
+    create(harness, *(P + f"a{number}" for number in range(3)))
+    peers = [harness.peer(), harness.peer()]
+    for peer in peers:
+        peer.request("watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=P + "a.*")
+        peer.frames.clear()
+    create(harness, *(P + f"a{number}" for number in range(3, 13)), P + "b1")
+    for gone in (P + "a0", P + "a12"):
+        harness.actions.delete(TopicName.parse(gone), False, lambda error: None)
+    assert [len(peer.frames) for peer in peers] == [0, 0]
+    harness.advance(1.0)
+    names = {P + f"a{number}" for number in range(1, 12)}
+    for peer in peers:
+        updates = [frame.command.watchTopicUpdate for frame in peer.frames]
+        told = {P + "a0", P + "a1", P + "a2"}
+        for update in updates:
+            assert sum(map(len, update.new_topics)) < 250
+            told = told - set(update.deleted_topics) | set(update.new_topics)
+        assert len(updates) > 1
+        assert told == names
+        assert updates[-1].topics_hash == topics_hash(names)
+
+
+def test_a_topic_that_is_created_while_a_list_is_read_is_told(harness: Any) -> None:
+    harness.broker.turns._clock = Watch(0.001)
+    create(harness, *(P + f"a{number:03}" for number in range(300)))
+    peer, other = harness.peer(), harness.peer()
+    peer.command(
+        "watchTopicList", request_id=1, watcher_id=1, namespace="public/default", topics_pattern=".*"
+    )
+    assert peer.frames == []
+    create(harness, P + "a000x", P + "z")
+    other.disconnect()
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+    seen = set(peer.pop().command.watchTopicListSuccess.topic)
+    for frame in peer.frames:
+        seen |= set(frame.command.watchTopicUpdate.new_topics)
+    assert seen == {P + f"a{number:03}" for number in range(300)} | {P + "a000x", P + "z"}
+
+
+def test_a_peer_that_leaves_while_its_list_is_read_leaves_nothing(harness: Any) -> None:
+    harness.broker.turns._clock = Watch(0.001)
+    create(harness, *(P + f"a{number:03}" for number in range(300)))
+    peer = harness.peer()
+    peer.command(
+        "watchTopicList", request_id=1, watcher_id=1, namespace="public/default", topics_pattern=".*"
+    )
+    assert len(harness.broker.watched) == 1
+    peer.disconnect()
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+    assert len(harness.broker.watched) == 0
+    assert harness.broker.watched.held == 0
+
+
+def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
+    harness = make_harness(max_message_size=2048)
+    create(harness, *(P + f"a{number}" for number in range(100)))
+    peer = harness.peer()
+    refused = peer.request("getTopicsOfNamespace", namespace="public/default")
+    assert refused.command.error.error == pb.NotAllowedError
+    assert "narrower pattern" in refused.command.error.message
+    watch = {"namespace": "public/default", "watcher_id": 1}
+    refused = peer.request("watchTopicList", topics_pattern=".*", **watch)
+    assert refused.command.error.error == pb.NotAllowedError
+    assert harness.broker.watched.held == 0
+    found = peer.request("watchTopicList", topics_pattern=P + "a1.*", **watch)
+    assert len(found.command.watchTopicListSuccess.topic) == 11
+
+
+def test_partitions_made_by_themselves_keep_to_the_limit_and_to_their_turn(make_harness: Any) -> None:
+    harness = make_harness(partitions_max=500)
+    harness.broker.turns._clock = Watch(0.0005)
+    wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
+    peer = harness.peer()
+
+    def ask(name: str, partitions: int) -> Any:
+        document = {**wanted, "defaultNumPartitions": partitions}
+        harness.broker.namespaces.set_policy(
+            "public", "default", "autoTopicCreationOverride", document, lambda error: None
+        )
+        peer.command("partitionMetadata", topic=P + name, request_id=1, metadata_auto_creation_enabled=True)
+
+    ask("many", 300_000)
+    answer = peer.pop().command.partitionMetadataResponse
+    assert answer.error == pb.NotAllowedError
+    assert "partitions_max" in answer.message
+    ask("some", 500)
+    assert peer.frames == []
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+    harness.poll()
+    assert peer.pop().command.partitionMetadataResponse.partitions == 500
+    assert len(list(harness.actions.walk("public/default", "persistent"))) == 500
+
+
+class Watch:
+    """A clock that moves a little each time it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
 
 
 def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
+import pytest
+
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
+from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 
 
@@ -53,3 +59,75 @@ def test_exclusive_consumers_do_not_wait_for_delays(
     peer.subscribe(TOPIC)
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 5000))
     assert peer.payloads() == [b"late"]
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+@pytest.mark.parametrize("how", ["skip", "ttl"])
+def test_delayed_messages_that_are_given_up_do_not_come(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str, how: str
+) -> None:
+    # With Key_Shared this raised in the timer, which then dropped the timers of other topics too.
+    harness = make_harness(message_ttl_seconds=20 if how == "ttl" else 0)
+    peer, producer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    producer.producer("other", producer_id=2)
+    peer.subscribe(TOPIC, kind=kind)
+    for number in range(4):
+        entry = make_entry(
+            b"%d" % number, deliver_at_time=harness.now_ms + 40_000, partition_key=str(number),
+            publish_time=harness.now_ms,
+        )  # fmt: skip
+        producer.send(number, entry)
+    other = harness.peer()
+    other.subscribe("other", kind=kind)
+    producer.send(0, make_entry(b"other", deliver_at_time=harness.now_ms + 40_000), producer_id=2)
+    if how == "skip":
+        harness.actions.skip(NAME, "s", 3, lambda error: None)
+        assert peer.session.consumers[1].subscription.dispatcher.delayed_size == 1
+    else:
+        harness.advance(31)
+        assert peer.session.consumers[1].subscription.backlog == 0
+    harness.advance(60)
+    assert peer.payloads() == ([b"3"] if how == "skip" else [])
+    if how == "skip":
+        assert other.payloads() == [b"other"]
+    assert not any(harness.broker.agenda.failures.values())
+
+
+def test_replayed_and_waiting_messages_that_are_given_up_do_not_come(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes]
+) -> None:
+    first, second = harness.peer(), harness.peer()
+    first.subscribe(TOPIC, kind="Key_Shared", permits=20)
+    for number in range(20):
+        producer.send(number, make_entry(b"%d" % number, partition_key=str(number % 7)))
+    second.subscribe(TOPIC, kind="Key_Shared", permits=0)
+    first.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    subscription = first.session.consumers[1].subscription
+    harness.actions.skip(NAME, "s", 15, lambda error: None)
+    assert subscription.dispatcher.replay_size == 5
+    first.frames.clear()
+    second.command("flow", consumer_id=1, messagePermits=100)
+    first.command("flow", consumer_id=1, messagePermits=100)
+    assert sorted(int(each) for each in first.payloads() + second.payloads()) == [15, 16, 17, 18, 19]
+    assert set(subscription.dispatcher._slots) == {15, 16, 17, 18, 19}
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+def test_a_delayed_backlog_is_read_in_slices(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes], kind: str
+) -> None:
+    count = 3 * ENTRIES_PER_CALL_MAX + 10
+    for number in range(count):
+        producer.send(number, make_entry(deliver_at_time=harness.now_ms + 5000, partition_key=str(number)))
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind, permits=0)
+    harness.auto_poll = False
+    peer.command("flow", consumer_id=1, messagePermits=1000)
+    dispatcher = peer.session.consumers[1].subscription.dispatcher
+    sizes = [dispatcher.delayed_size]
+    while dispatcher.delayed_size < count:
+        harness.broker.tick(harness.now, harness.now_ms)
+        sizes.append(dispatcher.delayed_size)
+    assert len(sizes) == 4
+    assert max(after - before for before, after in pairwise([0, *sizes])) <= ENTRIES_PER_CALL_MAX + 20

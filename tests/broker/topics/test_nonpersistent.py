@@ -113,9 +113,9 @@ def test_unsubscribing(harness: Any) -> None:
 
 def test_it_is_gone_when_nobody_is_left(harness: Any, producer: Any) -> None:
     producer.disconnect()
-    assert harness.actions.list("public/default", "non-persistent") == [TOPIC]
+    assert list(harness.actions.walk("public/default", "non-persistent")) == [TOPIC]
     harness.advance(200)
-    assert harness.actions.list("public/default", "non-persistent") == []
+    assert list(harness.actions.walk("public/default", "non-persistent")) == []
 
 
 def test_deleting_and_unloading_disconnect(harness: Any, producer: Any) -> None:

@@ -14,7 +14,16 @@ from aiohttp import web
 from geminga._version import __version__
 from geminga.broker.admin import metrics
 from geminga.broker.admin.errors import AdminError
-from geminga.broker.admin.http import Resource, Server, answer, bare_text, breathe, done_answer, part
+from geminga.broker.admin.http import (
+    Resource,
+    Server,
+    answer,
+    bare_text,
+    breathe,
+    done_answer,
+    part,
+    stepwise,
+)
 from geminga.ids import TopicName
 
 
@@ -23,7 +32,10 @@ class Brokers(Resource):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        self._counts: Counter[str] | None = None
+        self._counts: Counter[str] = Counter()
+        self._uncounted: set[str] = set()
+        self._counting = ""
+        self._follows = False
 
     def register(self, router: web.UrlDispatcher) -> None:
         base = "/admin/v2/brokers"
@@ -144,24 +156,33 @@ class Brokers(Resource):
         )  # fmt: skip
 
     # --- metrics ---
-    def _topic_counts(self) -> dict[str, int]:
-        """Topics a namespace. All names are read once; afterwards changes are followed."""
-        if self._counts is None:
-            self._counts = Counter()
-            for namespace in self.namespaces.all_namespaces():
-                for domain in ("persistent", "non-persistent"):
-                    self._counts[namespace] += len(self.actions.list(namespace, domain))
+    async def _topic_counts(self) -> dict[str, int]:
+        """Topics a namespace. All names are read once, in steps; afterwards changes are followed."""
+        if not self._follows:
+            self._follows = True
+            self._uncounted = set(self.namespaces.all_namespaces())
             self.topics.watch(self._topic_changed)
+        for namespace in list(self._uncounted):
+            self._uncounted.discard(namespace)
+            self._counting = namespace
+            count = 0
+            for domain in ("persistent", "non-persistent"):
+                async for _ in stepwise(self.actions.walk(namespace, domain)):
+                    count += 1
+            self._counts[namespace] = count
+        self._counting = ""
         return {name: self._counts[name] for name in self.namespaces.all_namespaces()}
 
     def _topic_changed(self, topic: TopicName, exists: bool) -> None:
-        if self._counts is not None:
-            self._counts[topic.namespace_name] += 1 if exists else -1
+        self._counts[topic.namespace_name] += 1 if exists else -1
+        if topic.namespace_name == self._counting:
+            # It may have been read already or not: the next scrape counts once more.
+            self._uncounted.add(topic.namespace_name)
 
     async def metrics(self, _request: web.Request) -> web.Response:
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
-        by_namespace = self._topic_counts()
+        by_namespace = await self._topic_counts()
         loaded = []
         for index, topic in enumerate(self.topics.loaded()):
             with contextlib.suppress(AdminError):  # it may have been deleted meanwhile

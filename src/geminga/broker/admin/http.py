@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sized
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sized
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import TOPIC_NAME_MAX
+from geminga.broker.turns import STEP_SECONDS
 from geminga.errors import (
     InvalidConfiguration,
     InvalidTopicName,
@@ -34,6 +36,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
 _TOPICS_AT_ONCE = 50
+_NAMES_AT_ONCE = 5_000
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
@@ -94,6 +97,16 @@ class Resource:
     def now(self, call: Callable[[], Any]) -> Any:
         """Runs ``call()`` on the core where there is nothing to wait for."""
         return self.server.call(call)
+
+
+async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items; now and then, others are served before the next."""
+    began = time.monotonic()
+    for item in items:
+        yield item
+        if time.monotonic() - began >= STEP_SECONDS:
+            await asyncio.sleep(0)
+            began = time.monotonic()
 
 
 async def breathe(index: int) -> None:
@@ -202,6 +215,21 @@ def answer(document: Any, status: int = 200) -> web.Response:
         body=json.dumps(document, separators=(",", ":")).encode(),
         content_type="application/json",
     )
+
+
+async def answer_names(request: web.Request, names: list[str]) -> web.StreamResponse:
+    """A JSON list of names, written in pieces when it is long."""
+    if len(names) <= _NAMES_AT_ONCE:
+        return answer(names)
+    response = web.StreamResponse()
+    response.content_type = "application/json"
+    await response.prepare(request)
+    for start in range(0, len(names), _NAMES_AT_ONCE):
+        text = json.dumps(names[start : start + _NAMES_AT_ONCE], separators=(",", ":"))
+        last = start + _NAMES_AT_ONCE >= len(names)
+        await response.write(f"{',' if start else '['}{text[1:-1]}{']' if last else ''}".encode())
+    await response.write_eof()
+    return response
 
 
 def answer_or_empty(document: Any) -> web.Response:

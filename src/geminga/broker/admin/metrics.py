@@ -79,11 +79,16 @@ _TOPIC: Final = (
     ("pulsar_storage_backlog_size", "backlogSize", "gauge"),
     ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize", "gauge"),
     ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime", "gauge"),
+    ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
     ("pulsar_storage_offloaded_size", "offloadedStorageSize", "gauge"),
 )
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_back_log", "msgBacklog", "gauge"),
     ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed", "gauge"),
+    ("geminga_subscription_messages_in_backlog", "messagesInBacklog", "gauge"),
+    ("geminga_subscription_bytes_in_backlog", "bytesInBacklog", "gauge"),
+    ("geminga_subscription_oldest_backlog_message_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
+    ("geminga_subscription_ack_holes", "ackHoles", "gauge"),
     ("pulsar_subscription_delayed", "msgDelayed", "gauge"),
     ("pulsar_subscription_in_replay", "msgInReplay", "gauge"),
     ("pulsar_subscription_unacked_messages", "unackedMessages", "gauge"),

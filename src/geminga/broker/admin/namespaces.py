@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from aiohttp import web
@@ -13,11 +13,13 @@ from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
+    answer_names,
     body,
     done_answer,
     object_body,
     part,
     query_flag,
+    stepwise,
 )
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
@@ -39,9 +41,9 @@ def bundle_of(boundaries: list[str], topic: TopicName) -> str:
 
 async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
     """Forced deletion: the topics go first, clients are disconnected."""
-    for topic in topics_of(resource, tenant, namespace):
+    for topic in await topics_of(resource, tenant, namespace):
         await _delete_topic(resource, topic)
-    for base in resource.actions.partitioned(f"{tenant}/{namespace}"):
+    for base in list(resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
         await _delete_topic(resource, TopicName.parse(base))
     await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
@@ -54,14 +56,15 @@ async def _delete_topic(resource: Resource, topic: TopicName) -> None:
             raise
 
 
-def topics_of(
+async def topics_of(
     resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
 ) -> list[TopicName]:
     """All topics of a namespace, partitions as topics of their own, sorted by name."""
-    found: list[str] = []
-    for domain in domains:
-        found += resource.actions.list(f"{tenant}/{namespace}", domain)
-    return [TopicName.parse(name) for name in sorted(found)]
+    found: list[TopicName] = []
+    for domain in sorted(domains):
+        async for name in stepwise(resource.actions.walk(f"{tenant}/{namespace}", domain)):
+            found.append(TopicName.parse(name))
+    return found
 
 
 class Namespaces(Resource):
@@ -112,28 +115,33 @@ class Namespaces(Resource):
         if query_flag(request, "force"):
             await delete_namespace_with_topics(self, tenant, namespace)
             return done_answer()
-        left = [str(t) for t in topics_of(self, tenant, namespace)]
-        left += self.actions.partitioned(f"{tenant}/{namespace}")
-        if left:
-            raise AdminError(409, f"Cannot delete non empty namespace {tenant}/{namespace}: it has {left[0]}")
+        place = f"{tenant}/{namespace}"
+        walks = [self.actions.walk(place, domain) for domain in _ALL_DOMAINS]
+        left = next(chain(*walks, self.actions.walk_partitioned(place)), None)
+        if left is not None:
+            raise AdminError(409, f"Cannot delete non empty namespace {place}: it has {left}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
         return done_answer()
 
     # --- topics of the namespace ---
-    async def topic_names(self, request: web.Request) -> web.Response:
+    async def topic_names(self, request: web.Request) -> web.StreamResponse:
         tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        return answer([str(topic) for topic in topics_of(self, tenant, namespace, domains)])
+        found = []
+        for domain in sorted(domains):
+            async for name in stepwise(self.actions.walk(f"{tenant}/{namespace}", domain)):
+                found.append(name)
+        return await answer_names(request, found)
 
     async def unload(self, request: web.Request) -> web.Response:
-        for topic in self._topics_in_path(request):
+        for topic in await self._topics_in_path(request):
             self.now(partial(self.actions.unload, topic))
         return done_answer()
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
         only = request.match_info.get("subscription")
-        for topic in self._topics_in_path(request, ("persistent",)):
+        for topic in await self._topics_in_path(request, ("persistent",)):
             for subscription in self.actions.subscriptions(topic):
                 if only in (None, subscription):
                     await self.durable(partial(self.actions.skip_all, topic, subscription))
@@ -141,17 +149,17 @@ class Namespaces(Resource):
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         name = part(request, "subscription")
-        for topic in self._topics_in_path(request, ("persistent",)):
+        for topic in await self._topics_in_path(request, ("persistent",)):
             if name in self.actions.subscriptions(topic):
                 await self.durable(partial(self.actions.delete_subscription, topic, name, force=False))
         return done_answer()
 
-    def _topics_in_path(
+    async def _topics_in_path(
         self, request: web.Request, domains: tuple[str, ...] = _ALL_DOMAINS
     ) -> list[TopicName]:
         tenant, namespace = _names(request)
         boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
-        found = topics_of(self, tenant, namespace, domains)
+        found = await topics_of(self, tenant, namespace, domains)
         bundle = request.match_info.get("bundle")
         if bundle is None:
             return found
@@ -181,7 +189,7 @@ class Namespaces(Resource):
         wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
         positions = {
             str(topic): f"0x{zlib.crc32(str(topic).encode()):08x}"
-            for topic in self._topics_in_path(request)
+            for topic in await self._topics_in_path(request)
             if not wanted or str(topic) in wanted
         }
         found = {"namespace": f"{tenant}/{namespace}", "bundle": part(request, "bundle")}

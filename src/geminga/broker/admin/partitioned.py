@@ -10,15 +10,18 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
+    answer_names,
     body,
     breathe,
     done_answer,
     message_id_json,
     part,
     query_flag,
+    stepwise,
     topic_of,
     whole_number,
 )
+from geminga.broker.admin.stats import UNKNOWN
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
 from geminga.ids import TopicName
 
@@ -38,11 +41,12 @@ class PartitionedTopics(TopicResource):
         router.add_post(f"{PATH}/createMissedPartitions", self.create_missed)
         router.add_post(f"{PATH}/terminate/partitions", self.terminate)
 
-    async def names(self, request: web.Request) -> web.Response:
+    async def names(self, request: web.Request) -> web.StreamResponse:
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
-        found = self.actions.partitioned(f"{tenant}/{namespace}")
-        return answer(sorted(name for name in found if name.startswith(f"{domain}://")))
+        persistent = domain == "persistent"
+        found = stepwise(self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent))
+        return await answer_names(request, [name async for name in found])
 
     async def get(self, request: web.Request) -> web.Response:
         topic = topic_of(request)
@@ -148,6 +152,10 @@ _NOT_ADDED = frozenset(
 )  # fmt: skip
 
 
+_UNKNOWN_WITH_ANY = frozenset({"messagesInBacklog", "bytesInBacklog"})
+"""Not known of the whole while it is not known of a part."""
+
+
 def merge_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Stats of a whole from those of its parts: counts and rates are added, limits and times are the largest.
 
@@ -172,6 +180,8 @@ def _merge_value(key: str, old: Any, new: Any) -> Any:
     if isinstance(new, bool) or isinstance(old, bool):
         return bool(old) or bool(new)
     if isinstance(new, (int, float)) and isinstance(old, (int, float)):
+        if key in _UNKNOWN_WITH_ANY and UNKNOWN in (old, new):
+            return UNKNOWN
         return max(old, new) if key in _NOT_ADDED else old + new
     if isinstance(new, dict) and isinstance(old, dict):
         return {**old, **{name: _merge_value(name, old.get(name), item) for name, item in new.items()}}

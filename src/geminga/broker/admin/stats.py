@@ -72,7 +72,9 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "backlogQuotaLimitSize": policies.backlog_quota_bytes,
         "backlogQuotaLimitTime": policies.backlog_quota_seconds,
-        "oldestBacklogMessageAgeSeconds": -1,
+        "oldestBacklogMessageAgeSeconds": max(
+            (each.get("oldestBacklogMessageAgeSeconds", -1) for each in subscriptions.values()), default=-1
+        ),
         "publishers": publishers,
         "waitingPublishers": topic.access.waiting,
         "subscriptions": subscriptions,
@@ -156,12 +158,21 @@ _FILTERS = (
 )  # fmt: skip
 
 
+UNKNOWN = -1
+"""Instead of a number of messages while entries from before they were counted are being counted."""
+
+
 def _cursor_stats(subscription: PersistentSubscription) -> Json:
     cursor = subscription.cursor
     dispatcher = subscription.dispatcher
     backlog = subscription.backlog
+    messages, size = subscription.backlog_tally() or (UNKNOWN, UNKNOWN)
     stats: Json = {
         "msgBacklog": backlog,
+        "messagesInBacklog": messages,
+        "bytesInBacklog": size,
+        "oldestBacklogMessageAgeSeconds": subscription.oldest_age_seconds,
+        "ackHoles": cursor.hole_count(),
         "backlogSize": subscription.topic.ledger.size_from(cursor.mark) if backlog else 0,
         "msgBacklogNoDelayed": backlog,
         "blockedSubscriptionOnUnackedMsgs": False,
@@ -174,7 +185,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
         "lastConsumedTimestamp": subscription.last_consumed_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_ms,
-        "nonContiguousDeletedMessagesRanges": _range_count(subscription),
+        "nonContiguousDeletedMessagesRanges": cursor.holes.range_count(),
         "subscriptionProperties": dict(cursor.properties),
     }
     if isinstance(dispatcher, SharedDispatcher):
@@ -190,14 +201,6 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
     if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active is not None:
         stats["activeConsumerName"] = dispatcher.active.name
     return stats
-
-
-RANGES_COUNTED_MAX = 10_000
-
-
-def _range_count(subscription: PersistentSubscription) -> int:
-    """Ranges of acknowledged entries behind the mark; counting stops at `RANGES_COUNTED_MAX`."""
-    return sum(1 for _ in subscription.cursor.holes.ranges(RANGES_COUNTED_MAX))
 
 
 def _consumer_stats(consumer: Consumer, now: float) -> Json:
@@ -275,6 +278,7 @@ def internal_stats(topic: PersistentTopic) -> Json:
 
 
 RANGES_SHOWN_MAX = 100
+BATCHES_SHOWN_MAX = 100
 
 
 def _cursor_internals(subscription: PersistentSubscription) -> Json:
@@ -302,8 +306,21 @@ def _cursor_internals(subscription: PersistentSubscription) -> Json:
         "state": "Open" if subscription.durable else "NoLedger",
         "active": bool(subscription.consumers),
         "numberOfEntriesSinceFirstNotAckedMessage": max(0, read_offset - cursor.mark) + 1,
-        "totalNonContiguousDeletedMessagesRange": _range_count(subscription),
+        "totalNonContiguousDeletedMessagesRange": cursor.holes.range_count(),
+        "partlyAcknowledgedBatches": _partly_acknowledged(subscription),
+        "partlyAcknowledgedBatchCount": len(cursor.batches),
         "subscriptionHavePendingRead": bool(subscription.consumers),
         "subscriptionHavePendingReplayRead": False,
         "properties": {},
     }
+
+
+def _partly_acknowledged(subscription: PersistentSubscription) -> Json:
+    """By entry: how many messages it holds, and the batch indexes of those that are not acknowledged."""
+    cursor, ledger = subscription.cursor, subscription.topic.ledger
+    shown: Json = {}
+    for offset in sorted(cursor.batches)[:BATCHES_SHOWN_MAX]:
+        ledger_id, entry_id = ledger.position(offset)
+        messages = ledger.counts.of(offset)[0] if ledger.counts.is_complete else UNKNOWN
+        shown[f"{ledger_id}:{entry_id}"] = {"messages": messages, "open": cursor.open_ranges(offset)}
+    return shown

@@ -24,8 +24,9 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.topics import PATH, TopicResource
-from geminga.broker.rules.policies import flag, text_map
+from geminga.broker.rules.policies import flag, one_of, text_map
 from geminga.ids import MessageId, TopicName
+from geminga.ledger.api import Done
 
 _SUBSCRIPTION = PATH + "/subscription/{subscription}"
 
@@ -141,8 +142,18 @@ class Subscriptions(TopicResource):
     async def skip(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)
         count = whole_number(part(request, "count"), "numMessages")
-        await self.durable(lambda done: self.actions.skip(topic, name, count, done))
-        return done_answer()
+        if one_of(("entries", "messages"))("unit", request.query.get("unit", "entries")) == "entries":
+            # What Apache Pulsar calls messages here: a batch counts as one.
+            await self.durable(lambda done: self.actions.skip(topic, name, count, done))
+            return done_answer()
+        skipped = 0
+
+        def skip(done: Done) -> None:
+            nonlocal skipped
+            skipped = self.actions.skip_messages(topic, name, count, done)
+
+        await self.durable(skip)
+        return answer({"skippedMessages": skipped})
 
     async def skip_all(self, request: web.Request) -> web.Response:
         topics, name = self._with_subscription(request)
@@ -166,12 +177,12 @@ class Subscriptions(TopicResource):
             await self.durable(partial(self.actions.expire, topic, name, seconds))
 
     async def expire_to_position(self, request: web.Request) -> web.Response:
-        """Everything up to a message is expired: the cursor is moved behind it."""
+        """Everything up to a message is expired: the cursor is moved behind it, and never back."""
         topic, name = self._one_with_subscription(request)
         document = await object_body(request)
-        position, excluded = message_id_of(document), not document.get("excluded", False)
+        position, excluded = message_id_of(document), bool(document.get("excluded", False))
         await self.durable(
-            lambda done: self.actions.reset_cursor(topic, name, done, position=position, excluded=excluded)
+            lambda done: self.actions.expire_to(topic, name, position, done, excluded=excluded)
         )
         return done_answer()
 
@@ -183,8 +194,7 @@ class Subscriptions(TopicResource):
 
     async def analyze(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)
-        # The backlog is counted in entries; how many messages they hold is not looked up.
-        entries = messages = self.actions.stats(topic)["subscriptions"][name]["msgBacklog"]
+        entries, messages = self.actions.backlog(topic, name)
         counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
         for kind in ("Rejected", "Accepted", "Rescheduled"):
             accepted = kind == "Accepted"

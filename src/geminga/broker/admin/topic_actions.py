@@ -6,7 +6,7 @@ is. What cannot be done raises `AdminError` with the HTTP status that Pulsar wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from geminga.broker.admin.errors import AdminError, admin_error
@@ -53,16 +53,14 @@ class TopicActions:
         self._schemas = broker.schemas
 
     # --- lists ---
-    def list(self, namespace: str, domain: str) -> list[str]:
-        """Plain topics and partitions of ``tenant/namespace``, in order."""
-        return self.topics.names(namespace, persistent=domain == "persistent")
+    def walk(self, namespace: str, domain: str) -> Iterator[str]:
+        """Plain topics and partitions of ``tenant/namespace``, in order; may be read in steps."""
+        return self.topics.walk(namespace, persistent=domain == "persistent")
 
-    def partitioned(self, namespace: str) -> Iterable[str]:
+    def walk_partitioned(self, namespace: str) -> Iterator[str]:
         """Partitioned topics of ``tenant/namespace``, both domains, in order."""
-        return [
-            *self.topics.partitioned_names(namespace, persistent=False),
-            *self.topics.partitioned_names(namespace, persistent=True),
-        ]
+        yield from self.topics.walk_partitioned(namespace, persistent=False)
+        yield from self.topics.walk_partitioned(namespace, persistent=True)
 
     def exists(self, name: TopicName) -> bool:
         """Whether there is such a topic, plain or partitioned."""
@@ -314,6 +312,29 @@ class TopicActions:
             offset += 1
         found.skip_to(offset, done)
 
+    def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
+        """Skip the next ``count`` open messages, those of a batch one by one; returns how many that were."""
+        found = self._subscription(name, subscription)
+        if not self.count_entries(name):
+            raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
+        return found.skip_messages(count, done)
+
+    def count_entries(self, name: TopicName) -> bool:
+        """Have entries counted that were stored before that was done; True when all are."""
+        topic = self._stored(name)
+        if topic.ledger.counts.is_complete:
+            return True
+        topic.count_entries()
+        return False
+
+    def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
+        """Entries and messages that are not acknowledged; 503 while entries are being counted."""
+        found = self._subscription(name, subscription)
+        tally = found.backlog_tally()
+        if tally is None:
+            raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
+        return found.backlog, tally[0]
+
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is in the topic now."""
         found = self._subscription(name, subscription)
@@ -323,6 +344,17 @@ class TopicActions:
         """Skip entries published more than ``seconds`` ago."""
         found = self._subscription(name, subscription)
         found.expire(found.topic.offset_by_time(self._agenda.now_ms - seconds * 1000), done)
+
+    def expire_to(
+        self, name: TopicName, subscription: str, position: MessageId, done: Done, *, excluded: bool
+    ) -> None:
+        """Skip everything before a message, and that too unless ``excluded``; what was skipped stays so."""
+        found = self._subscription(name, subscription)
+        ledger = found.topic.ledger
+        offset = ledger.offset_from(position.ledger_id, position.entry_id)
+        if not excluded and ledger.offset(position.ledger_id, position.entry_id) == offset:
+            offset += 1
+        found.expire(offset, done)
 
     def peek(self, name: TopicName, subscription: str, nth: int) -> tuple[MessageId, bytes]:
         """The nth open entry of a subscription, counted from 1; 404 past the end."""

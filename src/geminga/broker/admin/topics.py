@@ -11,6 +11,7 @@ from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
+    answer_names,
     bare_text,
     body,
     done_answer,
@@ -19,6 +20,7 @@ from geminga.broker.admin.http import (
     object_body,
     part,
     query_flag,
+    stepwise,
     topic_of,
     whole_number,
 )
@@ -93,13 +95,15 @@ class Topics(TopicResource):
         router.add_delete(PATH, self.delete)
 
     # --- life ---
-    async def names(self, request: web.Request) -> web.Response:
+    async def names(self, request: web.Request) -> web.StreamResponse:
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
-        found = sorted(self.actions.list(f"{tenant}/{namespace}", part(request, "domain")))
-        if not query_flag(request, "includeSystemTopic"):
-            found = [n for n in found if not TopicName.parse(n).local.startswith(_SYSTEM_PREFIXES)]
-        return answer(found)
+        all_topics = query_flag(request, "includeSystemTopic")
+        found = []
+        async for name in stepwise(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain"))):
+            if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES):
+                found.append(name)
+        return await answer_names(request, found)
 
     async def create(self, request: web.Request) -> web.Response:
         topic = topic_of(request)

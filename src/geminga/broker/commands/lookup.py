@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.session import Session
-from geminga.broker.commands.topic_list import (
-    PATTERN_LENGTH_MAX,
-    TopicListWatcher,
-    TopicsPattern,
-    is_hidden,
-    topics_hash,
-)
+from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
+from geminga.broker.commands.watchers import WatchedList, Watcher
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.turns import Job
 from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -78,70 +74,90 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
 
 
 # --- lists ---
-def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> None:
-    """The topics of a namespace; empty for one that does not exist."""
+def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
+    """The topics of a namespace; empty for one that does not exist. A job: there may be very many."""
     body = command.getTopicsOfNamespace
-    modes = pb.CommandGetTopicsOfNamespace
-    topics = session.services.topics
-    names: list[str] = []
-    if body.mode in (modes.PERSISTENT, modes.ALL):
-        names += topics.names(body.namespace, persistent=True)
-    if body.mode in (modes.NON_PERSISTENT, modes.ALL):
-        names += topics.names(body.namespace, persistent=False)
-    names = [name for name in names if not is_hidden(name)]
-    filtered = False
+    pattern: TopicsPattern | None = None
     if body.topics_pattern and len(body.topics_pattern) <= PATTERN_LENGTH_MAX:
         try:
             pattern = TopicsPattern(body.topics_pattern)
         except Refused:
             pass  # Java's expressions are not all ours: the client filters by itself.
-        else:
-            names = [name for name in names if pattern.matches(name)]
-            filtered = True
-    found = topics_hash(names)
+    modes = pb.CommandGetTopicsOfNamespace
+    services = session.services
+    turns, names = services.turns, list[str]()
+    size, size_max = 0, services.settings.max_message_size
+    for persistent, asked in ((True, modes.PERSISTENT), (False, modes.NON_PERSISTENT)):
+        if body.mode not in (asked, modes.ALL):
+            continue
+        for name in services.topics.walk(body.namespace, persistent=persistent):
+            if not is_hidden(name) and (pattern is None or pattern.matches(name)):
+                names.append(name)
+                size += len(name) + 4
+                if size > size_max:
+                    session.refuse(body.request_id, _too_many(body.namespace, len(names)))
+                    return
+            if turns.enough:
+                yield None
+    names.sort()
+    found = yield from hash_in_steps(names, turns)
     changed = not body.topics_hash or body.topics_hash != found
     session.output.write(
         answers.topics_of_namespace(
             body.request_id,
             names if changed else (),
-            filtered=filtered,
+            filtered=pattern is not None,
             topics_hash=found,
             changed=changed,
         )
     )
 
 
-def on_watch(session: Session, command: pb.BaseCommand) -> None:
+def _too_many(namespace: str, count: int) -> Refused:
+    return Refused(
+        pb.NotAllowedError,
+        f"The names of the first {count} topics of {namespace} fill a message: ask with a narrower pattern, "
+        "or over the admin interface",
+    )
+
+
+def on_watch(session: Session, command: pb.BaseCommand) -> Job:
     """Answer with the matching topics now, and tell about changes from then on."""
     body = command.watchTopicList
+    watched: WatchedList | None = None
     try:
         if len(session.watchers) >= WATCHERS_PER_CONNECTION_MAX:
             raise Refused(pb.NotAllowedError, f"{WATCHERS_PER_CONNECTION_MAX} watchers on one connection")
         pattern = TopicsPattern(body.topics_pattern)
         namespace = TopicName.parse(f"persistent://{body.namespace}/x").namespace_name
-        existing = session.watchers.get(body.watcher_id)
+        existing = session.watchers.pop(body.watcher_id, None)
         if existing is not None:
             existing.close()
-            del session.watchers[body.watcher_id]
         services = session.services
-        names = services.topics.names(namespace, persistent=True)
-        watcher = TopicListWatcher(
-            services.watchers, session.output.write, body.watcher_id, namespace, pattern, names
-        )
+        watched = services.watched.find(namespace, pattern)
+        if watched is None:
+            watched = services.watched.make(namespace, pattern)
+            try:
+                yield from watched.fill(services.topics.walk(namespace, persistent=True))
+            finally:
+                if not watched.is_filled:
+                    watched.drop()
+        if sum(map(len, watched.names)) > services.settings.max_message_size:
+            watched.drop_unwatched()
+            raise _too_many(namespace, len(watched.names))
     except Refused as refused:
         session.refuse(body.request_id, refused)
         return
     except ValueError as error:
         session.refuse(body.request_id, Refused(pb.InvalidTopicName, str(error)))
         return
-    session.watchers[body.watcher_id] = watcher
-    found = topics_hash(watcher.topics)
+    session.watchers[body.watcher_id] = Watcher(watched, body.watcher_id, session.output.write)
     session.output.write(
         answers.watch_success(
             body.request_id,
             body.watcher_id,
-            () if body.topics_hash == found else watcher.topics,
-            found,
+            () if body.topics_hash == watched.hash else watched.names,
+            watched.hash,
         )
     )
 

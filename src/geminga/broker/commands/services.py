@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.byte_ledger import ByteLedger
-from geminga.broker.commands.topic_list import TopicWatchers
+from geminga.broker.commands.watchers import WatchedLists
 from geminga.broker.peer import Peer
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
@@ -26,6 +26,6 @@ class Services:
     topics: LoadedTopics
     schemas: Schemas
     producer_names: ProducerNames
-    watchers: TopicWatchers
+    watched: WatchedLists
     bytes: ByteLedger
     peers: set[Peer] = field(default_factory=set)

@@ -26,7 +26,7 @@ from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_W
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Handles
 from geminga.broker.commands.services import Services
-from geminga.broker.commands.topic_list import TopicListWatcher
+from geminga.broker.commands.watchers import Watcher
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.peer import Output
 from geminga.broker.refusal import Refused, Violation
@@ -96,7 +96,7 @@ class Session:
         self.protocol_version = 0
         self.producers: Handles[Producer] = Handles()
         self.consumers: Handles[Consumer] = Handles()
-        self.watchers: dict[int, TopicListWatcher] = {}
+        self.watchers: dict[int, Watcher] = {}
         self.pending_bytes = 0
         self._table = table
         self._holds = 0
@@ -183,7 +183,10 @@ class Session:
                 else:
                     job = self._handle(frame.type, frame.command)
                     if job is not None:
-                        yield from job
+                        for _ in job:
+                            yield self._wait()
+                            if self.state is State.CLOSED:
+                                return
                     enough = not output.writable or turns.enough
                 if self.state is State.CLOSED:
                     return

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from geminga.broker.columns import Column
-from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.delivery.ranges import RangeSet, bit_ranges
 from geminga.broker.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
 from geminga.ledger.api import Done, EntryStore, Value
@@ -102,6 +102,18 @@ def words_from_bits(bits: int) -> list[int]:
     ]
 
 
+def without_lowest_ones(bits: int, count: int) -> int:
+    """``bits`` with its lowest ``count`` ones taken out."""
+    low, high = 0, bits.bit_length()
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (bits & ((1 << middle) - 1)).bit_count() <= count:
+            low = middle
+        else:
+            high = middle - 1
+    return bits >> low << low
+
+
 class Cursor:
     """See the module. ``mark`` is the offset of the first entry that is not dealt with."""
 
@@ -164,6 +176,45 @@ class Cursor:
         messages, size = self.counts.between(self.mark, end)
         return max(0, messages - self._tally[0] - self._parts), max(0, size - self._tally[1])
 
+    def hole_count(self) -> int:
+        """How many runs of open messages lie before an acknowledged one, those inside batches included."""
+        batches = self.batches
+        found = self.holes.range_count()
+        for offset, bits in batches.items():
+            last = self._batch_end(offset)
+            found += (bits & ~(bits >> 1) & (last - 1)).bit_count()
+            if not bits & 1 and self._ends_open(offset - 1):
+                found += 1
+            if not bits & last and offset + 1 in self.holes:
+                found -= 1  # that run ends inside the batch, and was counted there
+        return found
+
+    def _batch_end(self, offset: int) -> int:
+        """The bit of a partly acknowledged batch's last message."""
+        messages = self._messages(offset) if self.counts.is_complete else 1
+        return 1 << max(messages, self.batches[offset].bit_length()) - 1
+
+    def _ends_open(self, offset: int) -> bool:
+        """Whether the last message of an entry is open."""
+        if self.is_acknowledged(offset):
+            return False
+        bits = self.batches.get(offset)
+        return bits is None or bool(bits & self._batch_end(offset))
+
+    def messages_open(self, start: int, stop: int) -> int:
+        """Open messages in ``start <= offset < stop``, not before the mark; costs what lies between."""
+        messages = self.counts.between(start, stop)[0]
+        if self.holes:
+            messages -= self.counts.held(self.holes, start, stop)[0]
+        if self.batches:
+            messages -= sum(self._part(at) for at in range(start, stop) if at in self.batches)
+        return messages
+
+    def open_bits(self, offset: int) -> int:
+        """A one for each open message of an entry that is not acknowledged as a whole."""
+        bits = self.batches.get(offset)
+        return (1 << self._messages(offset)) - 1 if bits is None else bits
+
     def _messages(self, offset: int) -> int:
         """How many messages can be acknowledged in an entry: one at least, it may be a chunk."""
         return max(1, self.counts.of(offset)[0])
@@ -180,6 +231,10 @@ class Cursor:
     def open_messages(self, offset: int) -> int:
         """How many messages of a partly acknowledged batch are open; 0 when it is not such a batch."""
         return self.batches.get(offset, 0).bit_count()
+
+    def open_ranges(self, offset: int) -> list[tuple[int, int]]:
+        """Which messages of a partly acknowledged batch are open: the first and the last of each run."""
+        return [(start, stop - 1) for start, stop in bit_ranges(self.batches.get(offset, 0))]
 
     # --- acknowledging ---
     def acknowledge(self, offset: int) -> bool:

@@ -39,6 +39,13 @@ class DelayedEntries:
         self._offsets.add(offset)
         self._arm()
 
+    def skip_below(self, offset: int) -> None:
+        """Entries below ``offset`` are no longer to be delivered."""
+        if any(at < offset for at in self._offsets):
+            self._offsets = {at for at in self._offsets if at >= offset}
+            self._heap = [each for each in self._heap if each[1] >= offset]
+            heapq.heapify(self._heap)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

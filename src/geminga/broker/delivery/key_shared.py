@@ -131,7 +131,15 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def skipped_below(self, offset: int) -> None:
         super().skipped_below(offset)
-        for at in [at for at in self._slots if at < offset and at not in self._replaying]:
+        for queue in self._queues.values():
+            queue[:] = [at for at in queue if at >= offset]
+            heapq.heapify(queue)
+        self._unowned = [at for at in self._unowned if at >= offset]
+        for slot, parked in list(self._parked.items()):
+            self._parked[slot] = [at for at in parked if at >= offset]
+            if not self._parked[slot]:
+                del self._parked[slot]
+        for at in [at for at in self._slots if at < offset]:
             del self._slots[at]
 
     # --- sending ---
@@ -203,6 +211,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 else:
                     self._replaying.add(offset)
                     self._route(offset, slot)
+                    self._entries_left -= 1
             offset += 1
             self.read_offset = offset
         return bool(found)

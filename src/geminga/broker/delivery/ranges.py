@@ -199,7 +199,7 @@ class RangeSet:
     def _chunk_ranges(self) -> Iterator[tuple[int, int]]:
         for key in sorted(self._chunks):
             base = key << _SHIFT
-            for start, stop in _bit_ranges(self._chunks[key]):
+            for start, stop in bit_ranges(self._chunks[key]):
                 yield base + start, base + stop
 
     def encode(self, out: bytearray) -> None:
@@ -289,7 +289,8 @@ def _masks(start: int, stop: int) -> Iterator[tuple[int, int]]:
         start += high - low
 
 
-def _bit_ranges(bits: int) -> Iterator[tuple[int, int]]:
+def bit_ranges(bits: int) -> Iterator[tuple[int, int]]:
+    """The runs of ones in a number, lowest first: ``(start, stop)`` pairs."""
     at = 0
     while bits:
         gap = _lowest_one(bits)
@@ -304,7 +305,7 @@ def _encode_ranges(out: bytearray, bits: int) -> None:
     out.append(_RANGES)
     put_varint(out, (bits & ~(bits << 1)).bit_count())
     end = 0
-    for start, stop in _bit_ranges(bits):
+    for start, stop in bit_ranges(bits):
         put_varint(out, start - end)
         put_varint(out, stop - start)
         end = stop

@@ -120,6 +120,11 @@ class SharedDispatcher(Reading):
                 self._released(at)
         for at in [at for at in self._redeliveries if at < offset]:
             del self._redeliveries[at]
+        self._delayed.skip_below(offset)
+        if self._replaying:
+            self._replaying = {at for at in self._replaying if at >= offset}
+            self._replay = [at for at in self._replay if at >= offset]
+            heapq.heapify(self._replay)
         self.read_offset = max(self.read_offset, offset)
         self._check_unblocked()
 
@@ -241,6 +246,7 @@ class SharedDispatcher(Reading):
         if head.deliver_at_time <= self.agenda.now_ms or not self.topic.policies.delayed_delivery:
             return False
         self._delayed.add(offset, head.deliver_at_time)
+        self._entries_left -= 1
         return True
 
     def _delays_due(self, offsets: list[int]) -> None:

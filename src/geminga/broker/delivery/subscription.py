@@ -15,7 +15,14 @@ from geminga.broker.delivery.consumer import (
     LastMessage,
     type_name,
 )
-from geminga.broker.delivery.cursor import Cursor, CursorFull, CursorWriter, Tally
+from geminga.broker.delivery.cursor import (
+    Cursor,
+    CursorFull,
+    CursorWriter,
+    Tally,
+    without_lowest_ones,
+    words_from_bits,
+)
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.shared import SharedDispatcher
@@ -30,6 +37,10 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 LOOKS_PER_ACK_MAX = 100
 """Entries that one ACK may have looked at for the size of their batch; what it says of others is refused."""
+
+
+SKIP_ENTRIES = 4096
+"""Entries that are counted together when messages are skipped."""
 
 
 class _BatchSizes:
@@ -78,6 +89,8 @@ class OwningTopic(SubscribedTopic, Protocol):
 
     def offset_by_time(self, publish_time_ms: int) -> int: ...
 
+    def publish_time(self, offset: int) -> int: ...
+
     def count_entries(self) -> None: ...
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None: ...
@@ -87,7 +100,7 @@ class PersistentSubscription:
     """``type`` is that of the connected consumers, or of the last one; None before the first."""
 
     __slots__ = (
-        "agenda", "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "harmed",
+        "_oldest", "agenda", "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "harmed",
         "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms", "last_flow_ms",
         "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition", "redelivered_gone",
         "replicated", "resetting", "topic", "type", "writer",
@@ -117,6 +130,7 @@ class PersistentSubscription:
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
         self.redelivered_gone = 0
+        self._oldest = (-1, 0)
 
     def __repr__(self) -> str:
         return f"Subscription({self.topic.text!r}, {self.name!r})"
@@ -378,6 +392,30 @@ class PersistentSubscription:
             self.when_durable(done)
         return before - cursor.backlog(self.topic.ledger.confirmed)
 
+    def skip_messages(self, count: int, done: Done) -> int:
+        """Give up the next ``count`` open messages, those of a batch one by one.
+
+        Returns how many that were.
+        """
+        cursor, end, mark = self.cursor, self.topic.ledger.confirmed, self.cursor.mark
+        left, offset = count, mark
+        while (
+            offset < end and (held := cursor.messages_open(offset, min(offset + SKIP_ENTRIES, end))) <= left
+        ):
+            left, offset = left - held, min(offset + SKIP_ENTRIES, end)
+        while offset < end and (held := cursor.messages_open(offset, offset + 1)) <= left:
+            left, offset = left - held, offset + 1
+        self.skip_to(offset)
+        if left and offset < end:
+            words = words_from_bits(without_lowest_ones(cursor.open_bits(offset), left))
+            still_open = cursor.acknowledge_part(offset, words, self.topic.ledger.counts.of(offset)[0])
+            self._settle(None, offset, still_open or 0)
+            self._acknowledged(None, mark)
+            left = 0
+        self.agenda.flush_cursors()
+        self.writer.when_durable(done)
+        return count - left
+
     def give_up(self, offsets: Iterable[int]) -> None:
         """Entries that damage took are waited for no more."""
         cursor = self.cursor
@@ -427,6 +465,20 @@ class PersistentSubscription:
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
         return self.cursor.backlog(self.topic.ledger.confirmed)
+
+    @property
+    def oldest_age_seconds(self) -> int:
+        """How long ago the oldest open message was published, by its own claim; -1 without one."""
+        offset = self.cursor.mark
+        if offset >= self.topic.ledger.confirmed:
+            return -1
+        if self._oldest[0] != offset:
+            try:
+                self._oldest = offset, self.topic.publish_time(offset)
+            except StoreError:
+                return -1
+        published_ms = self._oldest[1]
+        return max(0, self.agenda.now_ms - published_ms) // 1000 if published_ms else -1
 
     def backlog_tally(self) -> Tally | None:
         """Messages that are not acknowledged, and the bytes of their entries.

@@ -8,7 +8,7 @@ leaves memory when nobody has used it for a while, so that idle topics cost noth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.namespaces import Namespaces
@@ -17,6 +17,7 @@ from geminga.broker.topics import maintenance
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
 from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
 from geminga.broker.topics.topic import Json, Topic, TopicServices
+from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -45,6 +46,7 @@ class LoadedTopics:
         self._namespaces = namespaces
         self._loaded: dict[str, Topic] = {}
         self._changes: list[TopicChange] = []
+        self._counts: dict[str, int] = {}
         self._unkept: list[str] = []
         self._unswept: list[str] = []
         self._unswept_namespaces: list[str] = []
@@ -55,6 +57,8 @@ class LoadedTopics:
         self._changes.append(change)
 
     def _changed(self, name: TopicName, exists: bool) -> None:
+        if name.persistent and name.namespace_name in self._counts:
+            self._counts[name.namespace_name] += 1 if exists else -1
         for change in list(self._changes):
             change(name, exists)
 
@@ -87,21 +91,30 @@ class LoadedTopics:
         numbers = [key[len(prefix) :] for key, _ in self._store.scan(prefix)]
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
-    def names(self, namespace: str, *, persistent: bool) -> list[str]:
-        """Topics of ``tenant/namespace`` in order, partitions as topics of their own."""
+    def walk(self, namespace: str, *, persistent: bool) -> Iterator[str]:
+        """Topics of ``tenant/namespace`` in order, partitions as topics of their own.
+
+        They may be read in steps: what is created or deleted meanwhile may be among them or not.
+        """
         if not persistent:
             prefix = f"non-persistent://{namespace}/"
-            return sorted(text for text in self._loaded if text.startswith(prefix))
-        prefix = topic_key(f"persistent://{namespace}/")
-        skip = len("topic/")
-        return [key[skip:] for key, _ in self._store.scan(prefix)]
+            return iter(sorted(text for text in self._loaded if text.startswith(prefix)))
+        return self._walk(topic_key(f"persistent://{namespace}/"), len(topic_key("")))
 
-    def partitioned_names(self, namespace: str, *, persistent: bool) -> list[str]:
+    def walk_partitioned(self, namespace: str, *, persistent: bool) -> Iterator[str]:
         """Partitioned topics of ``tenant/namespace``, in order."""
         domain = "persistent" if persistent else "non-persistent"
-        prefix = f"partitioned/{domain}://{namespace}/"
-        skip = len("partitioned/")
-        return [key[skip:] for key, _ in self._store.scan(prefix)]
+        return self._walk(f"{_PARTITIONED}{domain}://{namespace}/", len(_PARTITIONED))
+
+    def _count(self, namespace: str) -> int:
+        """Persistent topics of ``tenant/namespace``: read once, and followed from then on."""
+        count = self._counts.get(namespace)
+        if count is None:
+            count = self._counts[namespace] = sum(1 for _ in self.walk(namespace, persistent=True))
+        return count
+
+    def _walk(self, prefix: str, skip: int) -> Iterator[str]:
+        return (key[skip:] for key, _ in self._store.scan(prefix))
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
@@ -157,7 +170,7 @@ class LoadedTopics:
         policies = self.policies(name)
         namespace = name.namespace_name
         limit = policies.max_topics_per_namespace
-        if limit and len(self.names(namespace, persistent=True)) >= limit:
+        if limit and self._count(namespace) >= limit:
             raise Refused(
                 pb.NotAllowedError, f"Exceed maximum number of topics in namespace {namespace}: {limit}"
             )
@@ -185,6 +198,7 @@ class LoadedTopics:
     ) -> None:
         """Record a partitioned topic and its partitions; raises `Refused` when the store refuses."""
         self.policies(name)
+        self._check_partitions(count)
         record: Json = {"partitions": count, "created_ms": self._agenda.now_ms}
         if properties:
             record["properties"] = properties
@@ -192,26 +206,55 @@ class LoadedTopics:
 
     def grow_partitions(self, name: TopicName, count: int, done: Done | None) -> None:
         """More partitions for a partitioned topic."""
+        self._check_partitions(count)
         value = self._store.get(partitioned_key(name))
         assert value is not None
         record = decode_record(value, f"record of partitioned topic {name}")
         before = self.partition_count(name)
         self._write_partitions(name, record | {"partitions": count}, before, done)
 
+    def _check_partitions(self, count: int) -> None:
+        limit = self._services.settings.partitions_max
+        if count > limit:
+            raise Refused(
+                pb.NotAllowedError, f"{count} partitions are not allowed: at most {limit} (partitions_max)"
+            )
+
     def _write_partitions(self, name: TopicName, record: Json, before: int, done: Done | None) -> None:
-        fresh = []
+        """The record first: a partition that is not there yet when it is used is made then."""
+        if not name.persistent or record["partitions"] <= before:
+            self._store_record(name, record, done)
+            return
+        self._store_record(name, record, None)
+        self._services.turns.start(self._make_partitions(name, before, record["partitions"], done), name)
+
+    def _store_record(self, name: TopicName, record: Json, done: Done | None) -> None:
         try:
-            for index in range(before, record["partitions"]) if name.persistent else ():
-                partition = name.partition_name(index)
-                if not self.is_stored(partition):
-                    own = encode_record({"created_ms": self._agenda.now_ms})
-                    self._store.put(topic_key(str(partition)), own)
-                    fresh.append(partition)
             self._store.put(partitioned_key(name), encode_record(record), done)
         except StoreError as error:
             raise storage_refusal(error) from error
-        for partition in fresh:
-            self._changed(partition, True)
+
+    def _make_partitions(self, name: TopicName, first: int, count: int, done: Done | None) -> Job:
+        """A job: the partitions' own records, and that of them all once more, which reports for the rest."""
+        turns, store = self._services.turns, self._store
+        try:
+            for index in range(first, count):
+                partition = name.partition_name(index)
+                if not self.is_stored(partition):
+                    store.put(topic_key(str(partition)), encode_record({"created_ms": self._agenda.now_ms}))
+                    self._changed(partition, True)
+                if turns.enough:
+                    yield None
+                    if self.partition_count(name) < count:
+                        break  # deleted meanwhile
+            value = store.get(partitioned_key(name))
+            if value is not None:
+                store.put(partitioned_key(name), value.base, done)
+            elif done is not None:
+                done(None)
+        except StoreError as error:
+            if done is not None:
+                done(error)
 
     # --- leaving ---
     def delete_topic(self, name: TopicName, done: Done | None) -> None:
@@ -269,7 +312,7 @@ class LoadedTopics:
         if not self._unswept:
             if not self._unswept_namespaces:
                 self._unswept_namespaces = self._namespaces.all_namespaces()
-            self._unswept = self.names(self._unswept_namespaces.pop(), persistent=True)
+            self._unswept = list(self.walk(self._unswept_namespaces.pop(), persistent=True))
         for _ in range(min(TOPICS_SWEPT_MAX, len(self._unswept))):
             text = self._unswept.pop()
             if text in self._loaded or not self._store.ledgers(text):
@@ -303,8 +346,11 @@ class LoadedTopics:
                 topic.policies_changed(self._namespaces.topic_policies(name))
 
 
+_PARTITIONED = "partitioned/"
+
+
 def partitioned_key(name: TopicName) -> str:
-    return f"partitioned/{name}"
+    return f"{_PARTITIONED}{name}"
 
 
 TOPIC_NAME_MAX = 1024

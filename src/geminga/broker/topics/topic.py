@@ -14,6 +14,7 @@ from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.producer import PublishedTopic
+from geminga.broker.turns import Turns
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 
@@ -25,6 +26,7 @@ class TopicServices:
     """What every topic of a broker works with."""
 
     agenda: Agenda
+    turns: Turns
     store: EntryStore
     settings: BrokerSettings
     cache: EntryCache

@@ -1,0 +1,212 @@
+"""Watchers of topic lists: clients that are told when topics that match their pattern come and go.
+
+Watchers of one namespace and pattern share one list. What changes in a long list is gathered for a while
+(`SECONDS_PER_NAME`) before it is told, since each update carries a hash over all names: a topic that is
+created costs the same however many there are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.commands import answers
+from geminga.broker.commands.topic_list import TopicsPattern, hash_in_steps, is_hidden
+from geminga.broker.refusal import Refused
+from geminga.broker.turns import Job, Turns
+from geminga.ids import TopicName
+from geminga.ledger.api import Buffer
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+WATCHED_TOPICS_MAX: Final = 2_000_000
+"""Names that all lists together hold; clients fall back to asking again and again."""
+SHORT_LIST: Final = 500
+"""Names in a list whose changes are told at once."""
+SECONDS_PER_NAME: Final = 2e-6
+"""How long changes are gathered for each name in the list: 1.2 s for 600,000."""
+UPDATE_BYTES_MAX: Final = 1024 * 1024
+"""Names in one update; more are told in several."""
+
+
+class WatchedList:
+    """The names of one namespace that match one pattern, and who wants to know of changes."""
+
+    __slots__ = ("_changes", "_lists", "_timer", "_watchers", "hash", "is_filled", "key", "names", "pattern")
+
+    def __init__(self, lists: WatchedLists, namespace: str, pattern: TopicsPattern) -> None:
+        self._lists = lists
+        self.key = (namespace, pattern.text)
+        self.pattern = pattern
+        self.names: list[str] = []
+        self.hash = ""
+        self.is_filled = False
+        self._changes: dict[str, bool] = {}
+        self._watchers: dict[Watcher, None] = {}
+        self._timer: Timer | None = None
+
+    def __repr__(self) -> str:
+        return f"WatchedList({self.key[0]}, {self.key[1]!r}, {len(self.names)} topics)"
+
+    def fill(self, names: Iterator[str]) -> Job:
+        """A job: read the names that there are. Raises `Refused` when all lists hold too many."""
+        lists = self._lists
+        for name in names:
+            if not is_hidden(name) and self.pattern.matches(name):
+                lists.hold(1)
+                self.names.append(name)
+            if lists.turns.enough:
+                yield None
+        yield from self._hash()
+        self.is_filled = True
+        self._changed()
+
+    def changed(self, name: str, exists: bool) -> None:
+        """A topic of the namespace was created or deleted."""
+        if not is_hidden(name) and self.pattern.matches(name):
+            self._changes[name] = exists
+            if self.is_filled:
+                self._changed()
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers[watcher] = None
+
+    def leave(self, watcher: Watcher) -> None:
+        """One watcher less; without any the list is given up."""
+        self._watchers.pop(watcher, None)
+        self.drop_unwatched()
+
+    def drop_unwatched(self) -> None:
+        """Give the list up if nobody watches it."""
+        if not self._watchers:
+            self.drop()
+
+    def drop(self) -> None:
+        """Nobody wants the list."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lists.remove(self)
+
+    def _changed(self) -> None:
+        if not self._changes or self._timer is not None:
+            return
+        lists = self._lists
+        if len(self.names) <= SHORT_LIST:
+            lists.turns.start(self._tell(), self)
+        else:
+            self._timer = lists.agenda.after(len(self.names) * SECONDS_PER_NAME, self._due, self)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._lists.turns.start(self._tell(), self)
+
+    def _tell(self) -> Job:
+        """A job: take the changes over and tell them."""
+        changes, self._changes = self._changes, {}
+        added = sorted(name for name, exists in changes.items() if exists and not self._has(name))
+        removed = sorted(name for name, exists in changes.items() if not exists and self._has(name))
+        if not added and not removed:
+            return
+        self._lists.hold(len(added) - len(removed), refuse=False)
+        if removed:
+            gone = set(removed)
+            self.names = [name for name in self.names if name not in gone]
+        self.names += added
+        self.names.sort()  # two runs in order: merged, not sorted anew
+        yield from self._hash()
+        for some_added, some_removed in _in_parts(added, removed):
+            for watcher in list(self._watchers):
+                watcher.tell(some_added, some_removed, self.hash)
+        self._changed()
+
+    def _has(self, name: str) -> bool:
+        place = bisect_left(self.names, name)
+        return place < len(self.names) and self.names[place] == name
+
+    def _hash(self) -> Job:
+        self.hash = yield from hash_in_steps(self.names, self._lists.turns)
+
+
+def _in_parts(added: Sequence[str], removed: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """The changes in updates of a bounded size."""
+    part: tuple[list[str], list[str]] = [], []
+    size = 0
+    for which, names in enumerate((removed, added)):
+        for name in names:
+            if size >= UPDATE_BYTES_MAX:
+                yield part
+                part, size = ([], []), 0
+            part[1 - which].append(name)
+            size += len(name)
+    yield part
+
+
+class Watcher:
+    """One client's watch on a list."""
+
+    __slots__ = ("_watched", "_watcher_id", "_write")
+
+    def __init__(self, watched: WatchedList, watcher_id: int, write: Callable[[Buffer], None]) -> None:
+        self._watched = watched
+        self._watcher_id = watcher_id
+        self._write = write
+        watched.watch(self)
+
+    def tell(self, added: Sequence[str], removed: Sequence[str], topics_hash: str) -> None:
+        """The list has changed."""
+        self._write(answers.watch_update(self._watcher_id, added, removed, topics_hash))
+
+    def close(self) -> None:
+        self._watched.leave(self)
+
+
+class WatchedLists:
+    """All lists of the broker, by namespace; ``held`` is how many names they hold together."""
+
+    __slots__ = ("_by_namespace", "agenda", "held", "turns")
+
+    def __init__(self, agenda: Agenda, turns: Turns) -> None:
+        self.agenda = agenda
+        self.turns = turns
+        self.held = 0
+        self._by_namespace: dict[str, dict[WatchedList, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(lists) for lists in self._by_namespace.values())
+
+    def hold(self, count: int, *, refuse: bool = True) -> None:
+        """So many names more; raises `Refused` when there are too many."""
+        if refuse and self.held + count > WATCHED_TOPICS_MAX:
+            raise Refused(
+                pb.NotAllowedError, f"Watchers hold {self.held} topics; at most {WATCHED_TOPICS_MAX}"
+            )
+        self.held += count
+
+    def find(self, namespace: str, pattern: TopicsPattern) -> WatchedList | None:
+        """The list that others watch already."""
+        for watched in self._by_namespace.get(namespace, ()):
+            if watched.is_filled and watched.key[1] == pattern.text:
+                return watched
+        return None
+
+    def make(self, namespace: str, pattern: TopicsPattern) -> WatchedList:
+        """A new list, to be filled; changes are remembered meanwhile."""
+        watched = WatchedList(self, namespace, pattern)
+        self._by_namespace.setdefault(namespace, {})[watched] = None
+        return watched
+
+    def remove(self, watched: WatchedList) -> None:
+        lists = self._by_namespace.get(watched.key[0])
+        if lists is not None and watched in lists:
+            del lists[watched]
+            self.held -= len(watched.names)
+            if not lists:
+                del self._by_namespace[watched.key[0]]
+
+    def topic_changed(self, name: TopicName, exists: bool) -> None:
+        """A topic was created or deleted."""
+        lists = self._by_namespace.get(name.namespace_name)
+        if lists and name.persistent:
+            for watched in lists:
+                watched.changed(str(name), exists)

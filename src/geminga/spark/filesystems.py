@@ -1,0 +1,87 @@
+"""Spark's names of file systems, for code that runs in Python workers, where no JVM is at hand.
+
+Arrow's own file systems serve local folders, S3, Google and Azure storage and (with Hadoop's native
+library) HDFS. What they do not know goes to ``fsspec``, when it and the protocol's package are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from geminga.errors import InvalidConfiguration
+
+_SAME = {"s3a": "s3", "s3n": "s3"}
+"""Names that Hadoop's connectors have for what Arrow calls otherwise."""
+
+_DBFS = "/dbfs"
+"""Where Databricks mounts ``dbfs:/`` on every machine."""
+
+
+def resolve(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a location and the path in it.
+
+    A location is a path, or a URI as Spark takes it: ``file:/x``, ``s3a://bucket/x``, ``hdfs:/x``,
+    ``abfss://container@account.dfs.core.windows.net/x``, ``gs://bucket/x``, ``dbfs:/x``. Settings of S3
+    come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` ...) or stand in the URI
+    (``s3a://bucket/x?endpoint_override=host:9000&scheme=http``). Raises `InvalidConfiguration`.
+    """
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
+    if match is None:
+        return fs.LocalFileSystem(), os.path.abspath(location)
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "file":
+        return fs.LocalFileSystem(), _local_path(location, rest)
+    if scheme == "dbfs":
+        return fs.LocalFileSystem(), _mounted(location, rest)
+    if not rest.startswith("//"):
+        rest = f"//{rest}"  # `hdfs:/x` is at the cluster that the configuration names
+    uri = f"{_SAME.get(scheme, scheme)}:{rest}"
+    try:
+        found, path = fs.FileSystem.from_uri(uri)
+        return found, path
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        return _by_fsspec(location, uri, error)
+
+
+def puts_whole_files(files: fs.FileSystem) -> bool:
+    """Object stores: a file is there when it was written to its end, and renaming one copies it."""
+    kinds = [getattr(fs, name, None) for name in ("S3FileSystem", "GcsFileSystem", "AzureFileSystem")]
+    return isinstance(files, tuple(kind for kind in kinds if kind is not None))
+
+
+def _local_path(location: str, rest: str) -> str:
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(f"file:{rest}")
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidConfiguration(f"location {location!r} is on another machine; allowed: file:///path")
+    # Python writes `%20` into a URI, Hadoop does not read it as a blank: what is there is meant.
+    plain = parts.path
+    return plain if os.path.exists(plain) else unquote(plain)
+
+
+def _mounted(location: str, rest: str) -> str:
+    if not Path(_DBFS).is_dir():
+        raise InvalidConfiguration(
+            f"location {location!r}: {_DBFS} is not mounted on this machine, as it is on those of Databricks"
+        )
+    return f"{_DBFS}/{rest.lstrip('/')}"
+
+
+def _by_fsspec(location: str, uri: str, error: Exception) -> tuple[fs.FileSystem, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise InvalidConfiguration(
+            f"location {location!r} can't be used: {error}. Other file systems need pip install fsspec"
+        ) from None
+    try:
+        found, path = url_to_fs(uri)
+    except (ImportError, ValueError, OSError) as other:
+        raise InvalidConfiguration(f"location {location!r} can't be used: {error}; fsspec: {other}") from None
+    return fs.PyFileSystem(fs.FSSpecHandler(found)), path

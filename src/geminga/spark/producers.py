@@ -1,0 +1,183 @@
+"""Producers that a Python worker keeps open between tasks and micro-batches.
+
+Spark reuses its workers, and opening a producer takes longer than publishing a small micro-batch. A
+producer that nobody borrows for a while is closed: its name is then free for another worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from geminga.errors import ProducerBusy, PulsarException
+from geminga.spark.cluster import client_for
+from geminga.spark.options import COMPRESSIONS, WriteOptions
+from geminga.spark.patience import Patience
+
+if TYPE_CHECKING:
+    from geminga.client.producer import Producer
+
+logger = logging.getLogger("geminga.spark")
+
+IDLE_SECONDS = 10.0
+"""After so long without use a producer is closed."""
+PRODUCERS_MAX = 256
+"""Idle producers that one process keeps; the one that was used longest ago is closed first."""
+
+Key = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class _Idle:
+    producer: Producer
+    since: float
+
+
+@dataclass(slots=True)
+class KeptProducers:
+    """The idle producers of this process. Whoever borrows one has it alone."""
+
+    idle_seconds: float = IDLE_SECONDS
+    _idle: dict[Key, list[_Idle]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sweeper: threading.Timer | None = None
+    _pid: int = field(default_factory=os.getpid)
+
+    @contextlib.contextmanager
+    def borrowed(self, options: WriteOptions, topic: str, name: str | None = None) -> Iterator[Producer]:
+        """A producer for the options; ``name`` fixes its name, for deduplication.
+
+        It is kept for the next borrower, unless its work ends with an error.
+        """
+        key = _key(options, topic, name)
+        producer = self._take(key) or _opened(options, topic, name)
+        try:
+            yield producer
+        except BaseException:
+            _close(producer)
+            raise
+        self._keep(key, producer)
+
+    def drop(self, options: WriteOptions, topic: str, name: str | None = None) -> None:
+        """Close what is kept for these options."""
+        producer = self._take(_key(options, topic, name))
+        if producer is not None:
+            _close(producer)
+
+    def _take(self, key: Key) -> Producer | None:
+        with self._lock:
+            self._forget_after_fork()
+            kept = self._idle.get(key)
+            if not kept:
+                return None
+            found = kept.pop().producer
+            if not kept:
+                del self._idle[key]
+            return found
+
+    def _keep(self, key: Key, producer: Producer) -> None:
+        with self._lock:
+            self._forget_after_fork()
+            self._idle.setdefault(key, []).append(_Idle(producer, time.monotonic()))
+            surplus = self._expired(time.monotonic())
+            self._arm()
+        for each in surplus:
+            _close(each)
+
+    def _forget_after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._idle, self._sweeper = os.getpid(), {}, None
+
+    def _expired(self, now: float) -> list[Producer]:
+        """Take out what has been idle for too long, or is too much. The lock is held."""
+        everything = sorted(
+            ((each.since, key, each) for key, kept in self._idle.items() for each in kept),
+            key=lambda item: item[0],
+        )
+        count = len(everything)
+        gone: list[Producer] = []
+        for number, (since, key, each) in enumerate(everything):
+            if now - since < self.idle_seconds and count - number <= PRODUCERS_MAX:
+                break
+            self._idle[key].remove(each)
+            if not self._idle[key]:
+                del self._idle[key]
+            gone.append(each.producer)
+        return gone
+
+    def _arm(self) -> None:
+        if self._sweeper is None and self._idle:
+            self._sweeper = threading.Timer(self.idle_seconds / 2, self._sweep)
+            self._sweeper.daemon = True
+            self._sweeper.start()
+
+    def _sweep(self) -> None:
+        with self._lock:
+            self._sweeper = None
+            gone = self._expired(time.monotonic())
+            self._arm()
+        for producer in gone:
+            _close(producer)
+
+    def close(self) -> None:
+        """Close everything that is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for kept in idle.values():
+            for each in kept:
+                _close(each.producer)
+
+
+kept = KeptProducers()
+"""This process's."""
+
+
+def _key(options: WriteOptions, topic: str, name: str | None) -> Key:
+    return (
+        options.connection, topic, name, options.compression, options.hashing,
+        options.batching_max_messages, options.batching_max_bytes, options.send_timeout_ms,
+    )  # fmt: skip
+
+
+def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
+    """A new producer; one whose name is in use is waited for as long as its other user may keep it."""
+    from geminga.client.enums import CompressionType, HashingScheme
+
+    deadline = time.monotonic() + 2 * IDLE_SECONDS
+
+    def attempt() -> Producer:
+        while True:
+            try:
+                return client_for(options.connection).create_producer(
+                    topic,
+                    producer_name=name,
+                    send_timeout_millis=options.send_timeout_ms,
+                    compression_type=CompressionType(COMPRESSIONS.index(options.compression)),
+                    hashing_scheme=HashingScheme[options.hashing],
+                    batching_max_messages=options.batching_max_messages,
+                    batching_max_allowed_size_in_bytes=options.batching_max_bytes,
+                    block_if_queue_full=True,
+                )
+            except ProducerBusy as error:
+                if name is None or time.monotonic() > deadline:
+                    raise
+                logger.info("waiting for the producer name %s: %s", name, error)
+                time.sleep(0.2)
+
+    return Patience(options.connection.operation_timeout_ms / 1000).call(
+        f"opening a producer of {topic}", attempt
+    )
+
+
+def _close(producer: Producer) -> None:
+    """Everything sent has its receipt, or its error was raised: closing tells nothing new."""
+    try:
+        producer.close()
+    except PulsarException as error:
+        logger.debug("closing a producer: %s", error)

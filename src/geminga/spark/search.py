@@ -1,0 +1,308 @@
+"""Finding places in a partition by one question: which is the first entry at or after a place?
+
+Pulsar tells clients where a topic ends and nothing about what lies before; that question, put by opening a
+reader, answers everything else. Entry ids are contiguous within a ledger, ledger ids grow with gaps, so
+the entry at a place exists exactly if the first one at or after the place is it.
+
+A search is a generator without I/O: it yields places, several at once, is sent the entries that were found
+there (None: nothing lies there any more), and returns its result. `run` takes the searches of many
+partitions forward together, and puts each round of their questions at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from geminga.ids import MessageId
+from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Partition, entries_between
+
+if TYPE_CHECKING:
+    from geminga.wire.metadata import RawEntry
+
+T = TypeVar("T")
+
+Answers = list["RawEntry | None"]
+Search = Generator[list[MessageId], Answers, T]
+Ask = Callable[[list[tuple[Partition, MessageId]]], Answers]
+
+WALKERS = 16
+"""Ledgers are looked for from so many places at once, when the first few steps did not find all."""
+STEPS_MAX = 64
+"""Ledgers that one walker finds at the most; what lies behind them up to the next walker is not split."""
+_FIRST_STEPS = 4
+
+
+def run(searches: Mapping[Partition, Search[T]], ask: Ask) -> dict[Partition, T]:
+    """The results of all searches; every round of questions is one call of ``ask``."""
+    found: dict[Partition, T] = {}
+    waiting: dict[Partition, list[MessageId]] = {}
+
+    def go_on(partition: Partition, answers: Answers | None) -> None:
+        try:
+            # A generator that has not begun takes nothing but None.
+            waiting[partition] = searches[partition].send(answers)  # type: ignore[arg-type]
+        except StopIteration as stop:
+            found[partition] = stop.value
+
+    for partition in searches:
+        go_on(partition, None)
+    while waiting:
+        asked, waiting = waiting, {}
+        answers = iter(ask([(partition, place) for partition, places in asked.items() for place in places]))
+        for partition, places in asked.items():
+            go_on(partition, [next(answers) for _ in places])
+    return found
+
+
+def at(ledger: int, entry: int) -> MessageId:
+    """The place to ask at."""
+    return MessageId(-1, ledger, max(entry, 0))
+
+
+def _one(place: MessageId) -> Search[RawEntry | None]:
+    (answer,) = yield [place]
+    return answer
+
+
+def _exists(ledger: int, entry: int) -> Search[bool]:
+    found = yield from _one(at(ledger, entry))
+    return found is not None and (found.ledger_id, found.entry_id) == (ledger, entry)
+
+
+def before_first(start: Offset) -> Search[Offset | None]:
+    """``start`` as a place within a ledger: right before the first entry there is, for `EARLIEST`."""
+    if start.ledger >= 0:
+        return start
+    first = yield from _one(MessageId.earliest)
+    return None if first is None else Offset.after_entry(first.ledger_id, first.entry_id - 1)
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def before_time(newest: Offset, time_ms: int) -> Search[Offset]:
+    """The offset before the first entry published at or after ``time_ms``, by bisection.
+
+    Publish times grow with the position, but for clock differences between producers.
+    """
+    from geminga.wire.metadata import peek_entry
+
+    def is_early(entry: RawEntry | None) -> bool:
+        return entry is not None and peek_entry(entry.entry).publish_time < time_ms
+
+    if newest == EARLIEST:
+        return EARLIEST
+    first = yield from _one(MessageId.earliest)
+    if first is None or not is_early(first):
+        return EARLIEST
+    low, high = first, newest.ledger + 1  # the ledgers from `high` on begin too late
+    while low.ledger_id + 1 < high:
+        middle = (low.ledger_id + 1 + high) // 2
+        found = yield from _one(at(middle, 0))
+        if found is not None and found.ledger_id < high and is_early(found):
+            low = found
+        else:
+            high = middle
+    ledger, entry, step = low.ledger_id, low.entry_id, 1
+    last = newest.entry if ledger == newest.ledger else None
+    grows = True
+    while step:
+        place = entry + step
+        early = False
+        if last is None or place <= last:
+            found = yield from _one(at(ledger, place))
+            early = found is not None and found.ledger_id == ledger and is_early(found)
+        if early:
+            entry = place
+        else:
+            grows = False
+        step = step * 2 if grows else step // 2
+    return Offset.after_entry(ledger, entry)
+
+
+# --- ledgers -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Walker:
+    """Steps from ledger to ledger within ``place <= id < stop``."""
+
+    place: int
+    stop: int
+    steps_left: int
+
+    def found(self, ledger: int | None) -> bool:
+        """Go on behind ``ledger``; False when it is not this walker's any more."""
+        if ledger is None or ledger >= self.stop:
+            self.place = self.stop
+            return False
+        self.place, self.steps_left = ledger + 1, self.steps_left - 1
+        return True
+
+    @property
+    def done(self) -> bool:
+        return self.place >= self.stop or not self.steps_left
+
+
+def ledgers_after(ledger: int, last: int) -> Search[dict[int, int]]:
+    """The ledgers behind ``ledger`` up to ``last`` that hold entries, with the first entry id of each.
+
+    All of them up to a number, then as many as `STEPS_MAX` in each of `WALKERS` even parts.
+    """
+    found: dict[int, int] = {}
+    walkers = [_Walker(ledger + 1, last + 1, _FIRST_STEPS)]
+    for is_first in (True, False):
+        while asked := [walker for walker in walkers if not walker.done]:
+            answers = yield [at(walker.place, 0) for walker in asked]
+            for walker, entry in zip(asked, answers, strict=True):
+                if walker.found(None if entry is None else entry.ledger_id) and entry is not None:
+                    found[entry.ledger_id] = entry.entry_id
+        begin = walkers[0].place
+        if not is_first or begin > last:
+            break
+        width = -(-(last + 1 - begin) // WALKERS)
+        walkers = [
+            _Walker(place, min(place + width, last + 1), STEPS_MAX) for place in range(begin, last + 1, width)
+        ]
+    return dict(sorted(found.items()))
+
+
+def last_entry(ledger: int, known: int) -> Search[int]:
+    """The last entry of a closed ledger that has the entry ``known`` (or -1: perhaps none)."""
+    step, grows = 1, True
+    while step:
+        if (yield from _exists(ledger, known + step)):
+            known += step
+        else:
+            grows = False
+        step = step * 2 if grows else step // 2
+    return known
+
+
+# --- pieces --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a partition: after ``start``, up to and with ``end``. ``entries``: how many, None: unknown."""
+
+    start: Offset
+    end: Offset
+    entries: int | None
+
+
+def pieces(start: Offset, end: Offset, size: int, *, exact: bool = False) -> Search[list[Piece]]:
+    """Cut ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
+
+    ``exact``: also find out how many entries the closed ledgers have.
+    """
+    begin = yield from before_first(start)
+    if begin is None or begin >= end:
+        return []
+    found: list[Piece] = []
+    following = yield from ledgers_after(begin.ledger, end.ledger)
+    for ledger, first in following.items():
+        boundary = Offset.after_entry(ledger, first - 1)
+        if begin < boundary < end:
+            found += yield from _closed(begin, boundary, size, exact)
+            begin = boundary
+    found += _cut(begin, end, size)
+    return found
+
+
+def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[list[Piece]]:
+    """Pieces of what is left of a ledger before ``boundary``, where the next one begins."""
+    if exact:
+        last = yield from last_entry(start.ledger, start.entry)
+        if last <= start.entry and start.batch_index == WHOLE_ENTRY:
+            return []
+        *whole, tail = _cut(start, Offset.after_entry(start.ledger, last), size)
+        return [*whole, Piece(tail.start, boundary, tail.entries)]
+    cuts: list[Offset] = []
+    count = 1
+    while True:
+        places = [start.entry + (len(cuts) + number) * size for number in range(1, count + 1)]
+        # A piece begins behind an entry, so the entry after the cut has to be there too.
+        answers = yield [at(start.ledger, place + 1) for place in places]
+        known = [e is not None and (e.ledger_id, e.entry_id) == (start.ledger, p + 1)
+                 for e, p in zip(answers, places, strict=True)]  # fmt: skip
+        number = known.index(False) if False in known else count
+        cuts += [Offset.after_entry(start.ledger, place) for place in places[:number]]
+        if number < count:
+            break
+        count *= 4
+    bounds = [start, *cuts]
+    whole = [Piece(a, b, entries_between(a, b)) for a, b in zip(bounds, cuts, strict=False)]
+    return [*whole, Piece(bounds[-1], boundary, None)]
+
+
+def _cut(start: Offset, end: Offset, size: int) -> list[Piece]:
+    """Pieces of at most ``size`` entries; one piece where the number of entries is unknown."""
+    entries = entries_between(start, end)
+    if entries is None or entries <= size:
+        return [Piece(start, end, entries)]
+    places = [Offset.after_entry(start.ledger, entry) for entry in range(start.entry + size, end.entry, size)]
+    bounds = [start, *places, end]
+    return [Piece(a, b, entries_between(a, b)) for a, b in itertools.pairwise(bounds)]
+
+
+# --- ahead ---------------------------------------------------------------------------------------
+
+
+def stepped_ahead(start: Offset, end: Offset, entries: int) -> Search[Offset]:
+    """The offset ``entries`` behind ``start``; the end of its ledger, or ``end``, when that comes first."""
+    begin = yield from before_first(start)
+    while begin is not None and begin.ledger < end.ledger:
+        wanted = Offset.after_entry(begin.ledger, begin.entry + entries)
+        there, next_one = yield [at(wanted.ledger, wanted.entry), at(begin.ledger, begin.entry + 1)]
+        if there is None:
+            return end
+        if there.ledger_id == wanted.ledger:
+            return wanted
+        boundary = min(Offset.after_entry(there.ledger_id, there.entry_id - 1), end)
+        if next_one is not None and next_one.ledger_id == begin.ledger:
+            return boundary
+        begin = boundary  # nothing is left of the old ledger: that would be no step
+    return end if begin is None else min(Offset.after_entry(begin.ledger, begin.entry + entries), end)
+
+
+# --- back ----------------------------------------------------------------------------------------
+
+
+def stepped_back(ledger: int, entry: int, entries: int) -> Search[MessageId]:
+    """The place about ``entries`` before an entry; `MessageId.earliest` when there are not so many."""
+    while entries > entry:
+        previous = yield from _ledger_before(ledger)
+        if previous is None:
+            return MessageId.earliest
+        entries -= entry
+        ledger = previous.ledger_id
+        entry = (yield from last_entry(ledger, previous.entry_id)) + 1
+    return at(ledger, entry - entries)
+
+
+def _ledger_before(ledger: int) -> Search[RawEntry | None]:
+    """The first entry of the last ledger before ``ledger`` that holds any; None when there is none."""
+    distance = 1
+    found: RawEntry | None = None
+    while found is None:
+        if distance > ledger:
+            distance = ledger
+        candidate = yield from _one(at(ledger - distance, 0)) if distance else _one(MessageId.earliest)
+        if candidate is not None and candidate.ledger_id < ledger:
+            found = candidate
+        elif distance == ledger:
+            return None
+        distance *= 2
+    high = ledger
+    while found.ledger_id + 1 < high:
+        middle = (found.ledger_id + 1 + high) // 2
+        candidate = yield from _one(at(middle, 0))
+        if candidate is not None and candidate.ledger_id < ledger:
+            found = candidate
+        else:
+            high = middle
+    return found

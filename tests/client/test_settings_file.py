@@ -1,0 +1,80 @@
+"""Settings files: what is written is read, by programs and by Spark, and what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import geminga
+from geminga.client.settings_file import FileSettings, dump_settings
+from geminga.errors import InvalidConfiguration
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "settings.toml"
+    path.write_text(text)
+    return path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    settings = FileSettings(
+        client={"memory_limit_bytes": 64 << 20},
+        producer={
+            "batching_enabled": True, "batching_max_messages": 800, "batching_max_publish_delay_ms": 40.5,
+            "compression_type": geminga.CompressionType.ZSTD, "batching_type": geminga.BatchingType.KeyBased,
+        },
+    )  # fmt: skip
+    text = dump_settings(settings, {"batching_max_messages": "half of the permits"}, "made for a test")
+    assert text.startswith("# made for a test\n")
+    assert "# half of the permits\nbatching_max_messages = 800\n" in text
+    assert geminga.load_settings(written(tmp_path, text)) == settings
+
+
+def test_a_producer_is_made_from_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, '[client]\nmemory_limit_bytes = 1000000\n[producer]\ncompression_type = "LZ4"\n')
+    tuned = geminga.load_settings(path)
+    with geminga.embedded() as broker, geminga.Client(broker.service_url, **tuned.client) as client:
+        producer = client.create_producer("from-a-file", **tuned.producer)
+        producer.send(b"hello")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[producer]\nbatch_max_messages = 1\n", "no setting 'batch_max_messages'.*batching_max_messages"),
+        ("[producers]\n", "table='producers'.*did you mean 'producer'"),
+        ('[producer]\ncompression_type = "ZSTDD"\n', "compression_type='ZSTDD'.*did you mean 'ZSTD'"),
+        ('[producer]\nbatching_max_messages = "many"\n', "batching_max_messages='many'"),
+        ('[producer]\nblock_if_queue_full = "yes"\n', "block_if_queue_full='yes'"),
+        ("producer = 3\n", "producer=3"),
+        ("[producer\n", "is no TOML"),
+        ('[producer]\ntopic = "x"\n', "no setting 'topic'"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=sentence):
+        geminga.load_settings(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"nothing\.toml cannot be read: No such file"):
+        geminga.load_settings(tmp_path / "nothing.toml")
+
+
+def test_sparks_sink_takes_the_file_and_its_own_options_first(tmp_path: Path) -> None:
+    from geminga.spark.options import write_options
+
+    path = written(
+        tmp_path,
+        '[producer]\ncompression_type = "ZLib"\nhashing_scheme = "BoostHash"\nbatching_max_messages = 800\n'
+        "batching_max_allowed_size_in_bytes = 500000\nsend_timeout_millis = 1234\n"
+        "batching_max_publish_delay_ms = 40.0\n",
+    )
+    options = {"service.url": "pulsar://x", "topic": "t", "settingsFile": str(path)}
+    found = write_options(options)
+    assert (found.compression, found.hashing, found.batching_max_messages) == ("ZLIB", "BoostHash", 800)
+    assert (found.batching_max_bytes, found.send_timeout_ms) == (500_000, 1234)
+    assert write_options({**options, "batchingMaxMessages": "5"}).batching_max_messages == 5
+    with pytest.raises(InvalidConfiguration, match="cannot be read"):
+        write_options({**options, "settingsFile": "/nowhere.toml"})

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from geminga.errors import InvalidConfiguration
+from geminga.spark import filesystems
+from geminga.spark.filesystems import puts_whole_files, resolve
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
+def test_local_folders(form: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a b" / "c%d"
+    files, path = resolve(form.format(folder))
+    assert isinstance(files, fs.LocalFileSystem)
+    assert path == str(folder)
+    assert not puts_whole_files(files)
+
+
+def test_a_uri_that_python_made(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    assert resolve(folder.as_uri())[1] == str(folder)
+
+
+def test_relative_paths_are_this_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve("x/y")[1] == str(tmp_path / "x/y")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3A"])
+def test_object_stores(scheme: str) -> None:
+    files, path = resolve(
+        f"{scheme}://bucket/a/b?region=us-east-1&endpoint_override=localhost:9000&scheme=http"
+    )
+    assert isinstance(files, fs.S3FileSystem)
+    assert path == "bucket/a/b"
+    assert puts_whole_files(files)
+
+
+def test_databricks_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder called ``dbfs:`` on the driver alone would lose what the executors stage."""
+    with pytest.raises(InvalidConfiguration, match="'dbfs:/x/y': /dbfs is not mounted"):
+        resolve("dbfs:/x/y")
+    monkeypatch.setattr(filesystems, "_DBFS", str(tmp_path))
+    assert resolve("dbfs:/x/y")[1] == f"{tmp_path}/x/y"
+
+
+def test_hadoop_at_the_cluster_that_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def from_uri(uri: str) -> Any:
+        asked.append(uri)
+        return fs.LocalFileSystem(), "/x/y"
+
+    monkeypatch.setattr(filesystems.fs, "FileSystem", SimpleNamespace(from_uri=from_uri))
+    for location in ("hdfs:/x/y", "hdfs:///x/y", "hdfs://host:9000/x/y"):
+        resolve(location)
+    assert asked == ["hdfs:///x/y", "hdfs:///x/y", "hdfs://host:9000/x/y"]
+
+
+def test_what_nobody_knows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    for location in ("nosuch://x/y", "maprfs:/x"):
+        with pytest.raises(InvalidConfiguration, match=rf"'{location}' can't be used: .* pip install fsspec"):
+            resolve(location)
+        assert not os.path.exists(location.partition("/")[0])
+    with pytest.raises(InvalidConfiguration, match="is on another machine"):
+        resolve("file://elsewhere/x")

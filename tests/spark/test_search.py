@@ -1,0 +1,128 @@
+"""Searches against what a look at all places says."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Generator
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_cluster import TOPIC, ScriptedCluster
+
+from geminga.ids import MessageId
+from geminga.spark.offsets import EARLIEST, Offset
+from geminga.spark.search import (
+    Answers,
+    before_time,
+    last_entry,
+    ledgers_after,
+    pieces,
+    run,
+    stepped_ahead,
+    stepped_back,
+)
+
+T = TypeVar("T")
+ONE = (TOPIC, -1)
+
+Layout = dict[int, int]
+"""Entries by ledger."""
+
+layouts = st.dictionaries(st.integers(0, 300), st.integers(1, 20), min_size=1, max_size=12)
+
+
+def cluster_of(layout: Layout) -> ScriptedCluster:
+    cluster = ScriptedCluster()
+    for ledger, entries in sorted(layout.items()):
+        cluster.publish(ONE, ledger, [[b"v"]] * entries, publish_time=1000 * ledger)
+    return cluster
+
+
+def ask(cluster: ScriptedCluster, search: Generator[list[MessageId], Answers, T]) -> T:
+    return run({ONE: search}, cluster.watch(name="n").first)[ONE]
+
+
+def newest(cluster: ScriptedCluster) -> Offset:
+    return Offset.after_entry(*max(cluster.topics[ONE]))
+
+
+@given(layout=layouts, ledger=st.integers(-1, 300))
+def test_ledgers(layout: Layout, ledger: int) -> None:
+    cluster = cluster_of(layout)
+    last = max(layout)
+    assert ask(cluster, ledgers_after(ledger, last)) == dict.fromkeys(
+        sorted(each for each in layout if ledger < each <= last), 0
+    )
+
+
+def test_a_thousand_ledgers_take_few_rounds() -> None:
+    cluster = cluster_of(dict.fromkeys(range(0, 100_000, 100), 1))
+    assert len(ask(cluster, ledgers_after(-1, 99_900))) == 1000
+    assert cluster.rounds < 80
+    assert cluster.questions < 1100
+
+
+def test_more_ledgers_than_are_looked_for_stay_even_parts() -> None:
+    cluster = cluster_of(dict.fromkeys(range(4000), 1))
+    found = list(ask(cluster, ledgers_after(-1, 3999)))
+    assert len(found) == 4 + 16 * 64
+    assert max(b - a for a, b in zip(found, [*found[1:], 3999], strict=True)) <= 250
+
+
+@given(layout=layouts, data=st.data())
+def test_last_entries(layout: Layout, data: st.DataObject) -> None:
+    ledger = data.draw(st.sampled_from(sorted(layout)))
+    known = data.draw(st.integers(-1, layout[ledger] - 1))
+    assert ask(cluster_of(layout), last_entry(ledger, known)) == layout[ledger] - 1
+
+
+@given(layout=layouts, entries=st.integers(1, 60), data=st.data())
+def test_steps_back(layout: Layout, entries: int, data: st.DataObject) -> None:
+    cluster = cluster_of(layout)
+    places = sorted(cluster.topics[ONE])
+    number = data.draw(st.integers(0, len(places) - 1))
+    found = ask(cluster, stepped_back(*places[number], entries))
+    if number < entries:
+        assert found == MessageId.earliest
+    else:
+        assert (
+            places[bisect.bisect_left(places, (found.ledger_id, found.entry_id))] == places[number - entries]
+        )
+
+
+@given(layout=layouts, entries=st.integers(1, 30), data=st.data())
+def test_steps_ahead_are_never_too_long_and_never_none(
+    layout: Layout, entries: int, data: st.DataObject
+) -> None:
+    cluster = cluster_of(layout)
+    places = sorted(cluster.topics[ONE])
+    number = data.draw(st.integers(-1, len(places) - 2))
+    start = EARLIEST if number < 0 else Offset.after_entry(*places[number])
+    found = ask(cluster, stepped_ahead(start, newest(cluster), entries))
+    taken = [place for place in places if start < Offset.after_entry(*place) <= found]
+    assert 1 <= len(taken) <= entries
+
+
+@pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
+def test_times(time_ms: int) -> None:
+    cluster = cluster_of({3: 4, 7: 6, 8: 5})
+    start = ask(cluster, before_time(newest(cluster), time_ms))
+    times = {place: 1000 * place[0] + place[1] for place in cluster.topics[ONE]}  # as `publish` numbers them
+    read = [place for place in sorted(times) if Offset(*place) > start]
+    assert read == [place for place in sorted(times) if times[place] >= time_ms]
+
+
+@given(layout=layouts, size=st.integers(1, 9), exact=st.booleans(), data=st.data())
+def test_pieces_hold_every_entry_once(layout: Layout, size: int, exact: bool, data: st.DataObject) -> None:
+    cluster = cluster_of(layout)
+    places = sorted(cluster.topics[ONE])
+    number = data.draw(st.integers(-1, len(places) - 1))
+    start = EARLIEST if number < 0 else Offset.after_entry(*places[number])
+    found = ask(cluster, pieces(start, newest(cluster), size, exact=exact))
+    held = [[p for p in places if piece.start < Offset.after_entry(*p) <= piece.end] for piece in found]
+    assert [place for each in held for place in each] == places[number + 1 :]
+    for piece, mine in zip(found, held, strict=True):
+        assert len(mine) <= size
+        assert piece.entries in ({len(mine)} if exact else {len(mine), None})

@@ -1,0 +1,96 @@
+"""The driver's questions against the embedded broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.client.admin import admin
+from geminga.errors import Timeout
+from geminga.ids import MessageId
+from geminga.spark.admission import Peek
+from geminga.spark.offsets import EARLIEST, Offset
+from geminga.spark.watch import PulsarWatch
+
+
+@pytest.fixture
+def watch(pulsar_client: Client) -> Iterator[PulsarWatch]:
+    found = PulsarWatch(pulsar_client, "w")
+    yield found
+    found.close()
+
+
+def subscriptions(broker: EmbeddedBroker, topic: str) -> list[str]:
+    found: list[str] = admin(broker.admin_url, "GET", topic.replace("://", "/") + "/subscriptions")
+    return found
+
+
+def publish(client: Client, topic: str, count: int, size: int = 10) -> None:
+    with client.create_producer(topic, batching_enabled=False) as producer:
+        for _ in range(count):
+            producer.send(b"v" * size)
+
+
+def test_many_partitions_at_once(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarWatch
+) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 40)
+    partitions = [(pulsar_topic, index) for index in range(40)]
+    for index in (3, 39):
+        publish(pulsar_client, f"{pulsar_topic}-partition-{index}", index)
+    for _ in range(2):
+        newest = watch.newest(partitions)
+        assert {p[1]: found.entry_id for p, found in newest.items() if found.entry_id >= 0} == {3: 2, 39: 38}
+    entries = watch.first([(p, MessageId.earliest) for p in partitions])
+    assert [number for number, entry in enumerate(entries) if entry is not None] == [3, 39]
+    name = f"{pulsar_topic}-partition-3"
+    assert [found[:2] for found in subscriptions(pulsar_broker, name)] == ["w-"]
+    watch.close()
+    assert subscriptions(pulsar_broker, name) == []
+
+
+def test_looks_stop_where_their_budget_ends(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarWatch
+) -> None:
+    one = (pulsar_topic, -1)
+    publish(pulsar_client, pulsar_topic, 50, size=1000)
+    newest = Offset.through(watch.newest([one])[one])._replace(batch_index=EARLIEST.batch_index)
+    ((seen, is_all),) = watch.look([Peek(one, EARLIEST, newest, None, 10_000)])
+    assert not is_all
+    assert [each.entry.entry_id for each in seen] == list(range(10))
+    path = pulsar_topic.replace("://", "/")
+    sent = admin(pulsar_broker.admin_url, "GET", f"{path}/stats")["bytesOutCounter"]
+    assert sent <= 13_000, "a look fetches no more than it looks at"
+    ((seen, is_all),) = watch.look([Peek(one, Offset(newest.ledger, 45), newest, 100, 10_000)])
+    assert (len(seen), is_all) == (4, True)
+    ((seen, is_all),) = watch.look([Peek(one, newest, newest._replace(entry=99), 100, 10_000)])
+    assert (seen, is_all) == ([], True)
+
+
+def test_silence_is_an_error_where_there_is_an_entry(
+    pulsar_broker: EmbeddedBroker, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
+        publish(client, pulsar_topic, 1)
+        monkeypatch.setattr("geminga.consumer.core.ConsumerCore._grant", lambda self: None)
+        watch = PulsarWatch(client, "w")
+        one = (pulsar_topic, -1)
+        with pytest.raises(Timeout, match=r"is there and did not come for 2 s.*operationTimeoutMs"):
+            watch.first([(one, MessageId.earliest)])
+        last = watch.newest([one])[one]
+        assert watch.first([(one, MessageId(-1, last.ledger_id, last.entry_id + 1))]) == [None]
+        watch.close()
+
+
+def test_a_topic_that_was_made_anew(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarWatch
+) -> None:
+    one = (pulsar_topic, -1)
+    publish(pulsar_client, pulsar_topic, 3)
+    assert watch.newest([one])[one].entry_id == 2
+    admin(pulsar_broker.admin_url, "DELETE", pulsar_topic.replace("://", "/") + "?force=true")
+    publish(pulsar_client, pulsar_topic, 1)
+    assert watch.newest([one])[one].entry_id == 0
