@@ -49,7 +49,7 @@ from geminga.producer.settings import (
     ProducerSettings,
     SchemaInfo,
 )
-from geminga.schema import BytesSchema, Schema
+from geminga.schema import BytesSchema, JsonSchema, Record, Schema
 from geminga.schema.schema import from_wire
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -128,9 +128,15 @@ def checked_topic(topic: object) -> str:
 
 
 def checked_schema(schema: object) -> Schema:
-    """A schema argument; None stands for `BytesSchema`."""
+    """A schema argument; None stands for `BytesSchema`, a dataclass or another such class for its
+    `JsonSchema`."""
     if schema is None:
         return BytesSchema()
+    if isinstance(schema, type):
+        from geminga.schema.models import is_model
+
+        if issubclass(schema, Record) or is_model(schema):
+            return JsonSchema(schema)
     checked: Schema = check_type("schema", schema, Schema)
     return checked
 

@@ -177,7 +177,7 @@ class Client:
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema = _BYTES,
+        schema: Schema | type = _BYTES,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -275,7 +275,7 @@ class Client:
         topic: str | Sequence[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema = _BYTES,
+        schema: Schema | type = _BYTES,
         message_listener: Callable[[Any, Any], Any] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
@@ -358,7 +358,7 @@ class Client:
         self,
         topic: str,
         start_message_id: MessageId,
-        schema: Schema = _BYTES,
+        schema: Schema | type = _BYTES,
         reader_listener: Callable[[Any, Any], Any] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
@@ -393,7 +393,7 @@ class Client:
         return Reader(self._runtime, opened, self._listener_threads)
 
     def create_table_view(
-        self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES
+        self, topic: str, subscription_name: str | None = None, schema: Schema | type = _BYTES
     ) -> TableView:
         """The newest value of every key of ``topic``, kept up to date. Returns when all that the topic held
         at the start has been read."""

@@ -12,12 +12,14 @@ from typing import Any
 
 from geminga.errors import CorruptPayload, IncompatibleSchema, OperationNotSupported
 from geminga.schema.definition import Record
+from geminga.schema.models import Form, model_of
 from geminga.schema.schema import SchemaInfo, SchemaType
 from geminga.schema.versions import Reader, VersionedSchema
 
 
 class AvroSchema(VersionedSchema):
-    """Over a `Record` class, or over an Avro definition with dicts as values.
+    """Over a `Record` class, a dataclass, a Pydantic model, a named tuple or a typed dict (see
+    `geminga.schema.models`), or over an Avro definition with dicts as values.
 
     A message written with another version of the topic's schema is resolved by Avro's rules: fields that
     the writer lacked get their defaults, fields that are gone are left out, numbers are widened. The
@@ -26,9 +28,7 @@ class AvroSchema(VersionedSchema):
     Raises `OperationNotSupported` without fastavro, and `TypeError` when neither argument is given.
     """
 
-    def __init__(
-        self, record_cls: type[Record] | None, schema_definition: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, record_cls: type | None, schema_definition: dict[str, Any] | None = None) -> None:
         if record_cls is None and schema_definition is None:
             raise TypeError("AvroSchema needs a record class or a schema definition")
         try:
@@ -39,7 +39,13 @@ class AvroSchema(VersionedSchema):
                 "AvroSchema needs fastavro: pip install 'geminga[avro]' (or use JsonSchema)"
             ) from None
         self._fastavro = fastavro
-        definition: Any = schema_definition if record_cls is None else record_cls.schema()
+        self._model = None
+        definition: Any = schema_definition
+        if isinstance(record_cls, type) and issubclass(record_cls, Record):
+            definition = record_cls.schema()
+        elif record_cls is not None:
+            self._model = model_of(record_cls, Form.AVRO)
+            record_cls, definition = self._model.value_type, self._model.definition
         self._definition = definition
         try:
             self._parsed = fastavro.parse_schema(definition)
@@ -56,7 +62,8 @@ class AvroSchema(VersionedSchema):
         elif not isinstance(obj, dict) and _is_record(self._definition):
             raise ValueError(f"AvroSchema over a definition takes a dict, not a {type(obj).__name__}")
         buffer = io.BytesIO()
-        self._fastavro.schemaless_writer(buffer, self._parsed, _avro_value(obj))
+        plain = _avro_value(obj) if self._model is None else self._model.to_plain(obj)
+        self._fastavro.schemaless_writer(buffer, self._parsed, plain)
         return buffer.getvalue()
 
     def encode_dict(self, d: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +86,8 @@ class AvroSchema(VersionedSchema):
             ) from error
         if buffer.tell() != len(data):
             raise CorruptPayload(f"a value of {self} ends at byte {buffer.tell()} of {len(data)}")
+        if self._model is not None:
+            return self._model.from_plain(value)
         return value if self._record_cls is None else self._record_cls(**value)
 
     def _reader(self, writer: SchemaInfo) -> Reader:

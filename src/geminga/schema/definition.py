@@ -328,6 +328,8 @@ class Record(metaclass=RecordMeta):
         *args: Any,
         **kwargs: Any,
     ) -> None:
+        if type(self) is Record:
+            raise TypeError("Record declares no fields: make a class of it")
         object.__setattr__(self, "_required_default", required_default)
         object.__setattr__(self, "_default", default)
         object.__setattr__(self, "_required", required)

@@ -156,16 +156,33 @@ class StringSchema(Schema):
 
 
 class JsonSchema(Schema):
-    """A `Record` class as JSON objects."""
+    """JSON objects: a `Record` class, a dataclass, a Pydantic model, a named tuple or a typed dict.
 
-    def __init__(self, record_cls: type[Record]) -> None:
-        super().__init__(record_cls, SchemaType.JSON, record_cls.schema(), "JSON")
+    See `geminga.schema.models` for how annotations become a definition. Raises `TypeError` for any other
+    class, and for an annotation that has no form.
+    """
+
+    def __init__(self, record_cls: type) -> None:
+        self._model: Any = None
+        if isinstance(record_cls, type) and issubclass(record_cls, Record):
+            super().__init__(record_cls, SchemaType.JSON, record_cls.schema(), "JSON")
+            return
+        from geminga.schema.models import Form, model_of
+
+        self._model = model = model_of(record_cls, Form.JSON)
+        super().__init__(model.value_type, SchemaType.JSON, model.definition, "JSON")
 
     def encode(self, obj: Any) -> bytes:
         self._validate_object_type(obj)
+        if self._model is not None:
+            data: bytes = self._model.to_json(obj)
+            return data
         return json.dumps(_record_values(obj), default=_plain, indent=True).encode("utf-8")
 
     def decode(self, data: bytes) -> Any:
+        """Raises `CorruptPayload` for what is no such value; for a `Record`, what its fields raise."""
+        if self._model is not None:
+            return self._model.from_json(data)
         return self._record_cls(**json.loads(data))
 
     def decode_message(self, msg: Any) -> Any:

@@ -1,0 +1,96 @@
+"""Python's own classes as schemas, through a broker: producers, consumers, views, and older readers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga import schema
+from geminga.errors import IncompatibleSchema
+
+pytest.importorskip("fastavro")
+pydantic = pytest.importorskip("pydantic")
+
+Earliest = geminga.InitialPosition.Earliest
+
+
+@dataclass
+class Reading:
+    station: str
+    celsius: float | None = None
+
+
+class Order(pydantic.BaseModel):
+    number: int
+    items: list[str] = pydantic.Field([])
+
+
+@pytest.mark.parametrize(
+    "value", [Reading("Oslo", -3.5), Order(number=5, items=["pen"])], ids=["dataclass", "model"]
+)
+@pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema, lambda cls: cls])
+def test_values_travel(pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", schema=kind(type(value)))
+    with pulsar_client.create_producer(pulsar_topic, schema=kind(type(value))) as producer:
+        producer.send(value)
+        producer.send(None)
+        with pytest.raises(TypeError):
+            producer.send({"station": "Oslo"})
+    assert consumer.receive(5000).value() == value
+    assert consumer.receive(5000).value() is None
+    assert pulsar_client.get_schema_info(pulsar_topic).schema_type().name in ("JSON", "AVRO")
+
+
+def test_asyncio_and_views(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def main() -> Any:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(pulsar_topic, schema=Reading)
+            await producer.send(Reading("Oslo", 1.0), partition_key="o")
+            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest, schema=Reading)
+            return (await reader.read_next(5000)).value()
+
+    assert asyncio.run(main()) == Reading("Oslo", 1.0)
+    with geminga.Client(pulsar_broker.service_url) as client:
+        assert client.create_table_view(pulsar_topic, schema=Reading).get("o") == Reading("Oslo", 1.0)
+
+
+def test_a_field_with_a_default_may_be_added(pulsar_client: Any, pulsar_topic: str) -> None:
+    @dataclass
+    class Later:
+        station: str
+        celsius: float | None = None
+        wind: str = "calm"
+
+    Later.__name__ = "Reading"
+    pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Reading)).send(Reading("Oslo", 1.0))
+    newer = pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Later))
+    newer.send(Later("Bergen", None, "storm"))
+    for cls, expected in (
+        (Later, [Later("Oslo", 1.0, "calm"), Later("Bergen", None, "storm")]),
+        (Reading, [Reading("Oslo", 1.0), Reading("Bergen", None)]),
+    ):
+        reader = pulsar_client.create_reader(
+            pulsar_topic, geminga.MessageId.earliest, schema=schema.AvroSchema(cls)
+        )
+        assert [reader.read_next(5000).value() for _ in expected] == expected
+
+
+def test_a_field_without_a_default_may_not(pulsar_client: Any, pulsar_topic: str) -> None:
+    @dataclass
+    class Reading:
+        station: str
+        wind: str
+
+    pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(globals()["Reading"]))
+    with pytest.raises(IncompatibleSchema):
+        pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Reading))
+
+
+def test_what_is_no_schema(pulsar_client: Any) -> None:
+    for wrong in (int, "Reading", schema.JsonSchema, Reading("x")):
+        with pytest.raises(ValueError, match="schema"):
+            pulsar_client.create_producer("t", schema=wrong)
