@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import brokers, load, stuck_partition
+from benchmarks import brokers, hostile, load, stuck_partition
 from benchmarks.brokers import APACHE, RunningBroker, slug
 from benchmarks.harness import (
     OURS,
@@ -239,6 +239,22 @@ def start_and_memory(folder: Path, runs: int) -> Results:
     return results
 
 
+def under_attack(folder: Path, runs: int) -> Results:
+    """What a calm peer waits for while others attack; one run of each attack on a fresh broker."""
+    results: Results = []
+    for number, name in enumerate(hostile.ATTACKS):
+        with brokers.geminga(folder / str(number)) as broker:
+            host, port = broker.address
+            results += collect(
+                python(
+                    "benchmarks.hostile", "--host", host, "--port", str(port), "--pid", str(broker.pid),
+                    "--admin-url", broker.admin_url, "--attack", name,
+                ),
+                timeout_seconds=120,
+            )  # fmt: skip
+    return results
+
+
 WORKS: dict[str, Callable[[Path, int], Results]] = {
     "start": start_and_memory,
     "ready-made": broker_ready_made,
@@ -248,4 +264,5 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "stuck-partition": stuck_partition.measure,
     "consume": consume,
     "spark": spark,
+    "under-attack": under_attack,
 }
