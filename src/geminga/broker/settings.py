@@ -122,6 +122,13 @@ class BrokerSettings:
     """Hold back messages that say when they are to be delivered (Shared and Key_Shared)."""
     delayed_delivery_tick_seconds: float = 1.0
     """How much later than its time a delayed message may come."""
+    redeliver_unacked_after_seconds: float = 0.0
+    """Push messages again that were delivered and not acknowledged for so long; 0 never. Above what the
+    slowest consumer takes for a message. A namespace, a topic or a subscription may say otherwise."""
+    redeliver_unacked_per_second_max: int = 1_000
+    """Messages that a subscription pushes again in a second."""
+    redeliver_unacked_age_seconds_max: int = 0
+    """Messages that were published longer ago are left where they are; 0: no limit."""
     subscription_expiration_minutes: int = 0
     """Delete subscriptions without consumers after this; 0 never."""
 
@@ -216,6 +223,9 @@ class BrokerSettings:
         check_int("unacked_messages_per_subscription_max", self.unacked_messages_per_subscription_max, 0)
         check_seconds("failover_delay_seconds", self.failover_delay_seconds)
         check_seconds("delayed_delivery_tick_seconds", self.delayed_delivery_tick_seconds, 0.001)
+        check_seconds("redeliver_unacked_after_seconds", self.redeliver_unacked_after_seconds, 0.0)
+        check_int("redeliver_unacked_per_second_max", self.redeliver_unacked_per_second_max, 1)
+        check_int("redeliver_unacked_age_seconds_max", self.redeliver_unacked_age_seconds_max, 0)
         check_int("subscription_expiration_minutes", self.subscription_expiration_minutes, 0)
 
     def _check_policies(self) -> None:

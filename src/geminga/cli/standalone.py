@@ -53,6 +53,10 @@ from geminga.cli.common import PORT
 @click.option(
     "--retention-minutes", type=int, help="How long acknowledged messages stay; -1 for ever, 0 not at all."
 )
+@click.option(
+    "--redeliver-unacked-after", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+    help="Push messages again that were delivered and not acknowledged for so long; 0, the default, never.",
+)  # fmt: skip
 def command(
     data_dir: Path | None,
     memory: bool,
@@ -66,6 +70,7 @@ def command(
     max_message_size: int,
     deduplication: bool,
     retention_minutes: int | None,
+    redeliver_unacked_after: float,
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
 
@@ -87,6 +92,7 @@ def command(
         auto_create_topics=auto_create_topics,
         max_message_size=max_message_size,
         deduplication=deduplication,
+        redeliver_unacked_after_seconds=redeliver_unacked_after,
     )
     if retention_minutes is not None:
         settings = replace(settings, retention_minutes=retention_minutes)

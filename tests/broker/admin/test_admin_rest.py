@@ -140,6 +140,7 @@ def test_forced_deletion_of_a_namespace(rest: Rest, namespace: str) -> None:
 
 POLICIES: list[tuple[str, str, Any]] = [
     ("retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}),
+    ("redeliverUnacked", "POST", {"afterSeconds": 60.0, "messagesPerSecondMax": 5, "ageSecondsMax": 0}),
     ("messageTTL", "POST", 100),
     ("deduplication", "POST", True),
     ("deduplicationSnapshotInterval", "POST", 10),
@@ -350,6 +351,7 @@ def test_subscriptions(rest: Rest, namespace: str) -> None:
 
 TOPIC_POLICIES: list[tuple[str, str, Any]] = [
     ("retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 102400}),
+    ("redeliverUnacked", "POST", {"afterSeconds": 60.0, "messagesPerSecondMax": 5, "ageSecondsMax": 0}),
     ("deduplicationEnabled", "POST", True),
     ("delayedDelivery", "POST", {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0}),
     ("maxMessageSize", "POST", 1000),

@@ -146,6 +146,7 @@ _NOT_ADDED = frozenset(
         "averageMsgSize", "backlogQuotaLimitSize", "backlogQuotaLimitTime", "lastExpireTimestamp",
         "lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp",
         "lastMarkDeleteAdvancedTimestamp", "earliestMsgPublishTimeInBacklog",
+        "redeliverUnackedAfterSeconds", "lastPushedAgainTimestamp",
         "earliestMsgPublishTimeInBacklogs", "oldestBacklogMessageAgeSeconds",
         "lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp",
     }

@@ -56,6 +56,7 @@ _COMMON: Final = (
     Route("persistence", "persistence"),
     Route("publishRate", "publishMaxMessageRate", by_cluster=True),
     Route("replicatorDispatchRate", "replicatorDispatchRate", by_cluster=True),
+    Route("redeliverUnacked", "redeliver_unacked_policies"),
     Route("retention", "retention_policies"),
     Route("schemaCompatibilityStrategy", "schema_compatibility_strategy", "PUT"),
     Route("schemaValidationEnforced", "schema_validation_enforced"),

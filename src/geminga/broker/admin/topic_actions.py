@@ -376,6 +376,7 @@ class TopicActions:
     ) -> None:
         found = self._subscription(name, subscription)
         found.cursor.properties = dict(properties)
+        found.policies_changed()
         found.write_snapshot(done)
 
     # --- inside ---

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.delivery.compensation import Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.managed_ledger import ManagedLedger
@@ -80,6 +81,12 @@ class Dispatcher(Protocol):
 
     def redeliver_all(self, consumer: Consumer) -> None:
         """The consumer wants everything again that it has not acknowledged."""
+
+    def note_deliveries(self, seconds: float) -> None:
+        """See `compensation.PushesAgain`."""
+
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
+        """See `compensation.PushesAgain`."""
 
     def close(self) -> None:
         """The last consumer left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+from geminga.broker.delivery.compensation import Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.dispatcher import DispatchedSubscription, Reading
@@ -31,6 +32,7 @@ class SharedDispatcher(Reading):
         self._replaying: set[int] = set()
         self._delayed = DelayedEntries(self.agenda, self._delays_due, subscription)
         self._redeliveries: dict[int, int] = {}
+        self._sent_at: dict[int, float] | None = None
         self.unacked_messages = 0
         self.blocked = False
 
@@ -61,6 +63,7 @@ class SharedDispatcher(Reading):
         self._check_unblocked()
         pending = consumer.forget_pending()
         for offset in pending:
+            self._not_sent(offset)
             self._released(offset)
         self._give_back(pending)
 
@@ -82,6 +85,7 @@ class SharedDispatcher(Reading):
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
         again = [offset for offset in offsets if offset in consumer.pending]
         for offset in again:
+            self._not_sent(offset)
             self._count_redelivery(offset)
             self.unacked_messages -= consumer.settle(offset)
             self._released(offset)
@@ -107,6 +111,7 @@ class SharedDispatcher(Reading):
                 return
         self.unacked_messages -= consumer.settle(offset, still_open)
         if not still_open:
+            self._not_sent(offset)
             self._released(offset)
 
     def acknowledged(self) -> None:
@@ -117,6 +122,7 @@ class SharedDispatcher(Reading):
         for consumer in self.consumers:
             for at in [at for at in consumer.pending if at < offset]:
                 self.unacked_messages -= consumer.settle(at)
+                self._not_sent(at)
                 self._released(at)
         for at in [at for at in self._redeliveries if at < offset]:
             del self._redeliveries[at]
@@ -233,10 +239,52 @@ class SharedDispatcher(Reading):
         self._entries_left -= 1
         self._bytes_left -= len(entry)
         consumer.track(offset, messages)
+        if self._sent_at is not None:
+            self._sent_at[offset] = self.agenda.now
         consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
         self.unacked_messages += messages
         if 0 < self._unacked_limit <= self.unacked_messages:
             self.blocked = True
+
+    # --- what stays unacknowledged ---
+    def note_deliveries(self, seconds: float) -> None:
+        if seconds <= 0:
+            self._sent_at = None
+        elif self._sent_at is None:
+            now = self.agenda.now
+            self._sent_at = {offset: now for consumer in self.consumers for offset in consumer.pending}
+
+    def _not_sent(self, offset: int) -> None:
+        if self._sent_at:
+            self._sent_at.pop(offset, None)
+
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
+        pushed = Pushed()
+        if not self._sent_at or not any(each.permits > 0 and each.output.writable for each in self.consumers):
+            return pushed
+        again: dict[Consumer, list[int]] = {}
+        left: list[int] = []
+        # In the order of the deliveries: what is sent again goes to the end.
+        for offset, sent_at in self._sent_at.items():
+            if sent_at > delivered_before:
+                break
+            holder = next((each for each in self.consumers if offset in each.pending), None)
+            if holder is None:
+                continue
+            if too_old(offset):
+                left.append(offset)
+                continue
+            messages = holder.pending[offset]
+            if pushed.messages and pushed.messages + messages > messages_max:
+                break
+            pushed.messages += messages
+            again.setdefault(holder, []).append(offset)
+        for offset in left:
+            del self._sent_at[offset]
+        pushed.given_up = len(left)
+        for consumer, offsets in again.items():
+            self.redeliver(consumer, offsets)
+        return pushed
 
     # --- delayed delivery ---
     def _delay(self, offset: int, head: EntryHead | None) -> bool:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from geminga.broker.agenda import Timer
+from geminga.broker.delivery.compensation import DeliveryMarks, Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
 from geminga.broker.entries import message_count
 from geminga.wire.hashing import murmur3_32
 
 _RING_POINTS = 100
+_NEVER = float("inf")
+PUSHED_REMEMBERED_MAX = 100_000
+"""Entries pushed again whose time and count are remembered; the oldest are forgotten."""
 
 
 class SingleActiveDispatcher(Reading):
@@ -23,6 +27,8 @@ class SingleActiveDispatcher(Reading):
         self._started: set[Consumer] = set()
         self.active: Consumer | None = None
         self._switch: Timer | None = None
+        self._marks: DeliveryMarks | None = None
+        self._again: dict[int, tuple[float, int]] = {}
 
     def add(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
@@ -51,7 +57,7 @@ class SingleActiveDispatcher(Reading):
             self._switch = None
         if previous is not None and previous in self._started and previous in self._consumers:
             previous.notify_active(False)
-        self.read_offset = self.cursor.next_open(self.cursor.mark)
+        self._rewind()
         if chosen is None:
             return
         # The very first consumer has nobody whose last acknowledgements could still be on their way.
@@ -80,7 +86,7 @@ class SingleActiveDispatcher(Reading):
         self._switch = None
         if self.active is not None:
             # What was acknowledged meanwhile by the one before is not sent again.
-            self.read_offset = self.cursor.next_open(self.cursor.mark)
+            self._rewind()
             for consumer in self._consumers:
                 if consumer in self._started:
                     consumer.notify_active(consumer is self.active)
@@ -111,6 +117,8 @@ class SingleActiveDispatcher(Reading):
                 self.read_offset = offset
                 self._bytes_left -= len(entry)
             self._entries_left -= len(found)
+            if self._marks is not None:
+                self._marks.note(self.agenda.now, self.read_offset)
             consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
 
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
@@ -127,8 +135,60 @@ class SingleActiveDispatcher(Reading):
 
     def redeliver_all(self, consumer: Consumer) -> None:
         if consumer is self.active:
-            self.read_offset = self.cursor.next_open(self.cursor.mark)
+            self._rewind()
             self.dispatch()
+
+    def _rewind(self) -> None:
+        """Everything open is to be sent from the mark on."""
+        self.read_offset = self.cursor.next_open(self.cursor.mark)
+        self._again.clear()
+        if self._marks is not None:
+            self._marks.clear()
+
+    # --- what stays unacknowledged ---
+    def note_deliveries(self, seconds: float) -> None:
+        if seconds <= 0:
+            self._marks = None
+        elif self._marks is None:
+            self._marks = DeliveryMarks(seconds)
+            self._marks.note(self.agenda.now, self.read_offset)
+
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
+        pushed, consumer, cursor = Pushed(), self.active, self.cursor
+        if self._marks is None or consumer is None or self._switch is not None:
+            return pushed
+        for offset in [at for at in self._again if cursor.is_acknowledged(at)]:
+            del self._again[offset]
+        stop = min(self._marks.sent_before(delivered_before), self.read_offset)
+        offset = cursor.next_open(cursor.mark)
+        while offset < stop and consumer.permits > 0 and consumer.output.writable:
+            sent_at, count = self._again.get(offset, (0.0, 0))
+            if sent_at <= delivered_before:
+                if too_old(offset):
+                    pushed.given_up += 1
+                    self._again[offset] = (_NEVER, count)
+                elif not self._push(consumer, offset, count + 1, messages_max, pushed):
+                    break
+            offset = cursor.next_open(offset + 1)
+        return pushed
+
+    def _push(self, consumer: Consumer, offset: int, count: int, messages_max: int, pushed: Pushed) -> bool:
+        """Send an entry again; False when it cannot be read now, or the round has sent enough."""
+        place, found = self._read(offset, 1)
+        if not found or place != offset:
+            return False
+        entry = found[0][0]
+        ack_set = self.cursor.ack_words(offset)
+        messages = self.cursor.open_messages(offset) if ack_set else message_count(entry)
+        if pushed.messages and pushed.messages + messages > messages_max:
+            return False
+        consumer.send(*self.topic.ledger.position(offset), entry, messages, count, ack_set)
+        pushed.messages += messages
+        self._again.pop(offset, None)
+        self._again[offset] = (self.agenda.now, count)
+        if len(self._again) > PUSHED_REMEMBERED_MAX:
+            del self._again[next(iter(self._again))]
+        return True
 
     def close(self) -> None:
         super().close()

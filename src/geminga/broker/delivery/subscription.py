@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
     EXCLUSIVE,
     FAILOVER,
@@ -100,10 +101,10 @@ class PersistentSubscription:
     """``type`` is that of the connected consumers, or of the last one; None before the first."""
 
     __slots__ = (
-        "_oldest", "agenda", "bytes_out_gone", "consumers", "cursor", "dispatcher", "fenced", "harmed",
-        "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms", "last_flow_ms",
-        "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition", "redelivered_gone",
-        "replicated", "resetting", "topic", "type", "writer",
+        "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers", "cursor", "dispatcher",
+        "fenced", "harmed", "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms",
+        "last_flow_ms", "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition",
+        "redelivered_gone", "replicated", "resetting", "topic", "type", "writer",
     )  # fmt: skip
 
     def __init__(self, topic: OwningTopic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
@@ -131,6 +132,7 @@ class PersistentSubscription:
         self.bytes_out_gone = 0
         self.redelivered_gone = 0
         self._oldest = (-1, 0)
+        self.compensation = Compensation(self)
 
     def __repr__(self) -> str:
         return f"Subscription({self.topic.text!r}, {self.name!r})"
@@ -167,6 +169,7 @@ class PersistentSubscription:
         self.dispatcher = dispatcher
         self.consumers.append(consumer)
         self.topic.consumers_connected += 1
+        self._apply_compensation()
 
     def _new_dispatcher(self, consumer: Consumer) -> Dispatcher:
         if consumer.type in (EXCLUSIVE, FAILOVER):
@@ -196,11 +199,22 @@ class PersistentSubscription:
             if not self.consumers:
                 self.dispatcher.close()
                 self.dispatcher = None
+                self.compensation.stop()
         if not self.consumers:
             if not self.durable and not self.resetting:
                 self.topic.forget_subscription(self)
         else:
             self.dispatch()
+
+    def policies_changed(self) -> None:
+        """The topic's policies, or the subscription's own properties, are others now."""
+        for consumer in self.consumers:
+            if not consumer.send_epoch:
+                consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
+        self._apply_compensation()
+
+    def _apply_compensation(self) -> None:
+        self.compensation.apply(self.topic.policies.redeliver_unacked, self.cursor.properties)
 
     def disconnect_all(self) -> None:
         """CLOSE_CONSUMER to every consumer: they look the topic up again."""
@@ -479,6 +493,13 @@ class PersistentSubscription:
                 return -1
         published_ms = self._oldest[1]
         return max(0, self.agenda.now_ms - published_ms) // 1000 if published_ms else -1
+
+    def published_before(self, offset: int, moment_ms: int) -> bool:
+        """Whether an entry was published earlier than that, by its own claim."""
+        try:
+            return 0 < self.topic.publish_time(offset) < moment_ms
+        except StoreError:
+            return False
 
     def backlog_tally(self) -> Tally | None:
         """Messages that are not acknowledged, and the bytes of their entries.

@@ -246,6 +246,19 @@ inactive_topics = record(
     maxInactiveDurationSeconds=(whole(1), 60), deleteWhileInactive=(flag, True),
 )  # fmt: skip
 
+_redeliver_fields = {
+    "afterSeconds": (_number, 0.0), "messagesPerSecondMax": (whole(1), 1000), "ageSecondsMax": (whole(0), 0),
+}  # fmt: skip
+
+
+def redeliver_unacked(field: str, value: Any) -> dict[str, Any]:
+    """Geminga's own policy: Apache Pulsar has none like it, so there is nothing unknown to keep."""
+    check_name = one_of(_redeliver_fields)
+    for name in any_object(field, value):
+        check_name(field, name)
+    return record(**_redeliver_fields)(field, value)  # type: ignore[no-any-return]
+
+
 FIELDS: Final[Mapping[str, Check]] = {
     "auth_policies": any_object,
     "replication_clusters": words(),
@@ -294,6 +307,7 @@ FIELDS: Final[Mapping[str, Check]] = {
     "schema_validation_enforced": flag,
     "subscription_types_enabled": words(SUBSCRIPTION_TYPES),
     "properties": text_map,
+    "redeliver_unacked_policies": redeliver_unacked,
     "resource_group_name": lambda field, value: words()(field, [value])[0],
     "dispatcherPauseOnAckStatePersistentEnabled": flag,
     "entryFilters": any_object,
@@ -343,6 +357,16 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnackedRedelivery:
+    """When delivered messages are pushed again that nobody acknowledges; 0 seconds: never."""
+
+    after_seconds: float = 0.0
+    messages_per_second_max: int = 1_000
+    age_seconds_max: int = 0
+    """Older messages are left where they are; 0 is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
     """What holds for a namespace or a topic after topic, namespace and broker settings are merged.
 
@@ -372,6 +396,7 @@ class Policies:
     unacked_messages_per_subscription_max: int
     subscription_types_enabled: frozenset[str]
     """Empty allows all."""
+    redeliver_unacked: UnackedRedelivery
     subscription_expiration_minutes: int
     delayed_delivery: bool
     delayed_delivery_tick_seconds: float
@@ -458,6 +483,7 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
     topics = look.record("autoTopicCreationOverride")
     delayed = look.record("delayed_delivery_policies")
     inactive = look.record("inactive_topic_policies")
+    again = look.record("redeliver_unacked_policies")
     partitions = settings.auto_create_partitions if settings.auto_create_topic_kind == "partitioned" else 0
     if topics:
         partitions = topics["defaultNumPartitions"] if topics["topicType"] == "partitioned" else 0
@@ -489,6 +515,13 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
             "max_unacked_messages_per_subscription", settings.unacked_messages_per_subscription_max
         ),
         subscription_types_enabled=frozenset(look.value("subscription_types_enabled", ())),
+        redeliver_unacked=UnackedRedelivery(
+            after_seconds=again.get("afterSeconds", settings.redeliver_unacked_after_seconds),
+            messages_per_second_max=again.get(
+                "messagesPerSecondMax", settings.redeliver_unacked_per_second_max
+            ),
+            age_seconds_max=again.get("ageSecondsMax", settings.redeliver_unacked_age_seconds_max),
+        ),
         subscription_expiration_minutes=look.value(
             "subscription_expiration_time_minutes", settings.subscription_expiration_minutes
         ),

@@ -163,9 +163,7 @@ class PersistentTopic:
             self.dedup.forget()
             self.dedup = None
         for subscription in self.subscriptions.values():
-            for consumer in subscription.consumers:
-                if not consumer.send_epoch:
-                    consumer.unacked_messages_max = policies.unacked_messages_per_consumer_max
+            subscription.policies_changed()
 
     # --- publishing ---
     def publish(self, producer: Producer, frame: SendFrame) -> None:

@@ -1,0 +1,186 @@
+"""Active compensation: what was delivered and stayed unacknowledged too long is pushed again.
+
+A consumer that forgets acknowledgements, or whose acknowledgements get lost, leaves *holes*: messages that
+count as its own for as long as it is connected, so that nobody else gets them. They hold the subscription's
+mark, and with it the backlog quota, until producers are stopped. With compensation the broker looks for
+such messages before the read position and hands them out once more, to whoever is connected and has
+permits, with a redelivery count: at least once, as after a negative acknowledgement.
+
+It is off unless the broker, the namespace, the topic or the subscription itself says after how many
+seconds. A subscription says so by its property `PROPERTY`; ``0`` keeps it off. Consumers that need longer
+than that for a message get it twice: the time must be above what the slowest of them takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.rules.json_values import number_of
+from geminga.broker.rules.policies import UnackedRedelivery
+
+log = logging.getLogger("geminga.broker")
+
+PROPERTY = "redeliver-unacked-after-seconds"
+"""A subscription's property that says the seconds for it alone."""
+ROUND_SECONDS_MIN, ROUND_SECONDS_MAX = 1.0, 15.0
+"""Rounds are a quarter of the time apart after which messages are pushed again, within these bounds."""
+LOG_SECONDS = 60.0
+MARKS_MAX = 64
+"""How finely a single active consumer's deliveries are known in time: parts of the time to wait."""
+
+_OFF = UnackedRedelivery()
+
+TooOld = Callable[[int], bool]
+"""Whether an entry, by its offset, is too old to be pushed again."""
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What one round did."""
+
+    messages: int = 0
+    given_up: int = 0
+    """Entries that are too old: they stay where they are."""
+
+
+class PushesAgain(Protocol):
+    """What a dispatcher does for compensation."""
+
+    def note_deliveries(self, seconds: float) -> None:
+        """Remember from now on when what was delivered, for as long; 0 forgets it."""
+
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
+        """Deliver again what is open since ``delivered_before``, within permits and ``messages_max``."""
+
+
+class Compensated(Protocol):
+    """The subscription, as far as this is concerned."""
+
+    agenda: Agenda
+
+    @property
+    def dispatcher(self) -> PushesAgain | None: ...
+
+    def published_before(self, offset: int, moment_ms: int) -> bool:
+        """Whether an entry was published earlier than that, by its own claim."""
+
+
+class Compensation:
+    """One subscription's task. ``messages`` and ``given_up`` count since the topic was loaded."""
+
+    __slots__ = (
+        "_logged_at", "_logged_messages", "_rule", "_subscription", "_timer", "given_up", "last_ms",
+        "messages",
+    )  # fmt: skip
+
+    def __init__(self, subscription: Compensated) -> None:
+        self._subscription = subscription
+        self._rule = _OFF
+        self._timer: Timer | None = None
+        self._logged_at = 0.0
+        self._logged_messages = 0
+        self.messages = 0
+        self.given_up = 0
+        self.last_ms = 0
+
+    @property
+    def after_seconds(self) -> float:
+        """After how long messages are pushed again; 0: not at all."""
+        return self._rule.after_seconds
+
+    def apply(self, rule: UnackedRedelivery, properties: Mapping[str, str]) -> None:
+        """Policies, properties or consumers have changed."""
+        own = properties.get(PROPERTY)
+        if own is not None:
+            seconds = number_of(own)
+            if seconds is None or seconds < 0:
+                log.warning("%r: property %s=%r is no number of seconds", self._subscription, PROPERTY, own)
+            else:
+                rule = replace(rule, after_seconds=seconds)
+        self._rule = rule
+        dispatcher = self._subscription.dispatcher
+        if dispatcher is not None:
+            dispatcher.note_deliveries(rule.after_seconds)
+        wanted = dispatcher is not None and rule.after_seconds > 0
+        if not wanted:
+            self.stop()
+        elif self._timer is None:
+            self._timer = self._subscription.agenda.after(self._round_seconds, self._run, self._subscription)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def _round_seconds(self) -> float:
+        return min(max(self._rule.after_seconds / 4, ROUND_SECONDS_MIN), ROUND_SECONDS_MAX)
+
+    def _run(self) -> None:
+        self._timer = None
+        subscription, rule = self._subscription, self._rule
+        dispatcher, agenda = subscription.dispatcher, subscription.agenda
+        if dispatcher is None or rule.after_seconds <= 0:
+            return
+        self._timer = agenda.after(self._round_seconds, self._run, subscription)
+        most = max(1, int(rule.messages_per_second_max * self._round_seconds))
+        oldest_ms = agenda.now_ms - rule.age_seconds_max * 1000 if rule.age_seconds_max else 0
+        pushed = dispatcher.push_again(
+            agenda.now - rule.after_seconds,
+            most,
+            lambda offset: bool(oldest_ms) and subscription.published_before(offset, oldest_ms),
+        )
+        self.given_up += pushed.given_up
+        if pushed.messages:
+            self.messages += pushed.messages
+            self.last_ms = agenda.now_ms
+            self._log(agenda.now)
+
+    def _log(self, now: float) -> None:
+        if self._logged_messages and now - self._logged_at < LOG_SECONDS:
+            return
+        log.info(
+            "%r: %d messages pushed again that were not acknowledged within %g s",
+            self._subscription,
+            self.messages - self._logged_messages,
+            self._rule.after_seconds,
+        )
+        self._logged_at, self._logged_messages = now, self.messages
+
+
+class DeliveryMarks:
+    """How far a single active consumer had been sent entries, and when: a few marks for any number."""
+
+    __slots__ = ("_marks", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._marks: deque[tuple[float, float, int]] = deque()
+
+    def note(self, now: float, offset: int) -> None:
+        """Everything below ``offset`` has been sent by now."""
+        marks = self._marks
+        if marks and now - marks[-1][0] < self._seconds / MARKS_MAX:
+            marks[-1] = marks[-1][0], now, offset
+        else:
+            marks.append((now, now, offset))
+            if len(marks) > 2 * MARKS_MAX:
+                marks.popleft()
+
+    def sent_before(self, moment: float) -> int:
+        """The offset below which all was sent at ``moment`` or earlier."""
+        marks, found = self._marks, 0
+        while marks and marks[0][1] <= moment:
+            found = marks[0][2]
+            if (len(marks) > 1 and marks[1][1] > moment) or len(marks) == 1:
+                break
+            marks.popleft()
+        return found
+
+    def clear(self) -> None:
+        self._marks.clear()

@@ -1,0 +1,293 @@
+"""Active compensation: forgotten acknowledgements, on both sides of the switch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.broker.delivery.compensation import PROPERTY, DeliveryMarks
+from geminga.broker.rules.policies import RuleBroken
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+Command = pb.BaseCommand
+TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
+
+
+def on(make_harness: Callable[..., Any], seconds: float = 10, **settings: Any) -> Any:
+    return make_harness(redeliver_unacked_after_seconds=seconds, **settings)
+
+
+def producer_of(harness: Any) -> Any:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    return peer
+
+
+def came(peer: Any) -> list[tuple[int, int]]:
+    return [(message.entry_id, message.redelivery_count) for message in peer.messages()]
+
+
+def stats(harness: Any, subscription: str = "s") -> dict[str, Any]:
+    found: dict[str, Any] = harness.actions.stats(NAME)["subscriptions"][subscription]
+    return found
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_is_not_acknowledged_in_time_comes_again(make_harness: Callable[..., Any], kind: str) -> None:
+    harness = on(make_harness)
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind=kind)
+    producer.publish(5)
+    assert came(peer) == [(entry, 0) for entry in range(5)]
+    peer.ack((0, 0), (0, 2), (0, 3))
+    harness.advance(9)
+    assert came(peer) == []
+    harness.advance(4)
+    assert came(peer) == [(1, 1), (4, 1)]
+    peer.ack((0, 1))
+    harness.advance(13)
+    assert came(peer) == [(4, 2)]
+    peer.ack((0, 4))
+    harness.advance(60)
+    assert came(peer) == []
+    found = stats(harness)
+    assert (found["messagesPushedAgain"], found["redeliverUnackedAfterSeconds"]) == (3, 10)
+    assert found["lastPushedAgainTimestamp"] > 0
+    assert found["unackedMessages"] == found["messagesInBacklog"] == 0
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_it_is_off_where_nobody_asks_for_it(harness: Any, kind: str) -> None:
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind=kind)
+    producer.publish(3)
+    came(peer)
+    harness.advance(100_000)
+    assert came(peer) == []
+    assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+@pytest.mark.parametrize("action", ["producer_exception", "producer_request_hold"])
+def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], compensated: bool, action: str
+) -> None:
+    # What people met in production: one lost acknowledgement holds the mark, everything behind it counts
+    # as backlog although it is acknowledged, and the quota stops the producers.
+    harness = on(
+        make_harness, 10 if compensated else 0, backlog_quota_bytes=20_000, backlog_quota_action=action
+    )
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    published = 0
+    for _ in range(300):
+        for _ in range(5):
+            if not producer.session.producers.get(1):
+                break
+            producer.send(published, make_entry(b"x" * 100, publish_time=harness.now_ms))
+            published += 1
+        for message in peer.messages():
+            peer.command("flow", consumer_id=1, messagePermits=1)
+            if message.entry_id % 50 == 0 and not message.redelivery_count:
+                continue  # forgotten
+            peer.ack((message.ledger_id, message.entry_id))
+        harness.advance(1)
+    if compensated:
+        assert published == 1500
+        assert stats(harness)["messagesInBacklog"] < 20
+        assert stats(harness)["messagesPushedAgain"] >= 29
+    else:
+        assert published < 500
+        assert producer.take(Command.CLOSE_PRODUCER)
+        assert stats(harness)["messagesInBacklog"] < 20, "nearly all of it is acknowledged"
+        producer.frames.clear()
+        answer = producer.request("producer", topic=TOPIC, producer_id=1)
+        assert answer.type == Command.ERROR
+
+
+def test_another_consumer_gets_what_one_sits_on(make_harness: Callable[..., Any]) -> None:
+    harness = on(make_harness)
+    producer, sleepy, other = producer_of(harness), harness.peer(), harness.peer()
+    sleepy.subscribe(TOPIC, kind="Shared", permits=3)
+    producer.publish(3)
+    other.subscribe(TOPIC, kind="Shared", permits=100)
+    harness.advance(13)
+    assert came(other) == [(0, 1), (1, 1), (2, 1)]
+    assert stats(harness)["unackedMessages"] == 3
+    # A late acknowledgement by the first still counts.
+    sleepy.ack((0, 0))
+    assert stats(harness)["messagesInBacklog"] == 2
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_nothing_is_pushed_without_permits(make_harness: Callable[..., Any], kind: str) -> None:
+    harness = on(make_harness)
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind=kind, permits=2)
+    producer.publish(3)
+    assert len(came(peer)) == 2
+    harness.advance(60)
+    assert came(peer) == []
+    assert stats(harness)["messagesPushedAgain"] == 0
+    peer.command("flow", consumer_id=1, messagePermits=2)
+    assert came(peer) == [(2, 0)]
+    harness.advance(4)
+    assert came(peer) == [(0, 1)]
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_the_rate_is_bounded(make_harness: Callable[..., Any], kind: str) -> None:
+    harness = on(make_harness, 4, redeliver_unacked_per_second_max=3)
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind=kind, permits=1000)
+    producer.publish(20)
+    came(peer)
+    harness.advance(4.5)
+    assert len(came(peer)) == 3
+    harness.advance(1)
+    assert [entry for entry, _ in came(peer)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_old_messages_are_left_where_they_are(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
+) -> None:
+    harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)
+    producer, peer = producer_of(harness), harness.peer()
+    producer.send(0, make_entry(publish_time=harness.now_ms - 100_000))
+    producer.send(1, make_entry(publish_time=harness.now_ms))
+    peer.subscribe(TOPIC, kind=kind, permits=1000)
+    came(peer)
+    harness.advance(13)
+    assert came(peer) == [(1, 1)]
+    harness.advance(100)
+    assert {entry for entry, _ in came(peer)} == {1}
+    assert stats(harness)["entriesTooOldToPushAgain"] == 2
+    harness.advance(1000)
+    assert came(peer) == []
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_of_a_batch_only_what_is_open_comes_again(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
+) -> None:
+    harness = on(make_harness)
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind=kind, permits=100)
+    producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
+    came(peer)
+    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b01010])
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    harness.advance(13)
+    (message,) = peer.messages()
+    assert (message.redelivery_count, list(message.ack_set)) == (1, [0b01010])
+    assert stats(harness)["messagesPushedAgain"] == 2
+
+
+def test_it_is_switched_by_policies_and_by_the_subscription(harness: Any) -> None:
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    producer.publish(1)
+    came(peer)
+    namespaces = harness.broker.namespaces
+    rule = {"afterSeconds": "20", "messagesPerSecondMax": 5}
+    namespaces.set_policy("public", "default", "redeliver_unacked_policies", rule, lambda error: None)
+    harness.advance(30)
+    assert came(peer) == [(0, 1)]
+    namespaces.set_topic_policy(NAME, "redeliver_unacked_policies", {"afterSeconds": 0}, lambda error: None)
+    harness.advance(100)
+    assert came(peer) == []
+    harness.actions.set_subscription_properties(NAME, "s", {PROPERTY: "4"}, lambda error: None)
+    harness.advance(6)
+    assert came(peer) == [(0, 2)]
+    harness.actions.set_subscription_properties(NAME, "s", {PROPERTY: "soon"}, lambda error: None)
+    assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
+    with pytest.raises(RuleBroken, match="afterSeconds"):
+        namespaces.set_policy("public", "default", "redeliver_unacked_policies", {"afterSeconds": -1}, None)
+
+
+def test_a_subscription_may_ask_for_it_when_it_is_made(harness: Any) -> None:
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", subscription_properties=[pb.KeyValue(key=PROPERTY, value="5")])
+    producer.publish(1)
+    came(peer)
+    harness.advance(8)
+    assert came(peer) == [(0, 1)]
+    peer.disconnect()
+    harness.restart()
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    assert came(peer) == [(0, 0)]
+    harness.advance(8)
+    assert came(peer) == [(0, 1)]
+
+
+def test_what_it_does_is_logged_once_in_a_while(
+    make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "geminga.broker")
+    harness = on(make_harness, 4)
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    producer.publish(2)
+    harness.advance(58)
+    lines = [line for line in caplog.messages if "pushed again" in line]
+    assert len(lines) == 1
+    assert "2 messages pushed again that were not acknowledged within 4 s" in lines[0]
+    harness.advance(30)
+    assert len([line for line in caplog.messages if "pushed again" in line]) == 2
+
+
+def test_nothing_runs_for_subscriptions_without_consumers(make_harness: Callable[..., Any]) -> None:
+    harness = on(make_harness)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    subscription = peer.session.consumers[1].subscription
+    assert subscription.compensation._timer is not None
+    peer.disconnect()
+    assert subscription.compensation._timer is None
+
+
+def test_an_exclusive_consumer_that_starts_over_is_not_sent_things_twice(
+    make_harness: Callable[..., Any],
+) -> None:
+    harness = on(make_harness)
+    producer, peer = producer_of(harness), harness.peer()
+    peer.subscribe(TOPIC)
+    producer.publish(3)
+    came(peer)
+    harness.advance(9)
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    assert came(peer) == [(0, 0), (1, 0), (2, 0)]
+    harness.advance(9)
+    assert came(peer) == []
+    harness.advance(5)
+    assert came(peer) == [(0, 1), (1, 1), (2, 1)]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 50)), min_size=1, max_size=300), st.floats(1, 60)
+)
+def test_marks_never_say_that_something_was_sent_earlier_than_it_was(
+    steps: list[tuple[float, int]], seconds: float
+) -> None:
+    marks = DeliveryMarks(seconds)
+    now, offset, sent = 0.0, 0, []
+    for pause, count in steps:
+        now += pause
+        offset += count
+        marks.note(now, offset)
+        sent.append((now, offset))
+        moment = now - seconds
+        told = marks.sent_before(moment)
+        true = max((upto for at, upto in sent if at <= moment), default=0)
+        early = max((upto for at, upto in sent if at <= moment - seconds / 16), default=0)
+        assert early <= told <= true
