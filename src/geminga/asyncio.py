@@ -10,6 +10,7 @@ _HOMES = {
     "Producer": ("geminga.client.producer", "AsyncProducer"),
     "Consumer": ("geminga.client.consumer", "AsyncConsumer"),
     "Reader": ("geminga.client.reader", "AsyncReader"),
+    "TableView": ("geminga.client.table_view", "AsyncTableView"),
     "PulsarException": ("geminga.errors", "PulsarException"),
     **{
         name: ("geminga.client.enums", name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import re
 import threading
 import time
 from typing import Any
@@ -200,3 +202,108 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
                 await reader.read_next()
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+# --- from a time, several topics, tables ----------------------------------------------------------------
+
+
+def moments(client: Any, topic: str, count: int = 6) -> list[int]:
+    """Publish so many messages a few milliseconds apart; their publish times."""
+    with client.create_producer(topic) as producer:
+        for number in range(count):
+            producer.send(b"%d" % number)
+            time.sleep(0.003)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        return [reader.read_next(5000).publish_timestamp() for _ in range(count)]
+
+
+def test_from_a_time(pulsar_client: Any, pulsar_topic: str) -> None:
+    published = moments(pulsar_client, pulsar_topic)
+    moment = dt.datetime.fromtimestamp(published[3] / 1000, dt.UTC)
+    for start in (published[3], moment, moment.astimezone(dt.timezone(dt.timedelta(hours=5)))):
+        with pulsar_client.create_reader(pulsar_topic, start_time=start) as reader:
+            assert reader.has_message_available()
+            assert read_all(reader) == [b"3", b"4", b"5"]
+    with pulsar_client.create_reader(pulsar_topic, start_time=dt.timedelta(hours=1)) as reader:
+        assert len(read_all(reader)) == 6
+    with pulsar_client.create_reader(pulsar_topic, start_time=published[-1] + 60_000) as reader:
+        assert not reader.has_message_available()
+
+
+def test_a_connection_lost_before_the_first_message_keeps_the_time(
+    pulsar_client: Any, pulsar_topic: str
+) -> None:
+    published = moments(pulsar_client, pulsar_topic)
+    for read in (
+        lambda reader: [reader.read_next(5000).data() for _ in range(3)],
+        lambda reader: next(reader.tables())["value"].to_pylist(),
+    ):
+        reader = pulsar_client.create_reader(pulsar_topic, start_time=published[3])
+        pulsar_client.runtime.call(drop_connections(pulsar_client.core))
+        assert read(reader) == [b"3", b"4", b"5"]
+        reader.close()
+
+
+async def drop_connections(core: Any) -> None:
+    for connection in core.pool.connections:
+        connection.abort(ConnectError("lost in a test"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"start_time": dt.datetime(2024, 1, 1)}, "time zone"),
+        ({"start_time": "yesterday"}, "whole number"),
+        ({"start_time": -1}, ">= 0"),
+        ({"start_time": 5, "start_message_id": MessageId.earliest}, "only one of them"),
+        ({}, "start_message_id"),
+    ],
+)
+def test_starts_that_are_refused(pulsar_client: Any, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=said):
+        pulsar_client.create_reader("t", **given)
+
+
+def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -> None:
+    topics = [f"{pulsar_topic}-{name}" for name in "abc"]
+    for topic in topics:
+        publish(pulsar_client, topic, 3)
+    for asked in (topics, re.compile(f"{pulsar_topic}-[abc]")):
+        with pulsar_client.create_reader(asked, MessageId.earliest) as reader:
+            read = []
+            while reader.has_message_available():
+                message = reader.read_next(5000)
+                read.append((message.topic_name(), message.data()))
+            assert sorted(read) == sorted((topic, b"%d" % n) for topic in topics for n in range(3))
+    with pytest.raises(InvalidConfiguration, match="several topics"):
+        pulsar_client.create_reader(topics, MessageId(-1, 3, 4))
+    with pulsar_client.create_reader(topics, start_time=dt.timedelta(hours=1)) as reader:
+        assert len(read_all(reader)) == 9
+
+
+def test_tables(pulsar_client: Any, pulsar_topic: str) -> None:
+    values = publish(pulsar_client, pulsar_topic, 900)
+    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=500) as reader:
+        assert reader.read_next(5000).data() == b"0"
+        tables = list(reader.tables(300, ["value"]))
+        assert [b"0", *(v for table in tables for v in table["value"].to_pylist())] == values
+        assert tables[0].column_names == ["value"]
+        assert not reader.has_message_available()
+        assert list(reader.tables()) == []
+        following = reader.tables(follow=True)
+        publish(pulsar_client, pulsar_topic, 2, start=9000)
+        assert next(following)["value"].to_pylist()[0] == b"9000"
+
+
+def test_asyncio_reads_from_a_time_and_by_tables(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    published = moments(pulsar_client, pulsar_topic)
+
+    async def main() -> list[Any]:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            reader = await client.create_reader([pulsar_topic, f"{pulsar_topic}-2"], start_time=published[4])
+            first = (await reader.read_next(5000)).data()
+            return [first, *[table["value"].to_pylist() async for table in reader.tables()]]
+
+    assert asyncio.run(main()) == [b"4", [b"5"]]

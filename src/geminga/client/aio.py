@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 import os
 import re
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from geminga.client.consumer import AsyncConsumer
     from geminga.client.producer import AsyncProducer
     from geminga.client.reader import AsyncReader
+    from geminga.client.table_view import AsyncTableView
 
 
 class Client:
@@ -305,8 +307,8 @@ class Client:
 
     async def create_reader(
         self,
-        topic: str,
-        start_message_id: MessageId,
+        topic: str | Sequence[str] | re.Pattern[str],
+        start_message_id: MessageId | None = None,
         schema: Schema | type | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
@@ -315,13 +317,15 @@ class Client:
         crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        start_time: dt.datetime | dt.timedelta | int | None = None,
     ) -> AsyncReader:
         """A reader from ``start_message_id`` on; arguments as for `geminga.Client.create_reader`."""
         from geminga.client.reader import create_reader
 
         core = self.core
-        name = arguments.checked_topic(topic)
-        start = arguments.checked_start(start_message_id)
+        name = arguments.checked_topics(topic)
+        start = arguments.checked_start(start_message_id, start_time, core.now_ms())
         checked = arguments.checked_schema(schema)
         settings = arguments.reader_settings(
             schema=checked,
@@ -336,6 +340,21 @@ class Client:
         )
         checked.attach_client(core.schemas)
         return await core.opened(create_reader, name, start, settings)
+
+    async def create_table_view(
+        self, topic: str, subscription_name: str | None = None, schema: Schema | type | None = None
+    ) -> AsyncTableView:
+        """The newest value of every key of ``topic``, kept up to date; ``pulsar.asyncio`` has none. Returns
+        when all that the topic held at the start has been read."""
+        from geminga.client.table_view import open_table_view
+
+        core = self.core
+        name = arguments.checked_topic(topic)
+        checked = arguments.checked_schema(schema)
+        if subscription_name is not None:
+            arguments.checked_subscription(subscription_name)
+        checked.attach_client(core.schemas)
+        return await core.opened(open_table_view, name, subscription_name, checked)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""

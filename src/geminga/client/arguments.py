@@ -5,6 +5,7 @@ Both shells use these functions, so each argument is checked and translated in o
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -349,9 +350,29 @@ def consumer_settings(
     )
 
 
-def checked_start(start_message_id: object) -> MessageId:
-    start: MessageId = check_type("start_message_id", start_message_id, MessageId)
-    return start
+def checked_start(
+    start_message_id: object, start_time: object = None, now_ms: int | None = None
+) -> MessageId | int:
+    """Where a reader starts: an id, or a publish time in milliseconds since 1970.
+
+    ``start_time`` is such a number, a datetime with a time zone, or a timedelta back from ``now_ms``.
+    """
+    if start_time is None:
+        start: MessageId = check_type("start_message_id", start_message_id, MessageId)
+        return start
+    if start_message_id is not None:
+        refuse("start_time", start_time, "None with a start_message_id: only one of them says where to start")
+    if isinstance(start_time, dt.datetime):
+        if start_time.tzinfo is None:
+            refuse("start_time", start_time, "a datetime with a time zone")
+        start_time = (start_time - _EPOCH) // dt.timedelta(milliseconds=1)
+    elif isinstance(start_time, dt.timedelta):
+        assert now_ms is not None
+        start_time = now_ms - start_time // dt.timedelta(milliseconds=1)
+    return check_int("start_time", start_time, 0, MILLISECONDS_MAX * 100)
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def reader_settings(

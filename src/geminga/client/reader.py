@@ -7,10 +7,12 @@ behind on the broker.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
@@ -18,26 +20,35 @@ from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
+from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, ReceivedEntry
 from geminga.consumer.seek import is_after, is_end
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
-from geminga.errors import AlreadyClosed, InvalidConfiguration
+from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from geminga.ids import MessageId
+from geminga.wire.metadata import parse_entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger("geminga")
+
+LOOK_AGAIN_MILLIS = 1000
+"""`AsyncReader.tables` waits so long for entries before it asks again whether there are any."""
 
 
 class AsyncReader:
     """A reader for asyncio programs; ``async for message in reader`` reads without end."""
 
-    def __init__(self, consumer: AsyncConsumer, start: MessageId, inclusive: bool) -> None:
+    def __init__(self, consumer: AsyncConsumer, start: MessageId | int, inclusive: bool) -> None:
         self.consumer = consumer
         self.listener: Callable[[Any, Any], Any] | None = None
         """For the sync shell: takes the messages on a thread of its own."""
         self._start: MessageId | int = start
         self._inclusive = inclusive
         self._read: dict[str, Message] = {}
+        self._not_before_ms = start if isinstance(start, int) else None
 
     def topic(self) -> str:
         return self.consumer.topic()
@@ -47,16 +58,62 @@ class AsyncReader:
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
-        message = await self.consumer.receive(timeout_millis)
-        self.note_read(message)
-        return message
+        while True:
+            message = await self.consumer.receive(timeout_millis)
+            if self.note_read(message):
+                return message
 
-    def note_read(self, message: Message) -> None:
+    async def tables(
+        self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
+    ) -> AsyncIterator[pa.Table]:
+        """The topic from the reader's place on as Arrow tables of about ``max_rows`` rows; columns as for
+        `AsyncConsumer.receive_table`. Ends where `has_message_available` says no; with ``follow`` it goes on
+        with what is published."""
+        from geminga.client.columnar_consumer import decode_table
+
+        while follow or await self.has_message_available():
+            entries = await self.next_entries(max_rows)
+            if entries:
+                yield decode_table(self.consumer, entries, columns)
+
+    async def next_entries(self, max_rows: int) -> list[ReceivedEntry]:
+        """For `tables`: entries of about ``max_rows`` messages, noted as read; none when none came soon."""
+        from geminga.client.columnar_consumer import collect_entries
+
+        try:
+            entries = await collect_entries(self.consumer, max_rows, LOOK_AGAIN_MILLIS)
+        except Timeout:
+            return []
+        wanted = []
+        for entry in entries:
+            topic = entry.origin.topic
+            if topic in self._read or not self._too_early(entry):
+                self._read[topic] = Message(entry, entry.count - 1 if entry.batched else -1)
+                wanted.append(entry)
+        return wanted
+
+    def _too_early(self, entry: ReceivedEntry) -> bool:
+        """See `note_read`."""
+        since = self._not_before_ms
+        if since is None or entry.raw is None:
+            return False
+        return bool(parse_entry(entry.raw, verify=False).metadata.publish_time < since)
+
+    def note_read(self, message: Message) -> bool:
         """The reader's place moves; the broker hears of it with the next group of acknowledgements. On any
-        thread."""
-        self._read[message._entry.origin.topic] = message
-        if not self.consumer.inbox.armed:
-            self.consumer.inbox.add(ReadThrough(self._read))
+        thread.
+
+        False for a message from before the time that the reader starts at: after a lost connection the
+        broker begins before it, when nothing was read yet.
+        """
+        topic = message._entry.origin.topic
+        since = self._not_before_ms
+        wanted = since is None or topic in self._read or message.publish_timestamp() >= since
+        if wanted:
+            self._read[topic] = message
+            if not self.consumer.inbox.armed:
+                self.consumer.inbox.add(ReadThrough(self._read))
+        return wanted
 
     async def has_message_available(self) -> bool:
         """Whether `read_next` would return without waiting for a new publication."""
@@ -87,6 +144,7 @@ class AsyncReader:
         milliseconds since 1970."""
         await self.consumer.seek(messageid)
         self._start = messageid
+        self._not_before_ms = messageid if isinstance(messageid, int) else None
         self._read.clear()
 
     async def get_last_message_id(self) -> MessageId:
@@ -150,16 +208,30 @@ class Reader:
         """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
         if self._listener is not None:
             raise InvalidConfiguration("the reader has a reader_listener: it takes the messages")
-        message = self._consumer.receive(timeout_millis)
-        self._reader.note_read(message)
-        return message
+        while True:
+            message = self._consumer.receive(timeout_millis)
+            if self._reader.note_read(message):
+                return message
+
+    def tables(
+        self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
+    ) -> Iterator[pa.Table]:
+        """The topic from the reader's place on as Arrow tables of about ``max_rows`` rows; columns as for
+        `Consumer.receive_table`. Ends where `has_message_available` says no; with ``follow`` it goes on with
+        what is published. Tables are decoded on the calling thread."""
+        from geminga.client.columnar_consumer import decode_table
+
+        while follow or self.has_message_available():
+            entries = self._runtime.call(self._reader.next_entries(max_rows))
+            if entries:
+                yield decode_table(self._reader.consumer, entries, columns, post=self._runtime.post)
 
     def _take_now(self) -> Message | None:
         """See `Listening`."""
-        message = self._consumer._take_now()
-        if message is not None:
-            self._reader.note_read(message)
-        return message
+        while True:
+            message = self._consumer._take_now()
+            if message is None or self._reader.note_read(message):
+                return message
 
     def _tell(self, listening: Listening) -> None:
         """See `Listening`."""
@@ -216,10 +288,19 @@ def reader_subscription(settings: ReaderSettings, random_hex: str) -> str:
 
 
 async def create_reader(
-    core: ClientCore, topic: str, start_message_id: MessageId, settings: ReaderSettings
+    core: ClientCore,
+    topic: str | Sequence[str] | re.Pattern[str],
+    start: MessageId | int,
+    settings: ReaderSettings,
 ) -> AsyncReader:
-    """A reader of a topic or of all partitions of one."""
+    """A reader of a topic with all its partitions, of several, or of all that match a pattern.
+
+    ``start``: an id, or a publish time in milliseconds since 1970.
+    """
     topics = TopicSet(core, topic)
+    start_message_id = MessageId.earliest if isinstance(start, int) else start
+    if not isinstance(topic, str) and not is_end(start_message_id):
+        refuse("start_message_id", start, "earliest or latest for several topics (or start_time)")
     consumer_settings = ConsumerSettings(
         schema=settings.schema,
         receiver_queue_size=settings.receiver_queue_size,
@@ -234,17 +315,19 @@ async def create_reader(
     name = settings.reader_name or f"{core.random.getrandbits(40):010x}"
     consumer = AsyncConsumer(core, topics, subscription, name, consumer_settings)
     await consumer.open()
-    reader = AsyncReader(consumer, start_message_id, settings.start_message_id_inclusive)
+    reader = AsyncReader(consumer, start, settings.start_message_id_inclusive)
     reader.listener = settings.reader_listener
     try:
-        if len(consumer.group.handles) > 1 and not is_end(start_message_id):
+        if isinstance(start, int):
+            await asyncio.gather(*(handle.seek(start) for handle in consumer.group.handles.values()))
+        elif len(consumer.group.handles) > 1 and not is_end(start_message_id):
             logger.warning(
                 "the reader of %s starts at %s in every partition, by ledger and entry, as in pulsar-client; "
                 "a reader of the one partition that the id comes from starts exactly there",
                 topic,
                 start_message_id,
             )
-        if is_end(start_message_id) and start_message_id.ledger_id > 0:
+        elif is_end(start_message_id) and start_message_id.ledger_id > 0:
             await _settle_latest(reader, settings.start_message_id_inclusive)
     except BaseException:
         await reader.close()

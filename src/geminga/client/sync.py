@@ -8,6 +8,8 @@ nothing; and the host name in a TLS certificate is checked. Arguments after the 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import functools
 import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -356,8 +358,8 @@ class Client:
 
     def create_reader(
         self,
-        topic: str,
-        start_message_id: MessageId,
+        topic: str | Sequence[str] | re.Pattern[str],
+        start_message_id: MessageId | None = None,
         schema: Schema | type = _BYTES,
         reader_listener: Callable[[Any, Any], Any] | None = None,
         receiver_queue_size: int = 1000,
@@ -367,15 +369,20 @@ class Client:
         crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        start_time: dt.datetime | dt.timedelta | int | None = None,
     ) -> Reader:
         """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
         ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
 
-        On a partitioned topic any other id counts in every partition, by ledger and entry."""
+        On a partitioned topic any other id counts in every partition, by ledger and entry. With
+        ``start_time`` in its place the reader starts at a publish time: a datetime with a time zone,
+        milliseconds since 1970, or a timedelta back from now. Several topics (a list), or all that match a
+        pattern (``re.compile(...)``), are read as one."""
         from geminga.client.reader import Reader, create_reader
 
-        name = arguments.checked_topic(topic)
-        start = arguments.checked_start(start_message_id)
+        name = arguments.checked_topics(topic)
+        start = arguments.checked_start(start_message_id, start_time, self._core.now_ms())
         checked = arguments.checked_schema(schema)
         settings = arguments.reader_settings(
             schema=checked,
@@ -404,7 +411,8 @@ class Client:
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
         checked.attach_client(self._schemas)
-        view = self._open(self._core.opened(open_table_view, name, subscription_name, checked), bounded=False)
+        open_view = functools.partial(open_table_view, threaded=True)
+        view = self._open(self._core.opened(open_view, name, subscription_name, checked), bounded=False)
         return TableView(self._runtime, view)
 
     def get_topic_partitions(self, topic: str) -> list[str]:

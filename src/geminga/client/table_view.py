@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga")
 
 Listener = Callable[[str, Any], None]
-
+AsyncListener = Callable[[str, Any], object]
+"""A plain function, or one that returns what is awaited."""
 
 CHANGES_MAX = 1000
 """Changes that wait for listeners; when there are as many, the view reads no further until some are told."""
@@ -33,8 +35,8 @@ class _Listening:
     """One listener. It is told what the view held when it came, and from then on every change, in order and
     one after the other: changes wait until what was there is told."""
 
-    def __init__(self, callback: Listener, caught_up: asyncio.Future[None]) -> None:
-        self.callback = callback
+    def __init__(self, callback: AsyncListener, caught_up: asyncio.Future[None]) -> None:
+        self.callback: Any = callback
         self.caught_up = caught_up
 
 
@@ -48,14 +50,25 @@ class _Change:
 
 
 class AsyncTableView:
-    """The part that lives on the event loop: one reader a partition feeds one dict.
+    """The newest value of every key, for asyncio programs; it iterates like a dict.
 
-    A message without a key is left out; an empty or null value removes its key. ``values`` is changed on the
-    loop's thread, by single operations of a dict, and may be read on any other.
+    Made by `geminga.asyncio.Client.create_table_view`. One reader a partition feeds one dict. A message
+    without a key is left out; an empty or null value removes its key. ``values`` is changed on the loop's
+    thread, by single operations of a dict, and may be read on any other. Listeners are called on the loop,
+    and awaited where they are coroutine functions; for the sync shell (``threaded``) on a thread.
     """
 
-    def __init__(self, core: ClientCore, topic: str, subscription: str | None, schema: Schema) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        topic: str,
+        subscription: str | None,
+        schema: Schema,
+        *,
+        threaded: bool = False,
+    ) -> None:
         self.topic = topic
+        self._threaded = threaded
         self.subscription = subscription
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
@@ -97,7 +110,7 @@ class AsyncTableView:
         for reader in self._readers:
             reader.abandon()
 
-    async def listen(self, callback: Listener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
+    async def listen(self, callback: AsyncListener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
         """Have ``callback`` told of changes from now on, as soon as `caught_up` is called; returns what the
         view holds at this moment."""
         listening = _Listening(callback, self._core.loop.create_future())
@@ -114,12 +127,18 @@ class AsyncTableView:
 
     async def _catch_up(self, reader: AsyncReader) -> None:
         while await reader.has_message_available():
-            self._apply(await reader.read_next())
+            self._apply(await self._next(reader))
+
+    async def _next(self, reader: AsyncReader) -> Message:
+        message = await reader.read_next()
+        if self.schema.reads_versions and not self._threaded:
+            await self._core.schemas.prepare(message)  # decoding on the loop must not have to ask
+        return message
 
     async def _follow(self, reader: AsyncReader) -> None:
         try:
             while True:
-                change = self._apply(await reader.read_next())
+                change = self._apply(await self._next(reader))
                 if change is not None and change.listeners:
                     await self._changes.put(change)
         except AlreadyClosed:
@@ -143,22 +162,35 @@ class AsyncTableView:
             change = await self._changes.get()
             for listening in change.listeners:
                 await asyncio.wait([listening.caught_up])
-                if not listening.caught_up.cancelled():
+                if listening.caught_up.cancelled():
+                    continue
+                if self._threaded:
                     # Off the loop: listeners are the application's code and may take their time.
                     await self._core.loop.run_in_executor(None, self._tell, listening.callback, change)
+                else:
+                    await self._tell_here(listening.callback, change)
 
     def decode(self, kept: bytes | _Kept) -> Any:
-        """The value of what is kept for a key. Not on the loop's thread: it may ask for a schema version."""
+        """The value of what is kept for a key. For the sync shell not on the loop's thread: it may ask for a
+        schema version."""
         if isinstance(kept, _Kept):
             return self.schema.decode_message(kept)
         return self.schema.decode(kept)
 
     def _tell(self, callback: Listener, change: _Change) -> None:
         try:
-            value = self._removed_value() if change.kept is None else self.decode(change.kept)
-            callback(change.key, value)
+            callback(change.key, self._value_of(change))
         except Exception:
             logger.exception("a table view listener of %s failed", self.topic)
+
+    async def _tell_here(self, callback: AsyncListener, change: _Change) -> None:
+        try:
+            await _called(callback, change.key, self._value_of(change))
+        except Exception:
+            logger.exception("a table view listener of %s failed", self.topic)
+
+    def _value_of(self, change: _Change) -> Any:
+        return self._removed_value() if change.kept is None else self.decode(change.kept)
 
     def _removed_value(self) -> Any:
         """What a listener gets for a key that was removed: the schema's value of no bytes, as in
@@ -167,6 +199,58 @@ class AsyncTableView:
             return self.schema.decode(b"")
         except Exception:
             return None
+
+    # --- what asyncio programs call ----------------------------------------------------------------
+
+    def get(self, key: str) -> Any | None:
+        """The value of a key, None when there is none."""
+        kept = self.values.get(key)
+        return None if kept is None else self.decode(kept)
+
+    async def for_each(self, callback: AsyncListener) -> None:
+        """Call ``callback(key, value)`` for all that the view holds now, one after the other."""
+        for key, kept in dict(self.values).items():
+            await _called(callback, key, self.decode(kept))
+
+    async def for_each_and_listen(self, callback: AsyncListener) -> None:
+        """`for_each`, and then ``callback`` again for every later change; see `TableView`."""
+        listening, snapshot = await self.listen(callback)
+        heard = False
+        try:
+            for key, kept in snapshot.items():
+                await _called(callback, key, self.decode(kept))
+            heard = True
+        finally:
+            self.caught_up(listening, heard)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.values))
+
+    async def __aenter__(self) -> AsyncTableView:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __str__(self) -> str:
+        subscription = "" if self.subscription is None else f", subscription={self.subscription}"
+        return f"TableView(topic={self.topic}{subscription})"
+
+    __repr__ = __str__
+
+
+async def _called(callback: AsyncListener, key: str, value: Any) -> None:
+    outcome = callback(key, value)
+    if inspect.isawaitable(outcome):
+        await outcome
 
 
 class _Kept:
@@ -204,12 +288,12 @@ class _Kept:
 
 
 async def open_table_view(
-    core: ClientCore, topic: str, subscription: str | None, schema: Schema
+    core: ClientCore, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
 ) -> AsyncTableView:
     """Raises `OperationNotSupported` for a topic that is not persistent: it keeps nothing to view."""
     if not TopicName.parse(topic).persistent:
         raise OperationNotSupported(f"a table view needs a persistent topic, not {topic!r}")
-    view = AsyncTableView(core, topic, subscription, schema)
+    view = AsyncTableView(core, topic, subscription, schema, threaded=threaded)
     await view.open()
     return view
 
@@ -272,7 +356,6 @@ class TableView:
         self.close()
 
     def __str__(self) -> str:
-        subscription = "" if self._view.subscription is None else f", subscription={self._view.subscription}"
-        return f"TableView(topic={self._view.topic}{subscription})"
+        return str(self._view)
 
     __repr__ = __str__
