@@ -8,6 +8,7 @@ from geminga.cli.common import LazyGroup
 
 COMMANDS = {
     "advise": ("geminga.cli.tune_advise", "Settings for a topic's traffic, with reasons and warnings."),
+    "calibrate": ("geminga.cli.tune_calibrate", "What entries and bytes cost a broker, measured and fitted."),
     "prove": ("geminga.cli.tune_prove", "What they save, measured on a real broker."),
 }
 """Name of each sub-command: its module (which holds a ``command``) and its line in the help."""

@@ -1,35 +1,185 @@
-"""``geminga tune advise``: settings for a topic's traffic."""
+"""``geminga tune advise``: settings for a topic's producers, from numbers or from watching it."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
 import click
 
-from geminga.cli.common import Number
-from geminga.tuning.formula import formula
-from geminga.tuning.traffic import TrafficProfile
+from geminga.cli.common import Number, admin_url_option, json_option
+from geminga.cli.tune_options import (
+    picture_option,
+    read_samples,
+    sample_option,
+    service_url_option,
+    traffic_options,
+    traffic_profile,
+)
+from geminga.producer.settings import CompressionType
+from geminga.tuning import render
+from geminga.tuning.advise import Advice, advise
+from geminga.tuning.cost import CostModel, standard
+from geminga.tuning.observe import TopicObservation, observe
+from geminga.tuning.pictures import check_picture
+from geminga.tuning.sample import Sample, standard_sample
+from geminga.tuning.stock import STOCK, stock
+
+CODECS = {codec.name.upper(): codec for codec in CompressionType}
 
 
 @click.command("advise")
-@click.option("--rate", type=Number(0.001), required=True, help="Messages a second, all producers together.")
-@click.option("--message-bytes", type=Number(1), required=True, help="Payload of a message, on the mean.")
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--producers", type=click.IntRange(1), default=1, show_default=True)
+@traffic_options()
+@click.option("--topic", help="A live topic to watch instead of giving its traffic in numbers.")
+@service_url_option
+@admin_url_option
 @click.option(
-    "--latency-budget",
-    type=Number(2),
-    default=50,
+    "--watch",
+    "watch_seconds",
+    type=Number(0.1, 600),
+    default=5,
     show_default=True,
-    help="Milliseconds that 99 of 100 messages may take from send to the consumer.",
+    help="Seconds for which the topic is watched.",
 )
+@sample_option
+@click.option(
+    "--compression",
+    type=click.Choice(list(CODECS), case_sensitive=False),
+    help="The codec; the best bargain on the sample by default.",
+)
+@click.option(
+    "--stock",
+    "stock_name",
+    type=click.Choice(list(STOCK)),
+    default="java",
+    show_default=True,
+    help="Whose settings, as they come, are compared with.",
+)
+@click.option(
+    "--cost-model",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
+)
+@click.option(
+    "--format",
+    "kinds",
+    type=click.Choice(list(render.FORMATS)),
+    multiple=True,
+    default=("python",),
+    show_default=True,
+    help="How the settings are shown.",
+)
+@click.option(
+    "--apply",
+    "apply_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a settings file that geminga.load_settings and Spark's sink read.",
+)
+@picture_option
+@json_option
 def command(
-    rate: float, message_bytes: float, partitions: int, producers: int, latency_budget: float
+    traffic: dict[str, Any],
+    topic: str | None,
+    service_url: str,
+    admin_url: str,
+    watch_seconds: float,
+    sample: Path | None,
+    compression: str | None,
+    stock_name: str,
+    cost_model: Path | None,
+    kinds: tuple[str, ...],
+    apply_path: Path | None,
+    picture_path: Path | None,
+    as_json: bool,
 ) -> None:
-    """Settings for the producers of a topic."""
-    profile = TrafficProfile(
-        rate_messages_per_second=rate, message_bytes=message_bytes, partitions=partitions,
-        producers=producers, latency_budget_seconds=latency_budget / 1000,
-    )  # fmt: skip
-    found = formula(profile)
-    for choice in found.choices:
-        click.echo(f"{choice.field} = {choice.value} {choice.unit}")
-        click.echo(f"    {choice.rule}: {choice.why}")
+    """Settings for the producers of a topic, with reasons, what they change, and warnings.
+
+    The traffic comes from --rate, --message-bytes and so on, or from --topic: then the topic's statistics
+    and a sample of its entries are read from the broker. Nothing is changed there.
+    """
+    if picture_path is not None:
+        check_picture(picture_path)
+    cost = standard() if cost_model is None else CostModel.load(cost_model)
+    observed = None
+    if topic is not None:
+        observed = observe(
+            service_url,
+            admin_url,
+            topic,
+            seconds=watch_seconds,
+            latency_budget_seconds=traffic["latency_budget_ms"] / 1000,
+        )
+        profile = observed.profile
+    else:
+        profile = traffic_profile(_complete(traffic, sample))
+    found = advise(
+        profile,
+        cost=cost,
+        sample=_sample(sample, observed, profile.message_bytes),
+        stock=stock(stock_name),
+        compression=None if compression is None else CODECS[compression.upper()],
+        observed=observed,
+    )
+    if apply_path is not None:
+        apply_path.write_text(render.toml(found))
+    if picture_path is not None:
+        render.picture(found, picture_path)
+    click.echo(json.dumps(as_dict(found)) if as_json else render.text(found, kinds))
+
+
+def _complete(traffic: dict[str, Any], sample: Path | None) -> dict[str, Any]:
+    """The numbers that there must be; the size of messages may come from a sample."""
+    if traffic["message_bytes"] is None and sample is not None:
+        messages = read_samples(sample)
+        traffic = {**traffic, "message_bytes": sum(map(len, messages)) / len(messages)}
+    missing = [
+        option
+        for option, field in (("--rate", "rate_messages_per_second"), ("--message-bytes", "message_bytes"))
+        if traffic[field] is None
+    ]
+    if missing:
+        raise click.UsageError(
+            f"{' and '.join(missing)} missing: give the traffic in numbers, or name a live topic with --topic"
+        )
+    return traffic
+
+
+def _sample(path: Path | None, observed: TopicObservation | None, message_bytes: float) -> Sample:
+    if path is not None:
+        return Sample(read_samples(path), str(path))
+    if observed is not None and observed.sample is not None:
+        return observed.sample
+    return standard_sample(max(1, round(message_bytes)))
+
+
+def as_dict(advice: Advice) -> dict[str, Any]:
+    """Plain values for JSON."""
+    seen = advice.observed
+    return {
+        "profile": advice.profile.to_dict(),
+        "settings": advice.settings.to_dict(),
+        "reasons": [asdict(choice) for choice in advice.formula.choices],
+        "before": asdict(advice.before),
+        "after": asdict(advice.after),
+        "findings": [
+            {"trap": f.trap.name, "severity": f.severity.value, "numbers": f.numbers, "advice": f.advice}
+            for f in advice.findings
+        ],
+        "codecs": [{**asdict(codec), "compression": codec.compression.name} for codec in advice.codecs],
+        "sample": advice.sample_origin,
+        "model": {"broker": advice.cost.broker, "error": advice.cost.error},
+        "observed": None
+        if seen is None
+        else {
+            "seconds": seen.seconds,
+            "batch_fill": seen.batch_fill,
+            "compression": seen.compression.name,
+            "compression_ratio": seen.compression_ratio,
+            "producers": seen.producers,
+            "entries_per_second": seen.entries_per_second,
+            "entries_per_second_by_partition": seen.entries_per_second_by_partition,
+            "notes": seen.notes,
+        },
+    }

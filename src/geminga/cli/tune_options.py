@@ -18,6 +18,22 @@ service_url_option = click.option(
     show_default=True, help="The broker's service URL.",
 )  # fmt: skip
 
+namespace_option = click.option(
+    "--namespace", default="public/default", show_default=True, help="Where topics are made."
+)
+server_pid_option = click.option(
+    "--server-pid", "server_pids", type=int, multiple=True,
+    help="A process to count as the broker; found by its port otherwise.",
+)  # fmt: skip
+sample_option = click.option(
+    "--sample", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of messages like those that are sent, one a line, instead of made-up ones.",
+)  # fmt: skip
+picture_option = click.option(
+    "--picture", "picture_path", type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it, as .svg or .png.",
+)  # fmt: skip
+
 _TRAFFIC = (
     ("rate", "rate_messages_per_second", Number(0.001), "Messages a second, all producers together."),
     ("message-bytes", "message_bytes", Number(1), "Payload of a message before compression, on the mean."),

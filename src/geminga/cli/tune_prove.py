@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from geminga.cli.common import Number, admin_url_option
-from geminga.cli.tune_options import read_samples, service_url_option, traffic_options, traffic_profile
+from geminga.cli.tune_options import (
+    namespace_option,
+    read_samples,
+    sample_option,
+    server_pid_option,
+    service_url_option,
+    traffic_options,
+    traffic_profile,
+)
 from geminga.tuning.prove import PARTS, Plan, Prover
 
 
@@ -25,11 +33,7 @@ from geminga.tuning.prove import PARTS, Plan, Prover
     show_default=True,
     help="What messages look like.",
 )
-@click.option(
-    "--sample",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of messages to send instead, one a line.",
-)
+@sample_option
 @click.option(
     "--seconds", type=Number(0.1, 3600), default=30, show_default=True, help="Measured time of a run."
 )
@@ -70,20 +74,14 @@ from geminga.tuning.prove import PARTS, Plan, Prover
     show_default=True,
     help="What the slow partition takes of its part of the rate.",
 )
-@click.option("--namespace", default="public/default", show_default=True, help="Where topics are made.")
+@namespace_option
 @click.option(
     "--pulsar-home",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     envvar="PULSAR_HOME",
     help="A Pulsar distribution, for pulsar-perf.",
 )
-@click.option(
-    "--server-pid",
-    "server_pids",
-    type=int,
-    multiple=True,
-    help="A process to count as the broker; found by its port otherwise.",
-)
+@server_pid_option
 @click.option("--break-with", "break_command", help="For the part break: a command that breaks something.")
 @click.option("--mend-with", "mend_command", help="The command that mends it; it returns when all is well.")
 @click.option(

@@ -12,13 +12,8 @@ same command goes on where the last one stopped.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import platform
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -32,6 +27,7 @@ from geminga.tuning.formula import formula
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
 from geminga.tuning.measuring.outcome import Outcome
 from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
+from geminga.tuning.measuring.run_log import RunLog, machine
 from geminga.tuning.measuring.slow_partition import SlowPartition
 from geminga.tuning.stock import JAVA, PULSAR_CLIENT
 from geminga.tuning.traffic import TrafficProfile, check_number
@@ -198,16 +194,15 @@ class Prover:
         self._plan = plan
         self._folder = folder
         self._say = say
-        self._runs_file = folder / "runs.jsonl"
-        self.proof = Proof("", plan.conditions(), _machine())
+        self.proof = Proof("", plan.conditions(), machine())
 
     def prove(self) -> Proof:
         """Run what is not done yet. What ends it early is told in ``Proof.stopped``, and what was measured
         till then is in it. Raises what stands in the way of the first run."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         view = BrokerView(self._plan.service_url, self._plan.admin_url, self._plan.server_pids)
         self.proof.broker = view.title
-        self._load()
+        self._log = RunLog(self._folder, {"broker": view.title, **self._plan.conditions()})
+        self.proof.outcomes = self._log.outcomes
         todo = list(self._todo())
         if not todo:
             self._say("everything is measured already")
@@ -232,23 +227,6 @@ class Prover:
                 for subject in subjects(self._plan, part):
                     if (part, subject.title, run) not in done:
                         yield part, subject, run
-
-    def _load(self) -> None:
-        """Runs of an earlier call. Raises `InvalidConfiguration` when they are not to be compared."""
-        conditions = self._folder / "conditions.json"
-        now = {"broker": self.proof.broker, **self._plan.conditions()}
-        if conditions.exists():
-            before = json.loads(conditions.read_text())
-            if before != json.loads(json.dumps(now)):
-                raise InvalidConfiguration(
-                    f"{self._folder} holds runs under other conditions ({_difference(before, now)}): name "
-                    "another folder, or remove it"
-                )
-        conditions.write_text(json.dumps(now, indent=1))
-        if self._runs_file.exists():
-            for line in self._runs_file.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the last line of a process that was killed
-                    self.proof.outcomes.append(Outcome.from_dict(json.loads(line)))
 
     def _warm_up(self, view: BrokerView, subject: Subject) -> None:
         """A broker in Java compiles what it runs often."""
@@ -286,9 +264,7 @@ class Prover:
             return Run(view, slow, subject).measure(_SlowDown(relay))
 
     def _keep(self, outcome: Outcome) -> None:
-        self.proof.outcomes.append(outcome)
-        with self._runs_file.open("a") as file:
-            file.write(json.dumps(outcome.to_dict()) + "\n")
+        self._log.keep(outcome)
         self._say("    " + _line(outcome))
 
 
@@ -342,21 +318,3 @@ def _line(outcome: Outcome) -> str:
         f"{outcome.broker_cpu_above_idle:.2f} s, client {outcome.client_cpu_seconds:.2f} s, wire "
         f"{(outcome.wire_bytes or 0) / 1e6:.1f} MB, p99 {'-' if p99 is None else f'{p99:.1f}'} ms"
     )
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {before.get(name)!r} and now {now.get(name)!r}"
-        for name in sorted({*before, *now})
-        if before.get(name) != json.loads(json.dumps(now.get(name)))
-    )
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "processor": platform.machine(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "at": time.strftime("%Y-%m-%d", time.gmtime()),
-    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from geminga.config import check_int, check_type
+from geminga.producer.backlog import partition_share
 from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
 
 MEMORY_LIMIT_MAX_BYTES = 1 << 40
@@ -65,10 +66,11 @@ class PublishSettings:
 
         ``max_pending_messages`` is cut to the partition's share of the limit across partitions.
         """
-        own = self.producer.max_pending_messages
-        across = self.producer.max_pending_messages_across_partitions
-        share = max(1, across // partitions) if across else 0
-        return min(limit for limit in (own, share) if limit) if own or share else 0
+        own, across = (
+            self.producer.max_pending_messages,
+            self.producer.max_pending_messages_across_partitions,
+        )
+        return partition_share(own, across, partitions)
 
     def client_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `geminga.Client`."""

@@ -110,9 +110,15 @@ class BrokerView:
         """Partitions of a topic; 0 for a plain one."""
         return int(admin(self.admin_url, "GET", f"{topic_path(topic)}/partitions")["partitions"])
 
-    def create_topic(self, topic: TopicName, partitions: int) -> None:
-        """Make a topic to measure with."""
+    def create_topic(self, topic: TopicName, partitions: int, write_quorum: int = 1) -> None:
+        """Make a topic to measure with. More than one copy needs a cluster with topic policies."""
         admin(self.admin_url, "PUT", f"{topic_path(topic)}/partitions", partitions)
+        if write_quorum > 1:
+            persistence = {
+                "bookkeeperEnsemble": write_quorum, "bookkeeperWriteQuorum": write_quorum,
+                "bookkeeperAckQuorum": write_quorum, "managedLedgerMaxMarkDeleteRate": 0,
+            }  # fmt: skip
+            admin(self.admin_url, "POST", f"{topic_path(topic)}/persistence", persistence)
 
     def delete_topic(self, topic: TopicName) -> None:
         """Delete it with all that it holds; one that has gone is no error."""

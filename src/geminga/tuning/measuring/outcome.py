@@ -54,6 +54,8 @@ class Outcome:
     window_seconds: float = 0.0
     """How long messages were due."""
     part: str = "settings"
+    profile: dict[str, Any] = field(default_factory=dict)
+    """The traffic, as `TrafficProfile.to_dict` gives it."""
     failed: int = 0
     failure: str = ""
     """Why messages failed, or why the run ended early."""

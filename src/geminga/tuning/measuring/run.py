@@ -94,7 +94,7 @@ def measure_idle(view: BrokerView, seconds: float) -> float:
 def fresh_topic(view: BrokerView, conditions: Conditions) -> Iterator[TopicName]:
     """A topic of the profile's partitions that nobody has used, gone afterwards."""
     name = TopicName.parse(f"persistent://{conditions.namespace}/geminga-tune-{time.time_ns():x}")
-    view.create_topic(name, conditions.profile.partitions)
+    view.create_topic(name, conditions.profile.partitions, conditions.profile.write_quorum)
     try:
         yield name
     finally:
@@ -366,6 +366,7 @@ class Run:
             values["failure"] = values.get("failure") or read["failure"]
         return Outcome(
             part=self._conditions.part,
+            profile=self._conditions.profile.to_dict(),
             subject=self._subject.title,
             window_seconds=self._conditions.seconds,
             library=self._subject.library,

@@ -1,0 +1,183 @@
+"""Advice for one topic: settings, what they change, and what to beware of.
+
+Before and after are two columns of the same estimate: stock settings of a client against the formula's, or,
+for a topic that was watched, what the topic does now against the formula's. Both carry the cost model's
+error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from geminga.producer.settings import CompressionType
+from geminga.tuning.cost import CostModel, Estimate, Load
+from geminga.tuning.expectation import DELIVERY_SECONDS, Expectation, expected
+from geminga.tuning.formula import Formula, formula
+from geminga.tuning.observe import TopicObservation
+from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.sample import Sample
+from geminga.tuning.stock import Stock
+from geminga.tuning.traffic import TrafficProfile
+from geminga.tuning.traps import Finding, traps
+
+CORE_IN_BYTES_SHARE = 10.0
+"""How a codec is chosen: one core of a client's CPU is held as dear as ten times all network bytes that there
+would be without compression. So one per cent of a core may be spent to save ten per cent of the bytes."""
+CODECS = (CompressionType.LZ4, CompressionType.ZSTD, CompressionType.ZLib, CompressionType.SNAPPY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """What one codec would make of the batches."""
+
+    compression: CompressionType
+    entry_bytes: float
+    client_cpu_per_second: float
+    """Laying out and compressing, on this machine, all producers together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One column of the comparison."""
+
+    title: str
+    batch_fill: float
+    entries_per_second: float
+    stored_bytes_per_second: float
+    network_bytes_per_second: float
+    broker_cpu: Estimate
+    receipt_p50_seconds: float | None
+    receipt_p99_seconds: float | None
+    end_to_end_p99_seconds: float | None
+    memory_bytes: float | None
+    memory_bytes_max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Everything that there is to say about a topic's producers."""
+
+    profile: TrafficProfile
+    formula: Formula
+    before: State
+    after: State
+    before_findings: tuple[Finding, ...]
+    """Traps that the settings before are in; none for a watched topic, whose settings nobody tells."""
+    findings: tuple[Finding, ...]
+    codecs: tuple[Codec, ...]
+    codec_reason: str
+    sample_origin: str
+    cost: CostModel = field(repr=False)
+    observed: TopicObservation | None = field(default=None, repr=False)
+
+    @property
+    def settings(self) -> PublishSettings:
+        return self.formula.settings
+
+
+def advise(
+    profile: TrafficProfile,
+    *,
+    cost: CostModel,
+    sample: Sample,
+    stock: Stock,
+    compression: CompressionType | None = None,
+    observed: TopicObservation | None = None,
+) -> Advice:
+    """Advice for a profile. ``compression`` None chooses a codec by what it makes of the sample.
+
+    ``stock``: whose settings are compared with, unless the topic was ``observed``.
+    """
+    plain = formula(profile, compression=CompressionType.NONE)
+    fill = expected(profile, plain.settings, cost=cost, sample=sample).batch_fill
+    codecs = measured_codecs(profile, fill, sample)
+    chosen, reason = _choose(codecs) if compression is None else (compression, "as it was asked for")
+    found = formula(profile, compression=chosen)
+    after = expected(profile, found.settings, cost=cost, sample=sample)
+    if observed is None:
+        # Codecs are compared for themselves: stock settings get the same one.
+        settings = stock.compressed(chosen)
+        expectation = expected(
+            profile, settings, cost=cost, sample=sample, moves_on_when_full=stock.moves_on_when_full
+        )
+        codec = f", {chosen.name}" if chosen else ""
+        before = _state(f"{stock.title}, stock{codec}", expectation)
+        before_findings = traps(profile, settings)
+    else:
+        before, before_findings = _observed_state(observed, cost), ()
+    return Advice(
+        profile=profile, formula=found, before=before, after=_state("formula", after),
+        before_findings=before_findings, findings=traps(profile, found.settings), codecs=tuple(codecs),
+        codec_reason=reason, sample_origin=sample.origin, cost=cost, observed=observed,
+    )  # fmt: skip
+
+
+def measured_codecs(profile: TrafficProfile, fill: float, sample: Sample) -> list[Codec]:
+    """What each codec makes of batches of a size, uncompressed ones first."""
+    scale = profile.message_bytes / sample.message_bytes
+    entries = profile.rate_messages_per_second / fill
+    return [
+        Codec(
+            compression=codec,
+            entry_bytes=sample.entry_bytes(fill, codec) * scale,
+            client_cpu_per_second=sample.compression_seconds(fill, codec) * scale * entries,
+        )
+        for codec in (CompressionType.NONE, *CODECS)
+    ]
+
+
+def _choose(codecs: list[Codec]) -> tuple[CompressionType, str]:
+    plain = codecs[0]
+
+    def price(codec: Codec) -> float:
+        spent = codec.client_cpu_per_second - plain.client_cpu_per_second
+        return codec.entry_bytes / plain.entry_bytes + CORE_IN_BYTES_SHARE * max(0.0, spent)
+
+    best = min(codecs, key=price)
+    if best is plain:
+        return best.compression, "no codec saves bytes that are worth its CPU"
+    saved = 1 - best.entry_bytes / plain.entry_bytes
+    spent = best.client_cpu_per_second - plain.client_cpu_per_second
+    return best.compression, (
+        f"it saves {100 * saved:.0f} % of the bytes for {100 * spent:.1f} % of a core on the clients, the "
+        f"best bargain of {', '.join(codec.compression.name for codec in codecs[1:])} on the sample"
+    )
+
+
+def _state(title: str, found: Expectation) -> State:
+    return State(
+        title=title,
+        batch_fill=found.batch_fill,
+        entries_per_second=found.entries_per_second,
+        stored_bytes_per_second=found.stored_bytes_per_second,
+        network_bytes_per_second=found.network_bytes_per_second,
+        broker_cpu=found.broker_cpu,
+        receipt_p50_seconds=found.receipt_p50_seconds,
+        receipt_p99_seconds=found.receipt_p99_seconds,
+        end_to_end_p99_seconds=found.receipt_p99_seconds + DELIVERY_SECONDS,
+        memory_bytes=found.memory_bytes,
+        memory_bytes_max=found.memory_bytes_max,
+    )
+
+
+def _observed_state(observed: TopicObservation, cost: CostModel) -> State:
+    """What a watched topic costs now. How long its messages wait for batches, its broker does not know."""
+    load = Load(
+        entries_per_second=observed.entries_per_second,
+        stored_bytes_per_second=observed.stored_bytes_per_second,
+        subscriptions=observed.profile.subscriptions, write_quorum=observed.profile.write_quorum,
+    )  # fmt: skip
+    codec = f", {observed.compression.name}" if observed.compression else ""
+    return State(
+        title=f"now{codec}",
+        batch_fill=observed.batch_fill,
+        entries_per_second=observed.entries_per_second,
+        stored_bytes_per_second=observed.stored_bytes_per_second,
+        network_bytes_per_second=cost.network(load),
+        broker_cpu=cost.broker_cpu(load),
+        receipt_p50_seconds=None,
+        receipt_p99_seconds=None,
+        end_to_end_p99_seconds=None,
+        memory_bytes=None,
+        memory_bytes_max=None,
+    )

@@ -1,0 +1,88 @@
+"""A cost model for people: its coefficients with their intervals, and how well it fits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from geminga.tuning.cost import CostModel, load_of
+from geminga.tuning.pictures import new_figure, save
+
+_SHOWN = {
+    "entry": (1e6, "µs an entry that comes alone"),
+    "delivered_entry": (1e6, "µs an entry and subscription"),
+    "copied_entry": (1e6, "µs an entry and further copy"),
+    "byte": (1e9, "ms a MB stored"),
+    "delivered_byte": (1e9, "ms a MB and subscription"),
+    "copied_byte": (1e9, "ms a MB and further copy"),
+}
+
+
+def fitted(model: CostModel) -> list[tuple[str, float, float]]:
+    """Title, measured and fitted CPU seconds a second of each load."""
+    return [
+        (run.title, run.cpu_seconds / run.seconds, model.broker_cpu(load_of(run)).value)
+        for run in model.observations
+    ]
+
+
+def text(model: CostModel) -> str:
+    """The model, and each load beside what the model makes of it."""
+    machine = model.machine
+    lines = [
+        f"{model.broker} on {machine['cores']} cores, {machine['processor']}, {machine['at']}: "
+        f"{len(model.observations)} loads",
+        "",
+        "broker CPU above idle                            95 % interval",
+    ]
+    for name, estimate in model.terms.items():
+        factor, unit = _SHOWN[name]
+        shown = estimate.scaled(factor)
+        lines.append(f"  {shown.value:8.2f} {unit:32} {shown.low:8.2f} to {shown.high:.2f}")
+    lines += [
+        f"  above {model.together:.0f} entries/s they share what they wake, to the power of {model.sharing:g}"
+        if model.sharing
+        else "  entries cost the same however many come",
+        f"idle: {100 * model.idle_per_second:.2f} % of a core",
+        f"network beside stored bytes: {model.published_overhead_bytes:.0f} bytes an entry on its way in, "
+        f"{model.delivered_overhead_bytes:.0f} on its way to each subscription",
+        f"receipts without waiting: {model.receipt_p50_seconds * 1000:.1f} ms p50, "
+        f"{model.receipt_p99_seconds * 1000:.1f} ms p99",
+        f"error on loads left out of the fit: {100 * math.expm1(model.error):.0f} %",
+        "",
+        "measured  fitted  ratio   (% of a core)",
+    ]
+    for title, measured, predicted in fitted(model):
+        ratio = predicted / measured if measured > 0 else math.nan
+        lines.append(f"{100 * measured:8.2f} {100 * predicted:7.2f} {ratio:6.2f}   {title}")
+    return "\n".join(lines)
+
+
+def as_dict(model: CostModel) -> dict[str, Any]:
+    """Plain values for JSON."""
+    rows = [{"load": t, "measured": m, "fitted": p} for t, m, p in fitted(model)]
+    return {**asdict(model), "fit": rows}
+
+
+def picture(model: CostModel, path: Path) -> None:
+    """Measured against fitted, and the CPU of an entry by how many come. SVG or PNG by the name's end."""
+    figure = new_figure(9, 4)
+    axes = figure.add_subplot(1, 2, 1)
+    rows = [(m, p) for _, m, p in fitted(model) if m > 0 and p > 0]
+    axes.loglog([100 * m for m, _ in rows], [100 * p for _, p in rows], "o", color="#2a7fb8", markersize=4)
+    ends = [100 * min(min(row) for row in rows), 100 * max(max(row) for row in rows)]
+    axes.loglog(ends, ends, color="#333333", linewidth=0.8)
+    axes.set_xlabel("measured, % of a core")
+    axes.set_ylabel("fitted, % of a core")
+    axes = figure.add_subplot(1, 2, 2)
+    for run in model.observations:
+        rate = run.entries / run.seconds
+        if rate > 0 and run.cpu_seconds > 0:
+            colour = ("#888888", "#2a7fb8", "#c8743c", "#7a3cc8")[min(3, run.subscriptions)]
+            axes.loglog(rate, 1e6 * run.cpu_seconds / run.entries, "o", color=colour, markersize=4)
+    axes.set_xlabel("entries a second (colour: subscriptions)")
+    axes.set_ylabel("broker CPU an entry, µs")
+    figure.subplots_adjust(wspace=0.3)
+    save(figure, path)

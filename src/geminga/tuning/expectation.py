@@ -1,0 +1,186 @@
+"""What settings will do with a topic's traffic: batch fill, entries, latency, memory, network, broker CPU.
+
+Closed formulas, so that advice takes no time; the simulation is what to ask when they are too coarse. A batch
+is opened by a message and closed by its delay, its count or its bytes, whichever comes first; between two
+messages of one producer and partition lies what routing leaves there: everything while round robin stays, a
+partition's share with keys.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from geminga.producer.settings import BatchingType, PartitionsRoutingMode
+from geminga.tuning.cost import CostModel, Estimate, Load
+from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.sample import Sample
+from geminga.tuning.traffic import TrafficProfile, zipf_shares
+from geminga.tuning.traps import KEYS_COUNTED_MAX, key_batches_in_delay
+
+TIMER_LAG_SECONDS = 0.0003
+"""How much later than asked a timer fires: it matters for delays of a millisecond."""
+DELIVERY_SECONDS = 0.0015
+"""From the receipt's time to the consumer's hands."""
+_GOLDEN = 2_654_435_761
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What is to be expected of some settings, all producers together."""
+
+    batch_fill: float
+    """Messages an entry."""
+    entries_per_second: float
+    stored_bytes_per_second: float
+    network_bytes_per_second: float
+    """Between producers, broker and readers, and to further copies."""
+    broker_cpu: Estimate
+    """CPU seconds a second above idle."""
+    wait_seconds_max: float
+    """The longest that a message waits for its batch."""
+    receipt_p50_seconds: float
+    receipt_p99_seconds: float
+    end_to_end_p50_seconds: float
+    end_to_end_p99_seconds: float
+    memory_bytes: float
+    """Payload without a receipt in one client, on the mean."""
+    memory_bytes_max: float
+    """The most that settings allow one client, when a broker stops: infinite without a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batches:
+    entries_per_second: float
+    wait_seconds: float
+
+
+def expected(
+    profile: TrafficProfile,
+    settings: PublishSettings,
+    *,
+    cost: CostModel,
+    sample: Sample,
+    moves_on_when_full: bool = True,
+) -> Expectation:
+    """The expectation for a topic; ``moves_on_when_full`` as `geminga.tuning.stock.Stock` has it."""
+    batches = _over_bursts(profile, settings, moves_on_when_full)
+    entries = batches.entries_per_second
+    fill = profile.rate_messages_per_second / entries
+    # The sample tells how compressible messages are; how large they are says the profile.
+    size = sample.entry_bytes(fill, settings.producer.compression_type)
+    size *= profile.message_bytes / sample.message_bytes
+    load = Load(
+        entries_per_second=entries, stored_bytes_per_second=entries * size,
+        subscriptions=profile.subscriptions, write_quorum=profile.write_quorum,
+    )  # fmt: skip
+    wait = batches.wait_seconds
+    p50, p99 = wait / 2 + cost.receipt_p50_seconds, 0.99 * wait + cost.receipt_p99_seconds
+    in_flight = profile.payload_bytes_per_second / profile.producers * profile.producers_per_client * p50
+    return Expectation(
+        batch_fill=fill,
+        entries_per_second=entries,
+        stored_bytes_per_second=load.stored_bytes_per_second,
+        network_bytes_per_second=cost.network(load),
+        broker_cpu=cost.broker_cpu(load),
+        wait_seconds_max=wait,
+        receipt_p50_seconds=p50,
+        receipt_p99_seconds=p99,
+        end_to_end_p50_seconds=p50 + DELIVERY_SECONDS,
+        end_to_end_p99_seconds=p99 + DELIVERY_SECONDS,
+        memory_bytes=in_flight,
+        memory_bytes_max=_memory_max(profile, settings),
+    )
+
+
+def _memory_max(profile: TrafficProfile, settings: PublishSettings) -> float:
+    permits = settings.permits_per_partition(profile.partitions)
+    by_permits = permits * profile.partitions * profile.message_bytes * profile.producers_per_client
+    return min(by_permits or math.inf, settings.memory_limit_bytes or math.inf)
+
+
+def _over_bursts(profile: TrafficProfile, settings: PublishSettings, moves_on: bool) -> _Batches:
+    rate = profile.rate_per_producer
+    if profile.bursts is None:
+        found = _batches(profile, settings, rate, moves_on)
+        return _Batches(
+            entries_per_second=found.entries_per_second * profile.producers, wait_seconds=found.wait_seconds
+        )
+    bursts = profile.bursts
+    part = bursts.burst_seconds / bursts.period_seconds
+    high = _batches(profile, settings, rate * bursts.factor, moves_on)
+    entries, wait = part * high.entries_per_second, high.wait_seconds
+    if bursts.quiet_factor > 0:
+        low = _batches(profile, settings, rate * bursts.quiet_factor, moves_on)
+        entries += (1 - part) * low.entries_per_second
+        wait = max(wait, low.wait_seconds)
+    return _Batches(entries_per_second=entries * profile.producers, wait_seconds=wait)
+
+
+def _batches(profile: TrafficProfile, settings: PublishSettings, rate: float, moves_on: bool) -> _Batches:
+    """Entries a second of one producer at a rate, and the longest wait for a batch."""
+    producer = settings.producer
+    if not producer.batching_enabled:
+        return _Batches(entries_per_second=rate, wait_seconds=0.0)
+    delay = producer.batching_max_publish_delay_seconds + TIMER_LAG_SECONDS
+    limit = _limit(profile, settings)
+    if profile.keyed and profile.partitions > 1:
+        shares = _partition_shares(profile)
+        entries = sum(_steady(rate * share, delay, limit) for share in shares if share)
+        slowest = max(min(delay, limit / (rate * share)) for share in shares if share)
+        found = _Batches(entries_per_second=entries, wait_seconds=slowest)
+    elif profile.partitions > 1 and not moves_on and _round_robin(settings):
+        stay = max(0.001, producer.batching_max_publish_delay_seconds)
+        stay *= producer.batching_partition_switch_frequency
+        found = _Batches(
+            entries_per_second=_by_the_clock(rate, delay, limit, stay), wait_seconds=min(delay, limit / rate)
+        )
+    else:
+        found = _Batches(
+            entries_per_second=_steady(rate, delay, limit), wait_seconds=min(delay, limit / rate)
+        )
+    if producer.batching_type is BatchingType.KeyBased and profile.keyed:
+        fill = rate / found.entries_per_second
+        keys = key_batches_in_delay(profile, fill)
+        found = _Batches(
+            entries_per_second=found.entries_per_second * max(1.0, keys), wait_seconds=found.wait_seconds
+        )
+    return found
+
+
+def _limit(profile: TrafficProfile, settings: PublishSettings) -> float:
+    """Messages that close a batch: by count, by bytes, or because no permits are left."""
+    producer = settings.producer
+    by_bytes = producer.batching_max_allowed_size_in_bytes / profile.message_bytes
+    permits = settings.permits_per_partition(profile.partitions) or math.inf
+    return max(1.0, min(producer.batching_max_messages, math.floor(by_bytes), permits))
+
+
+def _round_robin(settings: PublishSettings) -> bool:
+    return settings.producer.message_routing_mode is PartitionsRoutingMode.RoundRobinDistribution
+
+
+def _steady(rate: float, delay: float, limit: float) -> float:
+    """Entries a second of batches that follow one another: the message that opens one, and who comes
+    within the delay."""
+    return rate / min(limit, 1.0 + rate * delay)
+
+
+def _by_the_clock(rate: float, delay: float, limit: float, stay: float) -> float:
+    """The same for a client that changes partition by the clock: the last batch of a stay is cut off."""
+    messages = rate * stay
+    if messages < 1:
+        return rate
+    full = min(limit, 1.0 + rate * delay)
+    return math.ceil(round(messages / full, 6)) / stay
+
+
+def _partition_shares(profile: TrafficProfile) -> list[float]:
+    """What of the rate each partition gets, by the hashes of its keys."""
+    if profile.keys > KEYS_COUNTED_MAX and not profile.key_skew:
+        return [1 / profile.partitions] * profile.partitions
+    shares = [0.0] * profile.partitions
+    keys = min(profile.keys, KEYS_COUNTED_MAX)
+    for number, share in enumerate(zipf_shares(keys, profile.key_skew)):
+        shares[(number * _GOLDEN >> 16) % profile.partitions] += share
+    return shares

@@ -1,0 +1,253 @@
+"""A live topic as it is: its rates from the broker's statistics, its batches from entries themselves.
+
+The statistics are asked twice, some seconds apart; the entries are the newest ones of the busiest
+partitions, read from the store through a reader that leaves nothing behind. Their metadata tell how full
+batches are and what compression makes of them; their messages, where they are not encrypted, are the sample
+that other settings are tried on.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from geminga.client.admin import admin, topic_path
+from geminga.client.entry_reader import EntryReader
+from geminga.client.sync import Client
+from geminga.errors import CorruptPayload, InvalidConfiguration
+from geminga.ids import MessageId, TopicName
+from geminga.producer.settings import CompressionType
+from geminga.tuning.measuring.broker_view import BrokerView, TopicCounts
+from geminga.tuning.sample import SAMPLE_MESSAGES_MAX, Sample
+from geminga.tuning.traffic import TrafficProfile, check_number
+from geminga.wire.batch import decode_batch
+from geminga.wire.compression import decompress
+from geminga.wire.metadata import parse_entry
+
+PARTITIONS_SAMPLED_MAX = 8
+ENTRIES_SAMPLED_MAX = 100
+"""Of each of these partitions."""
+READ_SECONDS_MAX = 5.0
+UNCOMPRESSED_BYTES_MAX = 64 << 20
+KEYED_SHARE = 0.5
+"""Above it a topic is taken for one whose messages have keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledEntry:
+    """What the metadata of one stored entry tell."""
+
+    partition: int
+    messages: int
+    stored_bytes: int
+    payload_bytes: int
+    """Of its messages alone, uncompressed; 0 where that cannot be told."""
+    uncompressed_bytes: int
+    compressed_bytes: int
+    compression: CompressionType
+    producer: str
+    publish_time_ms: int
+    encrypted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicObservation:
+    """A topic over some seconds."""
+
+    topic: str
+    broker: str
+    seconds: float
+    profile: TrafficProfile
+    entries_per_second: float
+    entries_per_second_by_partition: dict[int, float]
+    stored_bytes_per_second: float
+    batch_fill: float
+    compression: CompressionType
+    """The codec of most sampled entries."""
+    compression_ratio: float
+    """Uncompressed batch bytes divided by what travels."""
+    producers: int
+    entries: tuple[SampledEntry, ...] = field(repr=False)
+    sample: Sample | None = field(repr=False)
+    """None when no message could be read: nothing stored, or all encrypted."""
+    notes: tuple[str, ...] = ()
+
+
+def observe(
+    service_url: str,
+    admin_url: str,
+    topic: str,
+    *,
+    seconds: float = 5.0,
+    latency_budget_seconds: float = 0.05,
+) -> TopicObservation:
+    """Watch a topic for some seconds and read a sample of it.
+
+    Raises `TopicNotFound`, what stands in the way of the broker, and `InvalidConfiguration` for a topic to
+    which nothing is published.
+    """
+    check_number("seconds", seconds, 0.1, 600, "seconds")
+    name = TopicName.parse(topic).base
+    view = BrokerView(service_url, admin_url)
+    partitions = view.partitions(name)
+    first, started = view.counts(name, partitions), time.monotonic()
+    time.sleep(seconds)
+    last, elapsed = view.counts(name, partitions), time.monotonic() - started
+    messages, entries = last.messages - first.messages, last.entries - first.entries
+    if messages <= 0 or entries <= 0:
+        raise InvalidConfiguration(
+            f"nothing was published to {name} within {elapsed:.1f} s: watch it for longer (--watch), or give "
+            "the traffic in numbers"
+        )
+    sampled, contents, keys = _sample(service_url, admin_url, name, partitions, last)
+    facts = _facts(admin_url, name, partitions)
+    sizes = [len(content) for content in contents]
+    mean = statistics.fmean(sizes) if sizes else max(1.0, (last.bytes_in - first.bytes_in) / messages)
+    profile = TrafficProfile(
+        rate_messages_per_second=messages / elapsed,
+        message_bytes=max(1.0, mean),
+        message_bytes_variation=min(10.0, statistics.pstdev(sizes) / mean) if sizes and mean else 0.0,
+        partitions=max(1, partitions),
+        producers=max(1, facts["producers"]),
+        subscriptions=facts["subscriptions"],
+        consumers=max(1, facts["consumers"]),
+        keys=keys,
+        latency_budget_seconds=latency_budget_seconds,
+        name=str(name),
+    )
+    codec, ratio = _compression(sampled)
+    return TopicObservation(
+        topic=str(name),
+        broker=view.title,
+        seconds=elapsed,
+        profile=profile,
+        entries_per_second=entries / elapsed,
+        entries_per_second_by_partition={
+            number: (count - first.by_partition.get(number, (0, 0))[1]) / elapsed
+            for number, (_, count) in sorted(last.by_partition.items())
+        },
+        stored_bytes_per_second=(last.bytes_in - first.bytes_in) / elapsed,
+        batch_fill=messages / entries,
+        compression=codec,
+        compression_ratio=ratio,
+        producers=facts["producers"],
+        entries=tuple(sampled),
+        sample=Sample(contents, f"{len(contents)} messages of {name}") if contents else None,
+        notes=_notes(sampled, contents),
+    )
+
+
+def _facts(admin_url: str, name: TopicName, partitions: int) -> dict[str, int]:
+    """Producers, subscriptions and consumers that are connected now."""
+    path = topic_path(name)
+    kind = "partitioned-stats?perPartition=true" if partitions else "stats"
+    stats: dict[str, Any] = admin(admin_url, "GET", f"{path}/{kind}")
+    rows = list(stats["partitions"].values()) if partitions else [stats]
+    # A producer of a partitioned topic is one of each partition, and each has a name of its own.
+    producers = max((len(row["publishers"]) for row in rows), default=0)
+    durable = {n: s for n, s in stats["subscriptions"].items() if s.get("durable", True)}
+    per_partition = max(
+        (len(s["consumers"]) for row in rows for s in row["subscriptions"].values()), default=0
+    )
+    return {"producers": producers, "subscriptions": len(durable), "consumers": per_partition}
+
+
+def _sample(
+    service_url: str, admin_url: str, name: TopicName, partitions: int, counts: TopicCounts
+) -> tuple[list[SampledEntry], list[bytes], int]:
+    """Entries, messages, and how many different keys messages have (0: most have none)."""
+    busiest = sorted(counts.by_partition, key=lambda number: -counts.by_partition[number][0])
+    entries: list[SampledEntry] = []
+    contents: list[bytes] = []
+    keys: list[str] = []
+    with Client(service_url) as client:
+        for number in busiest[:PARTITIONS_SAMPLED_MAX]:
+            one = name.partition_name(number) if partitions else name
+            start = _some_entries_back(admin_url, one)
+            if start is None:
+                continue
+            with EntryReader.open(client, str(one), start) as reader:
+                for raw in _newest(reader):
+                    entry, messages, of_entry = _opened(number, bytes(raw))
+                    entries.append(entry)
+                    if len(contents) < SAMPLE_MESSAGES_MAX:
+                        contents += messages
+                        keys += of_entry
+    keyed = bool(contents) and len(keys) >= KEYED_SHARE * len(contents)
+    return entries, contents, len(set(keys)) if keyed else 0
+
+
+def _some_entries_back(admin_url: str, topic: TopicName) -> MessageId | None:
+    """A position some entries before the end; None for a topic without entries."""
+    inside = admin(admin_url, "GET", f"{topic_path(topic)}/internalStats")
+    ledger, _, entry = str(inside.get("lastConfirmedEntry", "")).partition(":")
+    if not ledger.lstrip("-").isdigit() or int(ledger) < 0 or int(entry) < 0:
+        return None
+    return MessageId(-1, int(ledger), max(0, int(entry) - ENTRIES_SAMPLED_MAX + 1), -1)
+
+
+def _newest(reader: EntryReader) -> list[Any]:
+    found: list[Any] = []
+    deadline = time.monotonic() + READ_SECONDS_MAX
+    while len(found) < ENTRIES_SAMPLED_MAX and reader.has_message_available():
+        got = reader.read(ENTRIES_SAMPLED_MAX - len(found), max(0.0, deadline - time.monotonic()))
+        if not got:
+            break
+        found += [row.entry for row in got]
+    return found
+
+
+def _opened(partition: int, raw: bytes) -> tuple[SampledEntry, list[bytes], list[str]]:
+    """An entry's facts, its messages and their keys; none of those when they cannot be read."""
+    entry = parse_entry(raw, verify=False)
+    metadata = entry.metadata
+    count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
+    encrypted = bool(metadata.encryption_keys)
+    contents: list[bytes] = []
+    keys: list[str] = []
+    uncompressed = metadata.uncompressed_size or len(entry.payload)
+    if not encrypted and not metadata.HasField("chunk_id"):
+        try:
+            body = decompress(
+                metadata.compression, entry.payload, metadata.uncompressed_size, limit=UNCOMPRESSED_BYTES_MAX
+            )
+            if metadata.HasField("num_messages_in_batch"):
+                singles = decode_batch(body, count)
+                contents = [single.payload for single in singles]
+                keys = [single.partition_key for single in singles if single.partition_key is not None]
+            else:
+                contents = [body]
+                keys = [metadata.partition_key] if metadata.HasField("partition_key") else []
+        except CorruptPayload:
+            contents, keys = [], []
+    sampled = SampledEntry(
+        partition=partition, messages=count, stored_bytes=len(raw),
+        payload_bytes=sum(map(len, contents)), uncompressed_bytes=uncompressed,
+        compressed_bytes=len(entry.payload), compression=CompressionType(metadata.compression),
+        producer=metadata.producer_name, publish_time_ms=metadata.publish_time, encrypted=encrypted,
+    )  # fmt: skip
+    return sampled, contents, keys
+
+
+def _compression(entries: Sequence[SampledEntry]) -> tuple[CompressionType, float]:
+    if not entries:
+        return CompressionType.NONE, 1.0
+    codecs = [entry.compression for entry in entries]
+    codec = max(set(codecs), key=codecs.count)
+    before = sum(entry.uncompressed_bytes for entry in entries)
+    return codec, before / max(1, sum(entry.compressed_bytes for entry in entries))
+
+
+def _notes(entries: Sequence[SampledEntry], contents: Sequence[bytes]) -> tuple[str, ...]:
+    found = []
+    if not entries:
+        found.append("no entry could be read: what messages look like is made up")
+    elif not contents:
+        found.append("the messages are encrypted: how they compress is made up")
+    codecs = {entry.compression.name for entry in entries}
+    if len(codecs) > 1:
+        found.append(f"producers use several codecs: {', '.join(sorted(codecs))}")
+    return tuple(found)

@@ -1,0 +1,280 @@
+"""Advice as text: a table, and the settings for Python, Java, YAML, Spark and as a settings file."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from geminga.client.settings_file import FileSettings, dump_settings
+from geminga.config import check_choice
+from geminga.producer.settings import BatchingType, CompressionType
+from geminga.tuning.advise import Advice, State
+from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
+from geminga.tuning.publish_settings import PublishSettings
+
+WIDTH = 100
+
+_CODEC_IN_JAVA = {CompressionType.ZLib: "ZLIB"}
+
+
+def _codec(compression: CompressionType) -> str:
+    return _CODEC_IN_JAVA.get(compression, compression.name)
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def python(settings: PublishSettings) -> str:
+    """Lines of a program with Geminga's client."""
+    lines = [
+        "import geminga",
+        "",
+        "client = geminga.Client(",
+        '    "pulsar://localhost:6650",',
+        *(f"    {name}={value!r}," for name, value in settings.client_arguments().items()),
+        ")",
+        "producer = client.create_producer(",
+        '    "my-topic",',
+    ]
+    for name, value in settings.producer_arguments().items():
+        shown = f"geminga.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
+        lines.append(f"    {name}={shown},")
+    return "\n".join([*lines, ")"])
+
+
+def java(settings: PublishSettings) -> str:
+    """Lines of a program with the Java client. Stepping over blocked partitions it does not know."""
+    producer = settings.producer
+    batcher = "KEY_BASED" if producer.batching_type is BatchingType.KeyBased else "DEFAULT"
+    micros = round(producer.batching_max_publish_delay_seconds * 1e6)
+    return textwrap.dedent(f"""\
+        PulsarClient client = PulsarClient.builder()
+            .serviceUrl("pulsar://localhost:6650")
+            .memoryLimit({settings.memory_limit_bytes}, SizeUnit.BYTES)
+            .build();
+        Producer<byte[]> producer = client.newProducer()
+            .topic("my-topic")
+            .enableBatching({str(producer.batching_enabled).lower()})
+            .batcherBuilder(BatcherBuilder.{batcher})
+            .batchingMaxMessages({producer.batching_max_messages})
+            .batchingMaxBytes({producer.batching_max_allowed_size_in_bytes})
+            .batchingMaxPublishDelay({micros}, TimeUnit.MICROSECONDS)
+            .roundRobinRouterBatchingPartitionSwitchFrequency({producer.batching_partition_switch_frequency})
+            .compressionType(CompressionType.{_codec(producer.compression_type)})
+            .maxPendingMessages({producer.max_pending_messages})
+            .maxPendingMessagesAcrossPartitions({producer.max_pending_messages_across_partitions})
+            .blockIfQueueFull({str(producer.block_if_queue_full).lower()})
+            .sendTimeout({round(producer.send_timeout_seconds * 1000)}, TimeUnit.MILLISECONDS)
+            .create();""")
+
+
+def _java_properties(settings: PublishSettings) -> dict[str, Any]:
+    """The producer's settings under the names of Java's ``ProducerConfigurationData``, as ``loadConf`` takes
+    them and Spark's Scala connector after ``pulsar.producer.``."""
+    producer = settings.producer
+    return {
+        "batchingEnabled": producer.batching_enabled,
+        "batchingMaxMessages": producer.batching_max_messages,
+        "batchingMaxBytes": producer.batching_max_allowed_size_in_bytes,
+        "batchingMaxPublishDelayMicros": round(producer.batching_max_publish_delay_seconds * 1e6),
+        "batchingPartitionSwitchFrequencyByPublishDelay": producer.batching_partition_switch_frequency,
+        "compressionType": _codec(producer.compression_type),
+        "maxPendingMessages": producer.max_pending_messages,
+        "maxPendingMessagesAcrossPartitions": producer.max_pending_messages_across_partitions,
+        "blockIfQueueFull": producer.block_if_queue_full,
+        "sendTimeoutMs": round(producer.send_timeout_seconds * 1000),
+    }
+
+
+def yaml(settings: PublishSettings) -> str:
+    """The names of Java's configuration maps, for ``loadConf`` and for tools that are configured so."""
+    lines = ["client:", f"  memoryLimitBytes: {settings.memory_limit_bytes}", "producer:"]
+    for name, value in _java_properties(settings).items():
+        lines.append(f"  {name}: {str(value).lower() if isinstance(value, bool) else value}")
+    return "\n".join(lines)
+
+
+def spark(settings: PublishSettings) -> str:
+    """Options of Spark's sink, which makes whole batches of what it is given and so knows no delay."""
+    producer = settings.producer
+    options = {
+        "compression": _codec(producer.compression_type),
+        "batchingMaxMessages": producer.batching_max_messages,
+        "batchingMaxBytes": producer.batching_max_allowed_size_in_bytes,
+        "sendTimeoutMs": round(producer.send_timeout_seconds * 1000),
+    }
+    lines = [f'    .option("{name}", "{value}")' for name, value in options.items()]
+    return "\n".join(["(", '    frame.write.format("pulsar")', *lines, "    # service.url, topic ...", ")"])
+
+
+def toml(advice: Advice) -> str:
+    """A settings file (`geminga.load_settings`), each line with its reason."""
+    comments = {choice.field: choice.rule for choice in advice.formula.choices}
+    comments["batching_max_publish_delay_ms"] = comments.pop("batching_max_publish_delay_seconds")
+    comments["compression_type"] = advice.codec_reason
+    profile = advice.profile
+    heading = (
+        f"Producer settings for {profile.name or 'a topic'}, by geminga tune advise.\n"
+        f"Traffic: {profile.rate_messages_per_second:,.0f} msg/s of {profile.message_bytes:.0f} bytes over "
+        f"{profile.partitions} partitions from {profile.producers} producer(s); latency budget "
+        f"{profile.latency_budget_seconds * 1000:g} ms.\n"
+        "Read it with geminga.load_settings, or as the option settingsFile of Spark's sink."
+    )
+    settings = FileSettings(
+        client=advice.settings.client_arguments(), producer=advice.settings.producer_arguments()
+    )
+    return dump_settings(settings, comments, heading)
+
+
+FORMATS: dict[str, Callable[[PublishSettings], str]] = {
+    "python": python,
+    "java": java,
+    "yaml": yaml,
+    "spark": spark,
+}
+
+
+def settings_as(kind: str, settings: PublishSettings) -> str:
+    """The settings in one of `FORMATS`."""
+    return FORMATS[check_choice("format", kind, tuple(FORMATS))](settings)
+
+
+# --- the comparison ---------------------------------------------------------------------------------
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return ""
+    if math.isinf(value):
+        return "no limit"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value * 1000:.1f} ms"
+
+
+def _cpu(state: State) -> str:
+    cpu = state.broker_cpu.scaled(100)
+    return f"{cpu.value:.1f} % of a core ({cpu.low:.1f} to {cpu.high:.1f})"
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if not before or after is None or math.isinf(before):
+        return ""
+    return f"{100 * (after / before - 1):+.0f} %"
+
+
+ROWS: tuple[tuple[str, Callable[[State], str], Callable[[State], float | None]], ...] = (
+    ("messages an entry", lambda s: f"{s.batch_fill:.1f}", lambda s: s.batch_fill),
+    ("entries a second", lambda s: f"{s.entries_per_second:,.0f}", lambda s: s.entries_per_second),
+    ("stored a second", lambda s: _bytes(s.stored_bytes_per_second), lambda s: s.stored_bytes_per_second),
+    ("network a second", lambda s: _bytes(s.network_bytes_per_second), lambda s: s.network_bytes_per_second),
+    ("broker CPU above idle", _cpu, lambda s: s.broker_cpu.value),
+    ("receipt p50", lambda s: _milliseconds(s.receipt_p50_seconds), lambda s: s.receipt_p50_seconds),
+    ("receipt p99", lambda s: _milliseconds(s.receipt_p99_seconds), lambda s: s.receipt_p99_seconds),
+    ("end to end p99", lambda s: _milliseconds(s.end_to_end_p99_seconds), lambda s: s.end_to_end_p99_seconds),
+    ("waiting in a client", lambda s: _bytes(s.memory_bytes), lambda s: s.memory_bytes),
+    ("waiting, at the most", lambda s: _bytes(s.memory_bytes_max), lambda s: s.memory_bytes_max),
+)
+
+
+def table(advice: Advice) -> str:
+    """Before and after, in aligned columns."""
+    rows = [("", advice.before.title, advice.after.title, "")]
+    for name, show, value in ROWS:
+        rows.append(
+            (
+                name,
+                show(advice.before),
+                show(advice.after),
+                _change(value(advice.before), value(advice.after)),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def text(advice: Advice, kinds: tuple[str, ...] = ("python",)) -> str:
+    """All of it, for a person."""
+    parts = [_observed(advice)] if advice.observed else []
+    reasons = []
+    for choice in advice.formula.choices:
+        why = advice.codec_reason if choice.field == "compression_type" else f"{choice.rule}; {choice.why}"
+        unit = f" {choice.unit}" if choice.unit else ""
+        reasons.append(f"{choice.field} = {choice.value}{unit}\n{_indented(why)}")
+    parts += ["\n".join(reasons), table(advice), _accuracy(advice)]
+    for title, findings in (("Before:", advice.before_findings), ("Beware:", advice.findings)):
+        if findings:
+            parts.append("\n".join([title, *(_indented(str(f), "  - ", "    ") for f in findings)]))
+    parts += [settings_as(kind, advice.settings) for kind in kinds]
+    return "\n\n".join(parts)
+
+
+def _indented(line: str, first: str = "    ", rest: str = "    ") -> str:
+    return textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest)
+
+
+def _observed(advice: Advice) -> str:
+    seen = advice.observed
+    assert seen is not None
+    rates = sorted(seen.entries_per_second_by_partition.values())
+    lines = [
+        f"{seen.topic} on {seen.broker}, watched for {seen.seconds:.1f} s:",
+        f"  {seen.profile.rate_messages_per_second:,.0f} msg/s of {seen.profile.message_bytes:.0f} bytes "
+        f"from {seen.producers} producer(s) to {seen.profile.subscriptions} subscription(s)",
+        f"  {seen.batch_fill:.1f} messages an entry, {seen.entries_per_second:,.0f} entries/s "
+        f"({rates[0]:.1f} to {rates[-1]:.1f} a partition)",
+        f"  {seen.compression.name}, {seen.compression_ratio:.2f} times smaller than uncompressed",
+    ]
+    return "\n".join([*lines, *(f"  {note}" for note in seen.notes)])
+
+
+def _accuracy(advice: Advice) -> str:
+    cost = advice.cost
+    return _indented(
+        f"CPU by a model fitted to {len(cost.observations)} loads on {cost.broker} ({cost.machine['cores']} "
+        f"cores, {cost.machine['processor']}), which was off by {100 * math.expm1(cost.error):.0f} % on "
+        f"loads that it had not seen; the range is 95 %. Sizes are measured on {advice.sample_origin}.",
+        "", "",
+    )  # fmt: skip
+
+
+def picture(advice: Advice, path: Path) -> None:
+    """Before and after as bars. SVG or PNG by the name's end."""
+    panels: list[tuple[str, Callable[[State], float | None]]] = [
+        ("entries a second", lambda s: s.entries_per_second),
+        ("broker CPU above idle, % of a core", lambda s: 100 * s.broker_cpu.value),
+        ("network, MB/s", lambda s: s.network_bytes_per_second / 1e6),
+        (
+            "end to end p99, ms",
+            lambda s: None if s.end_to_end_p99_seconds is None else 1000 * s.end_to_end_p99_seconds,
+        ),
+    ]
+    figure = new_figure(11, 2.4)
+    for number, (title, value) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        for place, state in enumerate((advice.before, advice.after)):
+            height = value(state)
+            if height is None:
+                continue
+            colour = BAR_COLOURS["formula" if place else "stock"]
+            error = None
+            if "CPU" in title:
+                cpu = state.broker_cpu.scaled(100)
+                error = [[cpu.value - cpu.low], [cpu.high - cpu.value]]
+            axes.bar(place, height, color=colour, yerr=error, ecolor="#333333", capsize=3, width=0.6)
+            axes.text(place, height, f"{height:.3g}", ha="center", va="bottom", fontsize=8)
+        axes.set_xticks(
+            [0, 1], [textwrap.fill(s.title, 14) for s in (advice.before, advice.after)], fontsize=7
+        )
+        axes.set_title(title, fontsize=9)
+        axes.margins(y=0.15)
+    figure.subplots_adjust(wspace=0.35)
+    save(figure, path)

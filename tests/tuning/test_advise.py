@@ -1,0 +1,251 @@
+"""Advice: from numbers, from a live topic, as text in every form, and as a file that is read again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import geminga
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.cli.main import command
+from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
+from geminga.producer.settings import CompressionType
+from geminga.tuning import render
+from geminga.tuning.advise import Advice, advise
+from geminga.tuning.cost import standard
+from geminga.tuning.formula import formula
+from geminga.tuning.observe import observe
+from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.sample import Sample, standard_sample
+from geminga.tuning.stock import JAVA, STOCK
+from geminga.tuning.traffic import TrafficProfile
+
+PROFILE = TrafficProfile(rate_messages_per_second=20_000, message_bytes=200, partitions=60)
+NUMBERS = ["--rate", "20000", "--message-bytes", "200", "--partitions", "60"]
+
+
+def advice(**chosen: Any) -> Advice:
+    values = {"cost": standard(), "sample": standard_sample(200), "stock": JAVA, **chosen}
+    return advise(PROFILE, **values)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, ["tune", "advise", *arguments])
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with geminga.embedded() as running:
+        yield running
+
+
+@pytest.fixture
+def busy_topic(broker: EmbeddedBroker) -> Iterator[str]:
+    """A topic of three partitions that somebody publishes to with a delay of 2 ms."""
+    topic = "persistent://public/default/busy"
+    with broker.client() as client:
+        geminga_admin(broker, "busy", 3)
+        consumer = client.subscribe(topic, "reads")
+        producer = client.create_producer(
+            topic, batching_max_publish_delay_ms=2, compression_type=geminga.CompressionType.LZ4,
+            block_if_queue_full=True,
+        )  # fmt: skip
+        ending = threading.Event()
+
+        def publish() -> None:
+            number = 0
+            while not ending.wait(0.001):
+                for _ in range(4):
+                    producer.send_async(b'{"number":%d,"what":"reading"}' % number, None)
+                    number += 1
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        yield topic
+        ending.set()
+        thread.join()
+        consumer.close()
+
+
+def geminga_admin(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
+    from geminga.client.admin import admin
+
+    admin(broker.admin_url, "PUT", f"persistent/public/default/{topic}/partitions", partitions)
+
+
+def test_advice_from_numbers() -> None:
+    found = advice()
+    assert found.settings == formula(PROFILE, compression=found.settings.producer.compression_type).settings
+    assert found.before.title.startswith("Java client 4.0.4, stock")
+    assert found.after.broker_cpu.value < 0.25 * found.before.broker_cpu.value
+    assert found.after.broker_cpu.low < found.after.broker_cpu.value < found.after.broker_cpu.high
+    assert found.after.network_bytes_per_second < found.before.network_bytes_per_second
+    assert found.findings == ()
+
+
+def test_the_codec_is_a_bargain_of_bytes_and_cpu() -> None:
+    assert advice().settings.producer.compression_type is not CompressionType.NONE
+    import os
+
+    noise = Sample([os.urandom(200) for _ in range(500)], "noise")
+    found = advice(sample=noise)
+    assert found.settings.producer.compression_type is CompressionType.NONE
+    assert "no codec saves" in found.codec_reason
+    assert advice(compression=CompressionType.SNAPPY).settings.producer.compression_type.name == "SNAPPY"
+
+
+def test_a_live_topic_is_watched_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
+    seen = observe(broker.service_url, broker.admin_url, busy_topic, seconds=1.5)
+    assert seen.profile.partitions == 3
+    assert (seen.producers, seen.profile.subscriptions, seen.profile.consumers) == (1, 1, 1)
+    assert 500 < seen.profile.rate_messages_per_second < 6000
+    assert 1.5 < seen.batch_fill < 60
+    assert seen.compression is CompressionType.LZ4
+    assert seen.compression_ratio > 1.2
+    assert 30 < seen.profile.message_bytes < 45
+    assert len(seen.entries_per_second_by_partition) == 3
+    assert sum(seen.entries_per_second_by_partition.values()) == pytest.approx(seen.entries_per_second)
+    assert seen.profile.keys == 0
+    assert seen.sample is not None
+    found = advise(seen.profile, cost=standard(), sample=seen.sample, stock=JAVA, observed=seen)
+    assert found.before.title == "now, LZ4"
+    assert found.after.entries_per_second < found.before.entries_per_second / 2
+    assert "messages an entry" in render.text(found)
+    from geminga.client.admin import admin
+
+    stats = admin(broker.admin_url, "GET", "persistent/public/default/busy/partitioned-stats")
+    assert list(stats["subscriptions"]) == ["reads"]  # watching leaves nothing behind
+
+
+def test_keys_and_encrypted_messages_are_noticed(broker: EmbeddedBroker) -> None:
+    with broker.client() as client:
+        producer = client.create_producer("keyed")
+        ending = threading.Event()
+
+        def publish() -> None:
+            number = 0
+            while not ending.wait(0.002):
+                producer.send_async(b"x" * 50, None, partition_key=f"key-{number % 7}")
+                number += 1
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            seen = observe(broker.service_url, broker.admin_url, "keyed", seconds=0.5)
+        finally:
+            ending.set()
+            thread.join()
+    assert seen.profile.keys == 7
+    assert seen.profile.partitions == 1
+
+
+def test_a_topic_that_is_not_there_or_still_is_a_sentence(broker: EmbeddedBroker) -> None:
+    with pytest.raises(TopicNotFound):
+        observe(broker.service_url, broker.admin_url, "nothing", seconds=0.1)
+    with broker.client() as client:
+        client.create_producer("still")
+        with pytest.raises(
+            InvalidConfiguration, match="nothing was published to persistent://public/default/still"
+        ):
+            observe(broker.service_url, broker.admin_url, "still", seconds=0.1)
+
+
+def test_the_command_watches_and_writes_a_file(
+    broker: EmbeddedBroker, busy_topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tuned.toml"
+    result = run(
+        "--topic", busy_topic, "--service-url", broker.service_url, "--admin-url", broker.admin_url,
+        "--watch", "0.5", "--apply", str(path), "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    assert told["observed"]["producers"] == 1
+    tuned = geminga.load_settings(path)
+    again = PublishSettings.from_dict(told["settings"])
+    assert tuned.client == again.client_arguments()
+    assert tuned.producer == again.producer_arguments()
+    with geminga.Client(broker.service_url, **tuned.client) as client:
+        producer = client.create_producer("tuned", **tuned.producer)
+        producer.send(b"hello")
+
+
+def test_the_command_draws_and_explains(tmp_path: Path) -> None:
+    result = run(*NUMBERS, "--picture", str(tmp_path / "a.svg"), *(f"--format={k}" for k in render.FORMATS))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    for word in (
+        "max_pending_messages = 1600 messages", "geminga.Client(", "PulsarClient.builder()",
+        "batchingMaxPublishDelayMicros: 40000", '.option("batchingMaxMessages", "800")',
+        "broker CPU above idle",
+        "Apache Pulsar 4.0.4",
+    ):  # fmt: skip
+        assert word in result.output
+
+
+def test_every_form_of_the_settings_is_complete() -> None:
+    settings = formula(PROFILE, compression=CompressionType.ZLib).settings
+    python = render.python(settings)
+    compile(python, "settings", "exec")
+    for name in settings.producer_arguments():
+        assert f"    {name}=" in python
+    assert "CompressionType.ZLIB" in render.java(settings)
+    assert "BatcherBuilder.DEFAULT" in render.java(settings)
+    assert "compressionType: ZLIB" in render.yaml(settings)
+    assert '"compression", "ZLIB"' in render.spark(settings)
+
+
+def test_sparks_form_is_what_spark_takes() -> None:
+    import re
+
+    from geminga.spark.options import write_options
+
+    settings = formula(PROFILE, compression=CompressionType.ZSTD).settings
+    options = dict(re.findall(r'\.option\("(\w+)", "(\w+)"\)', render.spark(settings)))
+    found = write_options({"service.url": "pulsar://x", "topic": "t", **options})
+    assert (found.compression, found.batching_max_messages) == ("ZSTD", 800)
+
+
+def test_a_sample_file_gives_sizes_and_compression(tmp_path: Path) -> None:
+    file = tmp_path / "sample.jsonl"
+    file.write_text("\n".join(json.dumps({"n": n, "text": "same words every time"}) for n in range(300)))
+    result = run("--rate", "5000", "--sample", str(file), "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    assert told["profile"]["message_bytes"] == pytest.approx(42, abs=2)
+    assert told["sample"] == str(file)
+
+
+@pytest.mark.parametrize("name", list(STOCK))
+def test_every_stock_can_be_compared_with(name: str) -> None:
+    result = run(*NUMBERS, "--stock", name)
+    assert result.exit_code == 0, result.output
+    assert STOCK[name].title in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--rate", "5"], "--message-bytes missing"),
+        ([], "--rate and --message-bytes missing"),
+        ([*NUMBERS, "--partitions", "0"], "--partitions"),
+        ([*NUMBERS, "--latency-budget", "1"], "--latency-budget"),
+        ([*NUMBERS, "--bursts", "many"], "bursts='many'"),
+        ([*NUMBERS, "--bursts", "9,2,3"], "bursts.factor=9.0"),
+        ([*NUMBERS, "--picture", "x.gif"], "picture='x.gif'"),
+        ([*NUMBERS, "--cost-model", "nowhere.json"], "nowhere.json cannot be read"),
+        (["--topic", "t", "--service-url", "pulsar://127.0.0.1:1"], "127.0.0.1:1"),
+    ],
+)
+def test_bad_input_is_a_sentence(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code != 0
+    if result.exception and not isinstance(result.exception, SystemExit):
+        assert isinstance(result.exception, PulsarException)
+    assert sentence in result.output + str(result.exception)

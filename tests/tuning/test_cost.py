@@ -1,0 +1,138 @@
+"""The cost model: it finds what synthetic brokers were made of, and fits recorded runs of a real one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.tuning import cost, cost_report
+from geminga.tuning.cost import CostModel, Load, Observation, features, fit, standard
+
+
+def made_up(truth: dict[str, float], together: float, sharing: float, noise: float) -> list[Observation]:
+    draw = random.Random(3)
+    runs = []
+    for entries in (20.0, 100.0, 400.0, 1000.0, 3000.0):
+        for entry_bytes in (300.0, 30_000.0):
+            for subscriptions in (0, 1, 3):
+                for copies in (1, 2):
+                    load = Load(
+                        entries_per_second=entries, stored_bytes_per_second=entries * entry_bytes,
+                        subscriptions=subscriptions, write_quorum=copies,
+                    )  # fmt: skip
+                    cpu = sum(truth[n] * x for n, x in features(load, together, sharing).items())
+                    runs.append(
+                        Observation(
+                            title=f"{entries} {entry_bytes} {subscriptions} {copies}", seconds=10.0,
+                            entries=10 * entries, stored_bytes=10 * entries * entry_bytes,
+                            subscriptions=subscriptions, partitions=4, write_quorum=copies,
+                            cpu_seconds=10 * cpu * draw.lognormvariate(0, noise), idle_per_second=0.01,
+                            wire_published_bytes=round(10 * entries * (entry_bytes + 60)),
+                            wire_delivered_bytes=round(10 * entries * subscriptions * (entry_bytes + 40)),
+                            receipt_p50_ms=2.0, receipt_p99_ms=6.0,
+                        )
+                    )  # fmt: skip
+    return runs
+
+
+TRUTH = {
+    "entry": 4e-4, "delivered_entry": 2e-4, "copied_entry": 1e-4,
+    "byte": 1.5e-9, "delivered_byte": 1e-9, "copied_byte": 5e-10,
+}  # fmt: skip
+
+
+def test_what_a_broker_was_made_of_is_found_again() -> None:
+    model = fit(made_up(TRUTH, 160.0, 0.5, 0.05), broker="made up", machine={})
+    assert (model.together, model.sharing) == (160.0, 0.5)
+    for name, value in TRUTH.items():
+        found = model.terms[name]
+        # A further copy's bytes are the smallest part of any run's CPU.
+        assert found.value == pytest.approx(value, rel=0.25 if name != "copied_byte" else 0.7)
+        assert found.low <= value * 1.05
+        assert found.high >= value * 0.8
+    assert model.error < 0.1
+    assert model.published_overhead_bytes == pytest.approx(60, abs=1)
+    assert model.delivered_overhead_bytes == pytest.approx(40, abs=1)
+    assert model.receipt_p99_seconds == pytest.approx(0.006)
+
+
+def test_a_broker_without_sharing_is_a_straight_line() -> None:
+    model = fit(made_up(TRUTH, 1e9, 0.0, 0.02), broker="made up", machine={})
+    one = model.broker_cpu(Load(entries_per_second=100, stored_bytes_per_second=0)).value
+    ten = model.broker_cpu(Load(entries_per_second=1000, stored_bytes_per_second=0)).value
+    assert ten == pytest.approx(10 * one, rel=0.05)
+
+
+def test_no_coefficient_is_below_zero() -> None:
+    free = {**TRUTH, "delivered_byte": 0.0, "copied_byte": 0.0}
+    model = fit(made_up(free, 160.0, 0.5, 0.1), broker="made up", machine={})
+    assert all(term.value >= 0 and term.low >= 0 for term in model.terms.values())
+    assert model.terms["delivered_byte"].value < 3e-10
+
+
+def test_copies_that_no_run_shows_are_taken_for_first_copies() -> None:
+    runs = [run for run in made_up(TRUTH, 160.0, 0.5, 0.02) if run.write_quorum == 1]
+    model = fit(runs, broker="made up", machine={})
+    assert "copied_entry" not in model.terms
+    load = Load(entries_per_second=100, stored_bytes_per_second=1e6, subscriptions=0)
+    twice = Load(entries_per_second=100, stored_bytes_per_second=1e6, subscriptions=0, write_quorum=2)
+    assert model.broker_cpu(twice).value == pytest.approx(2 * model.broker_cpu(load).value)
+    assert model.network(twice) - model.network(load) == 1e6
+
+
+def test_too_few_runs_are_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"runs=3.*at least 8"):
+        fit(made_up(TRUTH, 160.0, 0.5, 0.02)[:3], broker="x", machine={})
+
+
+def test_the_standard_model_is_the_fit_of_its_recorded_runs() -> None:
+    model = standard()
+    assert model.broker == "Apache Pulsar 4.0.4"
+    again = fit(model.observations, broker=model.broker, machine=model.machine)
+    for name, term in model.terms.items():
+        assert again.terms[name].value == pytest.approx(term.value, rel=1e-6)
+    assert (again.together, again.sharing) == (model.together, model.sharing)
+    assert again.error == pytest.approx(model.error)
+    assert model.error < 0.35
+    ratios = [predicted / measured for _, measured, predicted in cost_report.fitted(model)]
+    assert sum(0.6 < ratio < 1.7 for ratio in ratios) >= 0.85 * len(ratios)
+
+
+def test_fewer_and_larger_entries_cost_a_real_broker_far_less() -> None:
+    model = standard()
+    crumbs = Load(entries_per_second=750, stored_bytes_per_second=1.15e6)
+    full = Load(entries_per_second=25, stored_bytes_per_second=0.5e6)
+    assert model.broker_cpu(full).value < 0.2 * model.broker_cpu(crumbs).value
+
+
+def test_a_model_survives_its_file(tmp_path: Path) -> None:
+    model = standard()
+    model.save(tmp_path / "model.json")
+    assert CostModel.load(tmp_path / "model.json") == model
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "no json", '{"format": 99}'])
+def test_what_is_no_model_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(content)
+    with pytest.raises(InvalidConfiguration, match=r"model\.json is no cost model"):
+        CostModel.load(path)
+    with pytest.raises(InvalidConfiguration, match="cannot be read"):
+        CostModel.load(tmp_path / "nothing.json")
+
+
+def test_the_report_shows_intervals_and_fit(tmp_path: Path) -> None:
+    text = cost_report.text(standard())
+    assert "95 % interval" in text
+    assert "µs an entry that comes alone" in text
+    assert "error on loads left out of the fit" in text
+    cost_report.picture(standard(), tmp_path / "fit.svg")
+    assert (tmp_path / "fit.svg").stat().st_size > 1000
+    assert cost_report.as_dict(standard())["fit"]
+
+
+def test_every_term_has_a_unit() -> None:
+    assert set(cost_report._SHOWN) == set(cost.TERMS)

@@ -1,0 +1,154 @@
+"""What is measured from outside: sockets, processes, and a relay that makes one partition slow."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+import geminga
+from geminga.client.admin import admin
+from geminga.errors import InvalidUrl
+from geminga.producer.settings import ProducerSettings
+from geminga.tuning.measuring import host
+from geminga.tuning.measuring.conversation import Child, ChildFailedError
+from geminga.tuning.measuring.load import library_arguments
+from geminga.tuning.measuring.outcome import Latency, Outcome, Spread
+from geminga.tuning.measuring.perf import arguments
+from geminga.tuning.measuring.slow_partition import SlowPartition
+from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.stock import JAVA, PULSAR_CLIENT
+
+
+def test_bytes_of_a_connection_are_counted_from_outside() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        one.sendall(b"before")
+        assert other.recv(100) == b"before"
+        meter = host.WireMeter(frozenset([os.getpid()]))
+        meter.start()
+        one.sendall(bytes(100_000))
+        received = 0
+        while received < 100_000:
+            received += len(other.recv(65_536))
+        counted = meter.stop()
+    # Both ends are ours, so the bytes count once on either side.
+    assert counted.sent == pytest.approx(100_000, abs=2)
+    assert counted.received == pytest.approx(100_000, abs=2)
+
+
+def test_who_listens_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert host.listening_pid(port) == os.getpid()
+    assert host.listening_pid(port) is None
+
+
+def test_this_machine_is_told_from_others() -> None:
+    assert host.is_local("localhost")
+    assert host.is_local("127.0.0.1")
+    assert not host.is_local("192.0.2.1")
+    assert not host.is_local("no.such.host.invalid")
+    assert host.host_and_port("pulsar://one:7000,two:7001", 6650) == ("one", 7000)
+    assert host.host_and_port("127.0.0.1:33997", 0) == ("127.0.0.1", 33997)
+
+
+def test_cpu_is_counted_to_the_microsecond() -> None:
+    before = host.cpu_seconds(os.getpid())
+    sum(range(200_000))
+    assert 0 < host.cpu_seconds(os.getpid()) - before < 1
+    with pytest.raises(ProcessLookupError):
+        host.cpu_seconds(2**22 - 1)
+
+
+def test_a_child_that_fails_says_why() -> None:
+    with (
+        Child("geminga.tuning.measuring.load", {"library": "no_such_library"}) as child,
+        pytest.raises(ChildFailedError, match="the load process failed: ModuleNotFoundError"),
+    ):
+        child.wait("ready", 20)
+    with (
+        Child("geminga.tuning.measuring.no_such_module", {}) as child,
+        pytest.raises(ChildFailedError, match="ended before it reported 'ready'"),
+    ):
+        child.wait("ready", 20)
+
+
+def test_one_partition_becomes_slow_and_the_others_do_not() -> None:
+    with (
+        geminga.embedded() as broker,
+        SlowPartition(broker.service_url, 1, 20.0) as relay,
+        broker.client() as client,
+        geminga.Client(relay.service_url) as through,
+    ):
+        admin(broker.admin_url, "PUT", "persistent/public/default/relayed/partitions", 3)
+        consumer = client.subscribe("relayed", "reads")
+        producers = [through.create_producer(f"relayed-partition-{n}") for n in range(3)]
+        for producer in producers:
+            producer.send(b"fast")
+        relay.slow_down()
+        seconds = []
+        for producer in producers:
+            started = time.monotonic()
+            for _ in range(5):
+                producer.send(b"now")
+            seconds.append(time.monotonic() - started)
+        assert seconds[1] >= 4 / 20.0  # one at once, then twenty a second
+        assert max(seconds[0], seconds[2]) < seconds[1]
+        received = [consumer.receive(5000).data() for _ in range(18)]
+        assert received.count(b"fast") == 3
+
+
+def test_what_is_sealed_is_not_relayed() -> None:
+    with pytest.raises(InvalidUrl, match="plain pulsar://"):
+        SlowPartition("pulsar+ssl://x:6651", 0, 1.0)
+
+
+def test_pulsar_client_gets_what_it_knows() -> None:
+    pulsar = pytest.importorskip("pulsar")
+    client, producer = library_arguments(pulsar, JAVA.settings)
+    assert client == {}
+    assert producer["batching_max_publish_delay_ms"] == 1
+    assert producer["compression_type"] == pulsar.CompressionType.NONE
+    assert "step_over_blocked_partitions" not in producer
+    ours, mine = library_arguments(geminga, JAVA.settings)
+    assert ours == {"memory_limit_bytes": 64 << 20}
+    assert mine["batching_partition_switch_frequency"] == 10
+
+
+def test_pulsar_perf_gets_what_it_knows() -> None:
+    found = " ".join(arguments(JAVA.settings))
+    assert "-b 1 -bm 1000 -bb 131072" in found
+    assert "-ml 67108864" in found
+    assert "--disable-batching" in arguments(PULSAR_CLIENT.settings)
+    settings = PublishSettings(producer=ProducerSettings(batching_max_publish_delay_seconds=0.0405))
+    assert "-b 40.5" in " ".join(arguments(settings))
+
+
+def test_figures_of_runs() -> None:
+    latency = Latency.of_nanoseconds([1_000_000 * n for n in range(1, 101)])
+    assert latency.p50_ms == pytest.approx(50.5)
+    assert latency.p99_ms == pytest.approx(99.01)
+    assert Latency.of_nanoseconds([]).p99_ms is None
+    assert Spread.of([3.0, None, 1.0, 2.0]) == Spread(median=2.0, low=1.0, high=3.0, count=3)
+    assert Spread.of([None]) is None
+    outcome = Outcome(
+        subject="x", library="geminga", settings={}, seconds=4.0, offered=300, receipts=300,
+        broker_cpu_seconds=1.0, broker_idle_per_second=0.05, window_seconds=2.0,
+        by_slice={"0": 100, "19": 100, "20": 100}, wire_published_bytes=10, wire_delivered_bytes=5,
+    )  # fmt: skip
+    assert outcome.rate == 100.0  # what comes after the last message was due is no rate
+    assert outcome.broker_cpu_above_idle == pytest.approx(0.8)
+    assert outcome.wire_bytes == 15
+
+
+def test_the_relays_thread_ends() -> None:
+    with SlowPartition("pulsar://127.0.0.1:1", 0, 1.0):
+        assert any(t.name == "geminga-relay" for t in threading.enumerate())
+    assert not any(t.name == "geminga-relay" for t in threading.enumerate())
