@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import queue
 import time
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pulsar
 import pytest
 
+import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 
@@ -114,3 +117,30 @@ def test_non_persistent_topics(client: Any, topic: str) -> None:
     producer = client.create_producer(name)
     producer.send(b"now or never")
     assert consumer.receive(timeout_millis=5000).data() == b"now or never"
+
+
+@pytest.mark.parametrize("library", ["pulsar", "geminga"])
+def test_a_producer_that_a_quota_holds_goes_on_by_itself(
+    connect: Callable[..., Any], topic: str, library: str
+) -> None:
+    with embedded(backlog_quota_bytes=20_000) as broker:
+        client = connect(broker.service_url) if library == "pulsar" else geminga.Client(broker.service_url)
+        subscriber = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=30_000)
+        for _ in range(30):
+            producer.send(bytes(1000))
+        _call(broker, "GET", "brokers/backlog-quota-check")
+        outcome: queue.Queue[Any] = queue.Queue()
+        producer.send_async(b"held", lambda result, message_id: outcome.put(result))
+        with pytest.raises(queue.Empty):
+            outcome.get(timeout=1.5)
+        for _ in range(30):
+            subscriber.acknowledge(subscriber.receive(timeout_millis=5000))
+        assert str(outcome.get(timeout=20)).endswith("Ok")
+        assert subscriber.receive(timeout_millis=5000).data() == b"held"
+        client.close()
+
+
+def _call(broker: EmbeddedBroker, method: str, path: str) -> None:
+    request = urllib.request.Request(f"{broker.admin_url}/admin/v2/{path}", method=method)
+    urllib.request.urlopen(request, timeout=10).close()

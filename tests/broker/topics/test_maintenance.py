@@ -1,4 +1,4 @@
-"""TTL, backlog quotas, retention, and what is deleted because nobody uses it."""
+"""TTL, retention, and what is deleted because nobody uses it."""
 
 from __future__ import annotations
 
@@ -153,49 +153,6 @@ def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
     topic.actions.skip_all(NAME, "s", lambda error: None)
     topic.keep_connected(60)
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
-
-
-# --- backlog quotas ---
-@pytest.mark.parametrize(
-    ("action", "code"),
-    [
-        ("producer_request_hold", pb.ProducerBlockedQuotaExceededError),
-        ("producer_exception", pb.ProducerBlockedQuotaExceededException),
-    ],
-)
-def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str, code: int) -> None:
-    topic = make(backlog_quota_bytes=500, backlog_quota_action=action)
-    topic.subscribe()
-    topic.publish(10)
-    topic.keep_connected(16)
-    assert topic.peer.take(Command.CLOSE_PRODUCER)
-    frame = topic.peer.request("producer", topic=TOPIC, producer_id=1)
-    assert frame.command.error.error == code
-    topic.actions.skip_all(NAME, "s", lambda error: None)
-    topic.keep_connected(16)
-    assert topic.peer.producer(TOPIC).producer_ready
-
-
-def test_eviction_gives_up_the_oldest(make: Any) -> None:
-    topic = make(backlog_quota_bytes=500, backlog_quota_action="consumer_backlog_eviction")
-    topic.subscribe("slow")
-    topic.publish(10)
-    topic.subscribe("fast")
-    topic.actions.skip_all(NAME, "fast", lambda error: None)
-    topic.keep_connected(16)
-    assert 0 < topic.backlog("slow") < 5
-    assert topic.backlog("fast") == 0
-    assert not topic.peer.take(Command.CLOSE_PRODUCER)
-
-
-def test_a_backlog_may_be_too_old(make: Any) -> None:
-    topic = make(backlog_quota_seconds=30)
-    topic.subscribe()
-    topic.publish(1)
-    topic.keep_connected(15)
-    assert not topic.peer.take(Command.CLOSE_PRODUCER)
-    topic.keep_connected(30)
-    assert topic.peer.take(Command.CLOSE_PRODUCER)
 
 
 # --- what nobody uses ---

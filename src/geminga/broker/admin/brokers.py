@@ -24,6 +24,8 @@ from geminga.broker.admin.http import (
     part,
     stepwise,
 )
+from geminga.broker.topics import quota
+from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
 
 
@@ -137,7 +139,12 @@ class Brokers(Resource):
         )  # fmt: skip
 
     async def backlog_quota_check(self, _request: web.Request) -> web.Response:
-        # Quotas are checked at each publish, not by a job.
+        """Look at the quotas of the topics in memory now instead of within 15 s."""
+        topics = self.server.broker.topics
+        async for name in stepwise(topics.loaded()):
+            topic = topics.in_memory(name)
+            if isinstance(topic, PersistentTopic):
+                quota.check(topic)
         return done_answer()
 
     async def bookies(self, _request: web.Request) -> web.Response:

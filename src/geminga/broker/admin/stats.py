@@ -72,6 +72,7 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "backlogQuotaLimitSize": policies.backlog_quota_bytes,
         "backlogQuotaLimitTime": policies.backlog_quota_seconds,
+        "backlogQuotaExceeded": str(topic.quota_exceeded or ""),
         "oldestBacklogMessageAgeSeconds": max(
             (each.get("oldestBacklogMessageAgeSeconds", -1) for each in subscriptions.values()), default=-1
         ),

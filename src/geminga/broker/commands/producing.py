@@ -6,11 +6,12 @@ from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.session import Session
 from geminga.broker.entries import message_count
-from geminga.broker.refusal import Busy, Refused, Violation
+from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.quota import HOLD
 from geminga.broker.topics.topic import Topic
-from geminga.errors import CorruptPayload
+from geminga.errors import CorruptPayload, StoreError
 from geminga.ids import to_signed, to_unsigned
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
@@ -138,16 +139,14 @@ def _check_topic(topic: Topic, body: pb.CommandProducer) -> None:
     limit = policies.max_producers_per_topic
     if limit and len(topic.access.producers) >= limit:
         raise Refused(pb.ProducerBusy, f"Topic '{topic.text}' reached max producers limit: {limit}")
-    if topic.quota_exceeded == "producer_exception":
-        raise Refused(
-            pb.ProducerBlockedQuotaExceededException,
-            f"Cannot create producer on topic {topic.text}: backlog quota exceeded",
-        )
-    if topic.quota_exceeded:
-        raise Refused(
-            pb.ProducerBlockedQuotaExceededError,
-            f"Cannot create producer on topic {topic.text}: backlog quota exceeded",
-        )
+    try:
+        quota = topic.check_quota()
+    except StoreError as error:
+        raise storage_refusal(error) from error
+    if quota is not None:
+        holds = quota.action == HOLD
+        code = pb.ProducerBlockedQuotaExceededError if holds else pb.ProducerBlockedQuotaExceededException
+        raise Refused(code, f"Cannot create producer on topic {topic.text}: {quota}")
 
 
 def _answer(session: Session, producer: Producer, request_id: int, *, ready: bool) -> None:

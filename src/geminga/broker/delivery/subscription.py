@@ -483,7 +483,7 @@ class PersistentSubscription:
     @property
     def oldest_age_seconds(self) -> int:
         """How long ago the oldest open message was published, by its own claim; -1 without one."""
-        offset = self.cursor.mark
+        offset = self.wanted_from
         if offset >= self.topic.ledger.confirmed:
             return -1
         if self._oldest[0] != offset:
@@ -500,6 +500,13 @@ class PersistentSubscription:
             return 0 < self.topic.publish_time(offset) < moment_ms
         except StoreError:
             return False
+
+    @property
+    def acknowledged_behind(self) -> int:
+        """Messages behind the oldest open one that are acknowledged; -1 while entries are being counted."""
+        counts, ledger = self.topic.ledger.counts, self.topic.ledger
+        tally = self.cursor.open_tally(ledger.confirmed)
+        return -1 if tally is None else counts.between(self.cursor.mark, ledger.confirmed)[0] - tally[0]
 
     def backlog_tally(self) -> Tally | None:
         """Messages that are not acknowledged, and the bytes of their entries.

@@ -1,8 +1,7 @@
-"""What happens to a topic's messages by themselves: expiry, backlog quotas, trimming.
+"""What happens to a topic's messages by themselves: expiry, backlog quotas (`quota`), trimming.
 
 The rules are Pulsar's. A message leaves when every durable subscription has acknowledged it and
-retention lets it go; TTL acknowledges old messages for subscriptions that did not; a backlog quota
-stops producers or gives up the oldest messages of the slowest subscriptions.
+retention lets it go; TTL acknowledges old messages for subscriptions that did not.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import logging
 
 from geminga.broker.managed_ledger import Segment
+from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
 
-EVICTION = "consumer_backlog_eviction"
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 READER_LEFTOVER_SECONDS = 60
 """A reader that was told to come back after a seek and does not is forgotten after this."""
@@ -28,7 +27,7 @@ def keep(topic: PersistentTopic) -> None:
     try:
         forget_unused_subscriptions(topic)
         expire(topic)
-        check_quota(topic)
+        quota.check(topic)
         trim(topic)
     except StoreError as error:
         log.error("%r: housekeeping failed: %s", topic, error)
@@ -79,62 +78,10 @@ def is_inactive(topic: Topic, unused_seconds: float) -> bool:
     return not topic.subscriptions
 
 
-def check_quota(topic: PersistentTopic) -> None:
-    """Compare the largest backlog with the quota and act when it is exceeded."""
-    action = _exceeded(topic)
-    if action == EVICTION:
-        _evict(topic)
-        action = ""
-    if action and not topic.quota_exceeded:
-        log.warning("%r: backlog quota exceeded, producers are disconnected (%s)", topic, action)
-        topic.quota_exceeded = action
-        for producer in topic.access.everyone():
-            producer.disconnect()
-    topic.quota_exceeded = action
-
-
-def _exceeded(topic: PersistentTopic) -> str:
-    """The action of the quota that is exceeded, empty when none is."""
-    policies = topic.policies
-    slowest = _slowest(topic)
-    if slowest >= topic.ledger.confirmed:
-        return ""
-    if 0 <= policies.backlog_quota_bytes < topic.ledger.size_from(slowest):
-        return policies.backlog_quota_action
-    if policies.backlog_quota_seconds > 0:
-        age_ms = topic.agenda.now_ms - topic.publish_time(slowest)
-        if age_ms > policies.backlog_quota_seconds * 1000:
-            return policies.backlog_quota_age_action
-    return ""
-
-
 def _slowest(topic: PersistentTopic) -> int:
     """The first entry that a durable subscription waits for; the end when none waits for any."""
     wanted = [each.wanted_from for each in topic.subscriptions.values() if each.durable]
     return min(wanted, default=topic.ledger.confirmed)
-
-
-def _evict(topic: PersistentTopic) -> None:
-    """Give up the oldest messages of slow subscriptions until the quota holds."""
-    policies = topic.policies
-    ledger = topic.ledger
-    target = _slowest(topic)
-    if policies.backlog_quota_bytes >= 0:
-        low, high = target, ledger.confirmed
-        while low < high:
-            middle = (low + high) // 2
-            if ledger.size_from(middle) > policies.backlog_quota_bytes:
-                low = middle + 1
-            else:
-                high = middle
-        target = low
-    if policies.backlog_quota_seconds > 0:
-        before_ms = topic.agenda.now_ms - policies.backlog_quota_seconds * 1000
-        target = max(target, topic.offset_by_time(before_ms))
-    for subscription in list(topic.subscriptions.values()):
-        if subscription.durable and subscription.cursor.mark < target:
-            evicted = subscription.skip_to(target)
-            log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
 
 
 def trim(topic: PersistentTopic) -> int:

@@ -11,6 +11,7 @@ from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -149,7 +150,7 @@ class NonPersistentTopic:
         self.access = ProducerAccess(None, self._save_epoch)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.consumers_connected = 0
-        self.quota_exceeded = ""
+        self.quota_exceeded: QuotaExceeded | None = None
         self.last_used = services.agenda.now
         self.messages_in = 0
         self.bytes_in = 0
@@ -193,6 +194,9 @@ class NonPersistentTopic:
         if found is None:
             found = self.subscriptions[request.name] = NonPersistentSubscription(self, request.name)
         return found
+
+    def check_quota(self) -> None:
+        return None
 
     def initial_subscription(self, name: str) -> None:
         return

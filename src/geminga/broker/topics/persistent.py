@@ -14,9 +14,11 @@ from geminga.broker.entries import backlog_count, count_of, head_of
 from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
+from geminga.broker.topics import quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.dedup import Deduplication, Verdict
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
 from geminga.errors import CorruptPayload, StoreDamaged, StoreError
 from geminga.ids import TopicName
@@ -85,7 +87,7 @@ class PersistentTopic:
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
-        self.quota_exceeded = ""
+        self.quota_exceeded: QuotaExceeded | None = None
         self.last_used = services.agenda.now
         self.messages_in = 0
         self.bytes_in = 0
@@ -378,6 +380,10 @@ class PersistentTopic:
                 self.bytes_out_gone += consumer.bytes_out
             self.messages_out_gone += subscription.messages_out_gone
             self.bytes_out_gone += subscription.bytes_out_gone
+
+    def check_quota(self) -> QuotaExceeded | None:
+        """Which backlog quota holds producers now."""
+        return quota.refresh(self)
 
     # --- counting ---
     def count_entries(self) -> None:

@@ -14,6 +14,7 @@ from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.producer import PublishedTopic
+from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.turns import Turns
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
@@ -61,7 +62,7 @@ class Topic(PublishedTopic, Protocol):
     bytes_in: int
     messages_out_gone: int
     bytes_out_gone: int
-    quota_exceeded: str
+    quota_exceeded: QuotaExceeded | None
     record: Json
 
     @property
@@ -82,6 +83,9 @@ class Topic(PublishedTopic, Protocol):
 
     def subscribe(self, request: SubscriptionRequest) -> Subscription:
         """The subscription, made if it is new and may be; raises `Refused`."""
+
+    def check_quota(self) -> QuotaExceeded | None:
+        """Which backlog quota holds producers now."""
 
     def initial_subscription(self, name: str) -> None:
         """See that messages from now on are kept for this subscription; raises `Refused`."""

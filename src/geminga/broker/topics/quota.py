@@ -1,0 +1,175 @@
+"""Backlog quotas: how much, and how old, what a subscription has not acknowledged may be.
+
+There are two limits, for size and for age, each with its own action: producers are held
+(``producer_request_hold``) or refused (``producer_exception``), or the oldest messages are given up
+(``consumer_backlog_eviction``). What counts is what a subscription keeps on the disk: everything from its
+oldest open message on, acknowledged messages behind it included. So a single forgotten acknowledgement may
+exceed the limit, and whoever is stopped is told which message of which subscription that is.
+
+Quotas are looked at in housekeeping, and whenever a producer wants to open while one is exceeded or set: a
+held producer goes on with the first try of its client after the backlog has shrunk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from geminga.broker.agenda import Agenda
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.rules.policies import Policies
+from geminga.broker.topics.access import ProducerAccess
+
+log = logging.getLogger("geminga.broker")
+
+HOLD = "producer_request_hold"
+EXCEPTION = "producer_exception"
+EVICTION = "consumer_backlog_eviction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaExceeded:
+    """Which quota a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
+
+    action: str
+    kind: str
+    """``size`` or ``age``."""
+    limit: int
+    found: int
+    subscription: str
+    oldest: tuple[int, int]
+    """Ledger and entry id of the oldest message that is not acknowledged."""
+    age_seconds: int
+    """How long ago that was published; -1 when it does not say."""
+    acknowledged_behind: int
+    """Messages behind it that are acknowledged: with any, it is a hole. -1 while that is not known."""
+
+    def __str__(self) -> str:
+        if self.kind == "size":
+            what = f"keeps {self.found} bytes of backlog, {self.limit} are allowed"
+        else:
+            what = f"has a backlog of {self.found} s, {self.limit} s are allowed"
+        ledger_id, entry_id = self.oldest
+        age = f", published {self.age_seconds} s ago" if self.age_seconds >= 0 and self.kind == "size" else ""
+        hole = (
+            f"; it is a hole, {self.acknowledged_behind} messages behind it are acknowledged"
+            if self.acknowledged_behind > 0
+            else ""
+        )
+        return (
+            f"backlog quota exceeded ({self.action}): subscription {self.subscription!r} {what}; its oldest "
+            f"unacknowledged message is {ledger_id}:{entry_id}{age}{hole}"
+        )
+
+
+class LimitedTopic(Protocol):
+    """What quotas look at of a topic; ``quota_exceeded`` is theirs to set."""
+
+    text: str
+    agenda: Agenda
+    policies: Policies
+    ledger: ManagedLedger
+    access: ProducerAccess
+    quota_exceeded: QuotaExceeded | None
+
+    @property
+    def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
+
+    def offset_by_time(self, publish_time_ms: int) -> int: ...
+
+
+def check(topic: LimitedTopic) -> None:
+    """Act on the quotas that are exceeded: give up messages, or disconnect producers."""
+    exceeded = _exceeded(topic)
+    if any(each.action == EVICTION for each in exceeded):
+        _evict(topic, exceeded)
+        exceeded = _exceeded(topic)
+    _hold(topic, exceeded)
+
+
+def refresh(topic: LimitedTopic) -> QuotaExceeded | None:
+    """What holds producers now, for one that wants to open. Nothing is given up here."""
+    if topic.policies.backlog_quota_bytes >= 0 or topic.policies.backlog_quota_seconds > 0:
+        _hold(topic, _exceeded(topic))
+    else:
+        topic.quota_exceeded = None
+    return topic.quota_exceeded
+
+
+def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
+    holding = next((each for each in exceeded if each.action != EVICTION), None)
+    before, topic.quota_exceeded = topic.quota_exceeded, holding
+    if holding is not None and before is None:
+        log.warning("%r: producers are disconnected, %s", topic, holding)
+        for producer in topic.access.everyone():
+            producer.disconnect()
+    elif holding is None and before is not None:
+        log.info("%r: the backlog is within its quota again, producers may come back", topic)
+
+
+def _exceeded(topic: LimitedTopic) -> list[QuotaExceeded]:
+    """The quotas that the subscription with the oldest backlog exceeds."""
+    policies, ledger = topic.policies, topic.ledger
+    slowest = _slowest(topic)
+    if slowest is None:
+        return []
+    offset = slowest.wanted_from
+    found = []
+    size = ledger.size_from(offset)
+    if 0 <= policies.backlog_quota_bytes < size:
+        found.append(("size", policies.backlog_quota_bytes, size, policies.backlog_quota_action))
+    age = slowest.oldest_age_seconds
+    if 0 < policies.backlog_quota_seconds < age:
+        found.append(("age", policies.backlog_quota_seconds, age, policies.backlog_quota_age_action))
+    return [
+        QuotaExceeded(
+            action=action,
+            kind=kind,
+            limit=limit,
+            found=value,
+            subscription=slowest.name,
+            oldest=ledger.position(offset),
+            age_seconds=age,
+            acknowledged_behind=slowest.acknowledged_behind,
+        )
+        for kind, limit, value, action in found
+    ]
+
+
+def _slowest(topic: LimitedTopic) -> PersistentSubscription | None:
+    """The durable subscription that waits for the oldest entry; None when none waits for any."""
+    waiting = [each for each in topic.subscriptions.values() if each.durable]
+    slowest = min(waiting, key=lambda each: each.wanted_from, default=None)
+    return None if slowest is None or slowest.wanted_from >= topic.ledger.confirmed else slowest
+
+
+def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
+    """Give up the oldest messages of slow subscriptions until the quotas hold that say so."""
+    ledger = topic.ledger
+    target = 0
+    for quota in exceeded:
+        if quota.action != EVICTION:
+            continue
+        if quota.kind == "size":
+            target = max(target, _offset_of_size(ledger, quota.limit))
+        else:
+            target = max(target, topic.offset_by_time(topic.agenda.now_ms - quota.limit * 1000))
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.durable and subscription.cursor.mark < target:
+            evicted = subscription.skip_to(target)
+            log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
+
+
+def _offset_of_size(ledger: ManagedLedger, size: int) -> int:
+    """The first offset from which no more than ``size`` bytes lie."""
+    low, high = ledger.start, ledger.confirmed
+    while low < high:
+        middle = (low + high) // 2
+        if ledger.size_from(middle) > size:
+            low = middle + 1
+        else:
+            high = middle
+    return low
