@@ -115,7 +115,8 @@ def test_an_empty_ledger_is_forgotten_on_load(fixture: Fixture) -> None:
 
 def test_trimming_keeps_offsets(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
-    assert fixture.ledger.trim(5, lambda segment, closed_ms: True) == 1
+    assert fixture.ledger.unneeded(5, lambda segment, closed_ms: True) == 1
+    fixture.ledger.forget(1)
     assert fixture.ledger.start == 3
     assert fixture.ledger.offset(0, 0) is None
     assert fixture.ledger.offset_from(0, 1) == 3
@@ -126,20 +127,21 @@ def test_trimming_keeps_offsets(fixture: Fixture) -> None:
 
 def test_the_last_ledger_is_never_trimmed(fixture: Fixture) -> None:
     fixture.append(*ENTRIES[:3])
-    assert fixture.ledger.trim(3, lambda segment, closed_ms: True) == 0
+    assert fixture.ledger.unneeded(3, lambda segment, closed_ms: True) == 0
 
 
 def test_trimming_stops_at_the_first_ledger_that_stays(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
-    assert fixture.ledger.trim(8, lambda segment, closed_ms: segment.base != 0) == 0
+    assert fixture.ledger.unneeded(8, lambda segment, closed_ms: segment.base != 0) == 0
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_truncating_leaves_the_offsets_behind(fixture: Fixture, reopened: bool) -> None:
+def test_forgetting_leaves_the_offsets_behind(fixture: Fixture, reopened: bool) -> None:
     fixture.append(*ENTRIES)
     if reopened:
         fixture.open()
-    fixture.ledger.truncate(2000)
+    fixture.ledger.close_current(2000)
+    fixture.ledger.forget(sum(1 for segment in fixture.ledger.segments if segment.entries))
     assert fixture.all() == []
     assert (fixture.ledger.start, fixture.ledger.end) == (8, 8)
     fixture.open()

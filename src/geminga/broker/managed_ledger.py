@@ -328,28 +328,25 @@ class ManagedLedger:
         return self.end
 
     # --- trimming ---
-    def trim(self, keep_from: int, expired: SegmentTest) -> int:
-        """Delete closed ledgers that lie wholly below ``keep_from`` and that ``expired`` names.
+    def unneeded(self, keep_from: int, expired: SegmentTest) -> int:
+        """How many of the oldest closed ledgers lie wholly below ``keep_from`` and are ``expired``.
 
         ``expired(segment, closed_ms)`` is asked oldest first, and no further than the first refusal.
-        Returns how many ledgers were deleted.
         """
         gone = 0
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if segment.end > keep_from or not expired(segment, following.created_ms):
                 break
             gone += 1
-        if gone:
-            self._forget(gone)
         return gone
 
-    def truncate(self, now_ms: int) -> None:
-        """Delete all ledgers that are closed, and close the current one first."""
+    def close_current(self, now_ms: int) -> None:
+        """What follows goes into a new ledger."""
         if self._current is not None and self._current.entries:
             self._roll(now_ms)
-        self._forget(len(self.segments) - (1 if self._current is not None else 0))
 
-    def _forget(self, count: int) -> None:
+    def forget(self, count: int) -> None:
+        """Delete so many of the oldest ledgers."""
         deleted = self.segments[:count]
         if not deleted:
             return

@@ -170,6 +170,149 @@ def test_a_retry_after_a_failed_sync_is_no_duplicate(
     assert topic.dedup.check("me", 0, 0) is Verdict.NEW
 
 
+def set_policy(harness: Any, value: bool | None) -> None:
+    harness.broker.namespaces.set_policy("public", "default", "deduplicationEnabled", value)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_truncating_forgets_no_sequence_id(harness: Any, make: Any, under_way: bool) -> None:
+    peer, _ = connect(harness)
+    harness.auto_poll = not under_way
+    for sequence_id in range(3):
+        peer.send(sequence_id, make(sequence_id))
+    outcomes: list[Any] = []
+    harness.actions.truncate(NAME, outcomes.append)
+    harness.poll()
+    harness.poll()
+    harness.auto_poll = True
+    assert outcomes == [None]
+    assert ids(peer) == [(0, 0, 0), (1, 0, 1), (2, 0, 2)]
+    harness.crash()
+    peer, last = connect(harness)
+    assert last == 2
+    peer.send(2, make(2))
+    assert ids(peer) == [(2, -1, -1)]
+    assert stored(harness) == []
+
+
+def test_what_comes_after_truncating_began_is_kept(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    harness.auto_poll = False
+    peer.send(0, make(0))
+    harness.actions.truncate(NAME, lambda error: None)
+    peer.send(1, make(1))
+    harness.poll()
+    harness.auto_poll = True
+    assert stored(harness) == [b"1"]
+
+
+def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness: Any, make: Any) -> None:
+    peer, _ = connect(harness)
+    harness.auto_poll = False
+    peer.send(0, make(0))
+    harness.actions.truncate(NAME, lambda error: None)
+    harness.actions.delete(NAME, True, lambda error: None)
+    harness.poll()
+    assert [key for key, _ in harness.store.scan("") if TOPIC in key] == []
+
+
+def test_trimming_forgets_no_sequence_id(make_harness: Callable[..., Any], make: Any) -> None:
+    harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
+    peer, _ = connect(harness)
+    for sequence_id in range(6):
+        peer.send(sequence_id, make(sequence_id))
+    harness.advance(20)
+    assert len(stored(harness)) == 2
+    harness.crash()
+    assert connect(harness)[1] == 5
+
+
+def test_nothing_is_trimmed_that_no_snapshot_accounts_for(
+    make_harness: Callable[..., Any], make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
+    peer, _ = connect(harness)
+    for sequence_id in range(6):
+        peer.send(sequence_id, make(sequence_id))
+    put = harness.store.put
+
+    def full(key: str, *args: Any, **options: Any) -> None:
+        if key == dedup_key(TOPIC):
+            raise StoreStopped("no space left")
+        put(key, *args, **options)
+
+    monkeypatch.setattr(harness.store, "put", full)
+    harness.advance(20)
+    harness.crash()
+    assert connect(harness)[1] == 5
+
+
+def test_an_entry_that_is_refused_frees_none_that_is_under_way(
+    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, _ = connect(harness)
+    append = harness.store.append
+    harness.auto_poll = False
+    peer.send(0, make(0))
+
+    def full(ledger_id: int, entry: bytes, done: Any) -> int:
+        raise StoreStopped("no space left")
+
+    monkeypatch.setattr(harness.store, "append", full)
+    peer.send(1, make(1))
+    assert peer.pop().command.send_error.error == pb.PersistenceError
+    monkeypatch.setattr(harness.store, "append", append)
+    peer.send(0, make(0))
+    peer.send(1, make(1))
+    assert [frame.command.send_error.sequence_id for frame in peer.take(pb.BaseCommand.SEND_ERROR)] == [0]
+    harness.poll()
+    assert ids(peer) == [(0, 0, 0), (1, 0, 1)]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_record_of_before_it_was_off_is_not_believed(harness: Any, make: Any, deleted: bool) -> None:
+    peer, _ = connect(harness)
+    for sequence_id in range(5):
+        peer.send(sequence_id, make(sequence_id))
+    peer.disconnect()
+    harness.actions.unload(NAME)
+    set_policy(harness, False)
+    if deleted:
+        harness.actions.delete(NAME, True, lambda error: None)
+        harness.poll()
+    peer, _ = connect(harness)
+    for sequence_id in range(2):
+        peer.send(sequence_id, make(sequence_id))
+    peer.disconnect()
+    harness.actions.unload(NAME)
+    set_policy(harness, True)
+    peer, last = connect(harness)
+    assert last == -1
+    peer.receipts()
+    peer.send(2, make(2))
+    assert ids(peer)[0][1] >= 0
+
+
+def test_a_snapshot_that_says_nothing_new_is_not_written(
+    make_harness: Callable[..., Any], make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_harness(deduplication=True, ledger_entries_max=2)
+    peer, _ = connect(harness)
+    for sequence_id in range(6):
+        peer.send(sequence_id, make(sequence_id))
+    peer.disconnect()
+    harness.actions.unload(NAME)
+    written = []
+    put = harness.store.put
+    monkeypatch.setattr(
+        harness.store, "put", lambda key, *args, **options: written.append(key) or put(key, *args, **options)
+    )
+    harness.broker.topics.find(NAME)
+    harness.advance(100)
+    assert harness.broker.topics.loaded() == []
+    assert dedup_key(TOPIC) not in written
+
+
 def test_switching_it_on_and_off(make_harness: Callable[..., Any], make: Any) -> None:
     harness = make_harness()
     peer, _ = connect(harness)

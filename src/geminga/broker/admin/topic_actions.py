@@ -162,12 +162,7 @@ class TopicActions:
 
     def truncate(self, name: TopicName, done: Done) -> None:
         """Give up all messages: every subscription moves to the end and the ledgers are deleted."""
-        topic = self._stored(name)
-        for subscription in list(topic.subscriptions.values()):
-            subscription.skip_to(topic.ledger.confirmed)
-        self._agenda.flush_cursors()
-        topic.ledger.truncate(self._agenda.now_ms)
-        topic.save_record(done)
+        self._stored(name).truncate(done)
 
     def trim(self, name: TopicName) -> int:
         """Delete ledgers that subscriptions and retention no longer need; returns how many."""

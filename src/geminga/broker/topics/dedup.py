@@ -2,7 +2,8 @@
 
 The entries themselves are the record: each holds its producer's name and sequence id. A snapshot says
 up to which entry it accounts for, and loading reads the entries behind it. So publishing writes
-nothing extra, and what is remembered can never disagree with what is stored.
+nothing extra, and what is remembered can never disagree with what is stored. Before entries are deleted
+a snapshot has to account for them (`Deduplication.cover`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Verdict(Enum):
 class Deduplication:
     """The highest sequence ids of a topic's producers; at most ``producers_max`` names are remembered."""
 
-    __slots__ = ("_key", "_ledger", "_producers_max", "_pushed", "_since_snapshot", "_store", "_stored")
+    __slots__ = (
+        "_before", "_key", "_ledger", "_producers_max", "_pushed", "_since_snapshot", "_snapshot_offset",
+        "_store", "_stored",
+    )  # fmt: skip
 
     def __init__(self, store: EntryStore, topic: str, ledger: ManagedLedger, producers_max: int) -> None:
         self._store = store
@@ -46,7 +50,9 @@ class Deduplication:
         self._producers_max = producers_max
         self._stored: dict[str, int] = {}
         self._pushed: dict[str, int] = {}
+        self._before: int | None = None
         self._since_snapshot = 0
+        self._snapshot_offset = -1
 
     @staticmethod
     def load(store: EntryStore, topic: str, ledger: ManagedLedger, producers_max: int) -> Deduplication:
@@ -66,7 +72,7 @@ class Deduplication:
         version = reader.varint()
         if version != _VERSION:
             raise reader.damaged(f"version {version}, this program knows {_VERSION}")
-        offset = reader.varint()
+        found._snapshot_offset = offset = reader.varint()
         for _ in range(reader.varint()):
             name = reader.blob().decode("utf-8", "surrogatepass")
             found._stored[name] = reader.varint()
@@ -102,7 +108,8 @@ class Deduplication:
     # --- publishing ---
     def check(self, producer: str, sequence_id: int, highest: int) -> Verdict:
         """Judge a sequence id before its entry is stored; a new one counts as pushed from now on."""
-        if sequence_id <= self._pushed.get(producer, -1):
+        self._before = pushed = self._pushed.get(producer)
+        if pushed is not None and sequence_id <= pushed:
             if sequence_id <= self._stored.get(producer, -1):
                 return Verdict.DUPLICATE
             return Verdict.UNKNOWN
@@ -119,13 +126,19 @@ class Deduplication:
         if self._since_snapshot >= SNAPSHOT_ENTRIES:
             self.save()
 
+    def refused(self, producer: str) -> None:
+        """The entry that was checked last was not taken in: what is under way before it counts on."""
+        self._set_pushed(producer, self._before)
+
     def failed(self, producer: str) -> None:
         """The entry was not stored: its sequence id is free again, and so are those behind it."""
-        stored = self._stored.get(producer)
-        if stored is None:
+        self._set_pushed(producer, self._stored.get(producer))
+
+    def _set_pushed(self, producer: str, sequence_id: int | None) -> None:
+        if sequence_id is None:
             self._pushed.pop(producer, None)
         else:
-            self._pushed[producer] = stored
+            self._pushed[producer] = sequence_id
 
     def last_sequence_id(self, producer: str) -> int:
         """The highest stored sequence id of a producer, -1 when it is not known."""
@@ -133,7 +146,25 @@ class Deduplication:
 
     # --- durable form ---
     def save(self) -> None:
-        """Write a snapshot. It accounts for every entry that is confirmed."""
+        """Write a snapshot if there is news; when the store refuses, the next load reads more entries."""
+        if not self._since_snapshot and self._snapshot_offset == self._ledger.confirmed:
+            return
+        try:
+            # Should damage take this write, an older snapshot and more of the entries say the same.
+            self._write_snapshot(same=True)
+        except StoreError as error:
+            log.warning("deduplication snapshot %s is not written: %s", self._key, error)
+
+    def cover(self, offset: int) -> None:
+        """Entries below ``offset`` are about to be deleted: a snapshot must account for them first.
+
+        Raises `StoreError` when it cannot be written.
+        """
+        if self._snapshot_offset < offset:
+            self._write_snapshot(same=False)
+
+    def _write_snapshot(self, *, same: bool) -> None:
+        """It accounts for every entry that is confirmed."""
         self._forget_oldest()
         out = bytearray([_VERSION])
         put_varint(out, self._ledger.confirmed)
@@ -141,13 +172,9 @@ class Deduplication:
         for name, sequence_id in self._stored.items():
             put_bytes(out, name.encode("utf-8", "surrogatepass"))
             put_varint(out, sequence_id)
+        self._store.put(self._key, bytes(out), same=same)
         self._since_snapshot = 0
-        try:
-            # Should damage take this write, an older snapshot and more of the entries say the same.
-            self._store.put(self._key, bytes(out), same=True)
-        except StoreError as error:
-            # The entries are still the record: the next load only reads more of them.
-            log.warning("deduplication snapshot %s is not written: %s", self._key, error)
+        self._snapshot_offset = self._ledger.confirmed
 
     def _forget_oldest(self) -> None:
         excess = len(self._stored) - self._producers_max
@@ -160,6 +187,12 @@ class Deduplication:
     def forget(self) -> None:
         """Deduplication was switched off, or the topic is being deleted."""
         self._store.delete(self._key)
+
+
+def forget_stale(store: EntryStore, topic: str) -> None:
+    """Deduplication is off: what a snapshot of before says must not be believed when it is on again."""
+    if store.get(dedup_key(topic)) is not None:
+        store.delete(dedup_key(topic))
 
 
 def dedup_key(topic: str) -> str:

@@ -103,11 +103,9 @@ def trim(topic: PersistentTopic) -> int:
     segments = ledger.segments
     if (minutes < 0 and megabytes < 0) or len(segments) < 2 or segments[0].end > slowest:
         return 0
-    if topic.dedup is not None:
-        # Entries that are not in its snapshot are its record.
-        topic.dedup.save()
-    gone = ledger.trim(slowest, expired)
+    gone = ledger.unneeded(slowest, expired)
     if gone:
+        topic.delete_ledgers(gone)
         for subscription in topic.subscriptions.values():
             if subscription.cursor.mark < ledger.start:
                 subscription.skip_to(ledger.start)

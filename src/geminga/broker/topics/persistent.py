@@ -16,7 +16,7 @@ from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import quota
 from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.dedup import Deduplication, Verdict
+from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
@@ -61,7 +61,7 @@ class PersistentTopic:
     """A loaded topic. What is durable of it is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
 
     __slots__ = (
-        "_appended", "_counting", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone",
+        "_appended", "_counting", "_deleted", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone",
         "consumers_connected", "dedup", "last_used", "ledger", "limits", "messages_in",
         "messages_out_gone", "name", "policies", "quota_exceeded", "record", "restricted", "settings",
         "store", "subscriptions", "text",
@@ -83,6 +83,7 @@ class PersistentTopic:
             services.store, self.text, services.cache, services.counts, now_ms=services.agenda.now_ms
         )
         self._counting: Timer | None = None
+        self._deleted = False
         self.access = ProducerAccess(record.get("epoch"), self._save_epoch)
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
@@ -96,6 +97,8 @@ class PersistentTopic:
         self._pending: deque[PendingEntry] = deque()
         self._appended = self._entry_done
         self._load_cursors()
+        if not policies.deduplication:
+            forget_stale(self.store, self.text)
         self.policies_changed(policies)
 
     def __repr__(self) -> str:
@@ -197,7 +200,7 @@ class PersistentTopic:
             )
         except StoreError as error:
             if self.dedup is not None and record is Record.SEQUENCE_ID:
-                self.dedup.failed(producer.name)
+                self.dedup.refused(producer.name)
             producer.error(highest or sequence_id, pb.PersistenceError, str(error))
             return
         self.messages_in += messages
@@ -396,6 +399,11 @@ class PersistentTopic:
         if self.ledger.counts.count_some():
             self.count_entries()
 
+    def _stop_counting(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            self._counting = None
+
     # --- positions ---
     @property
     def last_position(self) -> tuple[int, int]:
@@ -440,6 +448,40 @@ class PersistentTopic:
         entry = self.ledger.read_one(offset) if offset >= self.ledger.start else None
         return None if entry is None else head_of(entry)
 
+    # --- deleting entries ---
+    def truncate(self, done: Done) -> None:
+        """Give up every message there is now; entries that are under way are waited for."""
+        self.ledger.close_current(self.agenda.now_ms)
+        stop = self.ledger.end
+        if not self._pending:
+            self._truncate_below(stop, done)
+            return
+
+        def arrived(error: StoreError | None) -> None:
+            if error is not None or self._deleted:
+                done(error)
+                return
+            try:
+                self._truncate_below(stop, done)
+            except StoreError as refused:
+                done(refused)
+
+        # Its report comes behind those of the entries.
+        self.save_record(arrived)
+
+    def _truncate_below(self, stop: int, done: Done) -> None:
+        for subscription in list(self.subscriptions.values()):
+            subscription.skip_to(stop)
+        self.agenda.flush_cursors()
+        self.delete_ledgers(sum(1 for each in self.ledger.segments if each.entries and each.end <= stop))
+        self.save_record(done)
+
+    def delete_ledgers(self, count: int) -> None:
+        """Delete so many of the oldest ledgers; their entries are confirmed, and nobody waits for them."""
+        if count and self.dedup is not None:
+            self.dedup.cover(self.ledger.segments[count - 1].end)
+        self.ledger.forget(count)
+
     # --- life ---
     @property
     def idle(self) -> bool:
@@ -464,7 +506,9 @@ class PersistentTopic:
 
     def delete(self, done: Done | None) -> None:
         """Forget everything that is durable of the topic."""
+        self._deleted = True
         self.disconnect_all()
+        self._stop_counting()
         for subscription in self.subscriptions.values():
             subscription.fenced = True
             subscription.writer.delete(None)
@@ -477,9 +521,7 @@ class PersistentTopic:
 
     def close(self) -> None:
         """Leave memory: what is not written yet is written."""
-        if self._counting is not None:
-            self._counting.cancel()
-            self._counting = None
+        self._stop_counting()
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():
