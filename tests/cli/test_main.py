@@ -85,7 +85,7 @@ def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path: Path) -> No
 
 
 def test_wrong_usage_exits_2_wherever_it_is_found() -> None:
-    assert _run("produce", "topic", "-m", "x", "--url", "http://localhost:8080").returncode == 2
+    assert _run("produce", "topic", "-m", "x", "--url", "kafka://localhost:9092").returncode == 2
     assert _run("standalone", "--memory", "--port", "99999").returncode == 2
 
 
