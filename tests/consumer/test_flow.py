@@ -178,3 +178,67 @@ def test_a_broker_that_uses_its_permits_is_never_starved(
         grant = control.take_grant()
         assert grant > 0
         granted += grant
+
+
+# --- readers that stop ---------------------------------------------------------------------------
+
+
+class _Sender:
+    """A broker that looks at the permits after each read of ``read_max`` entries: 1 is Geminga's, 100
+    Apache Pulsar's, which sends a whole read for the last permit."""
+
+    def __init__(self, entries: list[int], read_max: int) -> None:
+        self.entries = deque(entries)
+        self.read_max = read_max
+        self.permits = 0
+        self.sent = 0
+
+    def flow(self, permits: int) -> list[int]:
+        self.permits += permits
+        found = []
+        while self.permits > 0 and self.entries:
+            for _ in range(min(self.read_max, self.permits)):
+                if self.entries:
+                    found.append(self.entries.popleft())
+                    self.permits -= found[-1]
+        self.sent += len(found)
+        return found
+
+
+@given(
+    wanted=st.lists(st.integers(1, 60), min_size=1, max_size=400),
+    uniform=st.booleans(),
+    read_max=st.sampled_from([1, 100]),
+    queue_size=st.sampled_from([1, 2, 10, 1000, 20_000]),
+    lazy=st.integers(0, 5),
+)
+def test_a_reader_that_stops_gets_every_entry_and_none_beyond(
+    wanted: list[int], uniform: bool, read_max: int, queue_size: int, lazy: int
+) -> None:
+    if uniform:
+        wanted = [wanted[0]] * len(wanted)
+    broker = _Sender([*wanted, *[60] * 300], read_max)
+    control = flow(queue_size)
+    control.overshoot = read_max
+    control.stop_after(len(wanted))
+    wire: deque[int] = deque(broker.flow(control.take_grant()))
+    arrived = 0
+    queued: deque[Release] = deque()
+    while wire:
+        # Several entries lie on the wire when the first of them is seen.
+        for _ in range(min(1 + lazy, len(wire))):
+            count = wire.popleft()
+            arrived += 1
+            control.stop_after(max(0, len(wanted) - arrived))
+            queued += [release for _, release in control.arrived(count, count)]
+            wire += broker.flow(control.take_grant())
+        while queued:
+            control.released(queued.popleft())
+            wire += broker.flow(control.take_grant())
+    assert arrived >= len(wanted)
+    if uniform:
+        assert broker.sent == len(wanted)
+    else:
+        # The next entries may hold more messages than any before, and so bring the balance down faster.
+        assert broker.sent >= len(wanted)
+    assert control.outstanding <= max(0, len(wanted) - arrived)

@@ -70,10 +70,12 @@ class ScriptedCluster:
     def topics_matching(self, pattern: str) -> list[str]:
         return matching_topics(pattern, [partition_topic(partition) for partition in self.topics])
 
-    def watch(self, *, name: str) -> ScriptedWatch:
+    def watch(self, *, name: str, from_first: bool = False) -> ScriptedWatch:
         return ScriptedWatch(self)
 
-    def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> ScriptedSource:
+    def open(
+        self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
+    ) -> ScriptedSource:
         self.down()
         self.opened += 1
         return ScriptedSource(self, partition, (start.ledger_id, start.entry_id))

@@ -11,6 +11,7 @@ from geminga.errors import TopicNotFound
 from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
 from geminga.spark.cluster import PulsarCluster, client_for, connect, discover, matching_topics
+from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions
 
 
@@ -66,7 +67,7 @@ def test_partitions_and_entries(
     assert cluster.topics_matching(pulsar_topic) == [pulsar_topic]
     with cluster.client.create_producer(f"{pulsar_topic}-partition-1") as producer:
         producer.send(b"x")
-    source = cluster.open((pulsar_topic, 1), MessageId.earliest, queue_size=10, name="n")
+    source = cluster.open((pulsar_topic, 1), MessageId.earliest, Offset(9, 9), queue_size=10, name="n")
     assert [entry.partition for entry in source.read(10, 5.0)] == [1]
     assert source.read(10, 0.0) == []
     assert source.last_message_id().entry_id == 0

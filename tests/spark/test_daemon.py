@@ -22,3 +22,16 @@ def test_preload_leaves_a_process_that_can_be_forked() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_preload_that_fails_stops_no_worker() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['geminga.client.entry_reader'] = None\n"
+        "from geminga.spark.daemon import preload_if_possible\n"
+        "preload_if_possible()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=True
+    )
+    assert "workers start without preloading" in done.stderr

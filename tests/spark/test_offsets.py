@@ -83,9 +83,10 @@ def test_order_and_starts() -> None:
     assert Offset(3, 4, 5).inclusive_start == Offset(3, 4, 4)
     assert Offset(3, 0).inclusive_start == Offset(3, -1)
     assert EARLIEST.inclusive_start == EARLIEST
-    assert EARLIEST.reader_start == MessageId.earliest
-    assert Offset(3, -1).reader_start == MessageId(-1, 3, 0)
-    assert Offset(3, 4, 5).reader_start == MessageId(-1, 3, 4)
+    assert EARLIEST.next_place == MessageId.earliest
+    assert Offset(3, -1).next_place == MessageId(-1, 3, 0)
+    assert Offset(3, 4, 5).next_place == MessageId(-1, 3, 4)
+    assert Offset(3, 4).next_place == MessageId(-1, 3, 5)
     assert Offset.through(MessageId(0, 3, 4, 5)) == Offset(3, 4, 5)
     assert Offset.through(MessageId(0, 3, 4)) == Offset(3, 4)
 

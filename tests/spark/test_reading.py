@@ -73,8 +73,8 @@ def test_large_ranges_come_in_several_batches() -> None:
 
 @pytest.mark.parametrize(
     ("start", "gone"),
-    [(Offset(5, 2), (5, 2)), (Offset(5, -1), (5, 0)), (Offset(5, 1, 2), (5, 1))],
-    ids=["start trimmed", "ledger's first entry trimmed", "start of a batch trimmed"],
+    [(Offset(5, 2), (5, 3)), (Offset(5, -1), (5, 0)), (Offset(5, 1, 2), (5, 1))],
+    ids=["next trimmed", "ledger's first entry trimmed", "start of a batch trimmed"],
 )
 def test_retention_overtook_the_start(start: Offset, gone: tuple[int, int]) -> None:
     cluster = cluster_of(6)
@@ -85,6 +85,19 @@ def test_retention_overtook_the_start(start: Offset, gone: tuple[int, int]) -> N
     assert f"while reading {TOPIC} after {start} up to 5:5" in caught.value.__notes__
     rest = [place[1] for place in sorted(cluster.topics[ONE])]
     assert read(cluster, start, Offset(5, 5), fail_on_data_loss=False) == expected(*rest)
+
+
+def test_what_was_read_before_may_be_gone() -> None:
+    cluster = cluster_of(6)
+    cluster.publish(ONE, 9, [[b"later"]])
+    for kept in (3, 4, 5):
+        cluster.topics[ONE] = {place: e for place, e in cluster.topics[ONE].items() if place >= (5, kept)}
+        assert read(cluster, Offset(5, kept - 1), Offset(9, 0)) == [*expected(*range(kept, 6)), b"later"]
+    # The start is the last entry of its ledger, and still there to show it.
+    assert read(cluster, Offset(5, 5), Offset(9, 0)) == [b"later"]
+    del cluster.topics[ONE][5, 5]
+    with pytest.raises(DataLossError, match=f"the entry 5:6 of {TOPIC} is gone, the first one left is 9:0"):
+        read(cluster, Offset(5, 5), Offset(9, 0))
 
 
 def test_a_truncated_topic() -> None:
@@ -185,7 +198,7 @@ def test_entries_that_came_with_the_range_are_not_fetched() -> None:
     assert (cluster.opened, cluster.bytes_read) == (0, 0)
     assert rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head)) == expected(0, 1, 2, 3, 4)
     cluster.topics[ONE] = {place: e for place, e in cluster.topics[ONE].items() if place > (5, 3)}
-    with pytest.raises(DataLossError, match=f"the entry 5:2 of {TOPIC} is gone"):
+    with pytest.raises(DataLossError, match=f"the entry 5:3 of {TOPIC} is gone"):
         rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head))
 
 

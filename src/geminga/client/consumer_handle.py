@@ -111,6 +111,8 @@ class ConsumerHandle:
             self._before_messages()
         self._connection = connection
         consumer.new_request_id = connection.new_request_id
+        if connection.server_version.startswith("Geminga"):
+            consumer.flow.overshoot = 1  # it stops at the entry that takes the last permit
         consumer.subscribed(self._core.now())
         self.flush()
         if self._attached is not None and not self._attached.done():

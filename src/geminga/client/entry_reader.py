@@ -56,6 +56,7 @@ class EntryReader:
         start: MessageId,
         *,
         inclusive: bool = True,
+        stop_at: MessageId | None = None,
         queue_size: int = QUEUE_SIZE_DEFAULT,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         subscription_role_prefix: str | None = None,
@@ -63,7 +64,8 @@ class EntryReader:
         """A reader of ``topic`` (a partition, or a topic without partitions) from ``start`` on.
 
         The entry of ``start`` is the first one (the one after it, unless ``inclusive``); an index into its
-        batch shows in the ``ack_set`` of the `RawEntry`. ``queue_size``: messages asked for ahead;
+        batch shows in the ``ack_set`` of the `RawEntry`. ``stop_at``: the last entry that is wanted, so that
+        the broker is asked for no more. ``queue_size``: messages asked for ahead;
         ``queue_bytes_max``: bytes that may wait.
         """
         check_int("queue_size", queue_size, 1)
@@ -74,6 +76,7 @@ class EntryReader:
                 topic,
                 start,
                 inclusive=inclusive,
+                stop_at=stop_at,
                 queue_size=queue_size,
                 queue_bytes_max=queue_bytes_max,
                 subscription_role_prefix=subscription_role_prefix,
@@ -161,6 +164,7 @@ async def open_entries(
     start: MessageId,
     *,
     inclusive: bool = True,
+    stop_at: MessageId | None = None,
     queue_size: int = QUEUE_SIZE_DEFAULT,
     queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
     subscription_role_prefix: str | None = None,
@@ -170,6 +174,7 @@ async def open_entries(
         durable=False,
         start_message_id=start,
         start_message_id_inclusive=inclusive,
+        stop_at_message_id=stop_at,
         receiver_queue_size=queue_size,
         receiver_queue_bytes_max=queue_bytes_max,
         force_topic_creation=False,
@@ -188,20 +193,24 @@ async def open_entries(
     return consumer
 
 
-async def next_entry(consumer: AsyncConsumer, deadline: float | None) -> RawEntry | None:
+async def next_entry(
+    consumer: AsyncConsumer, deadline: float | None, *, take: bool = True
+) -> RawEntry | None:
     """On the client's loop: such a consumer's next entry; None when ``deadline``, on the loop's clock, is
-    over. Raises what ends the consumer."""
+    over. One that is not taken keeps its permits. Raises what ends the consumer."""
     queued = consumer.queue.entries
     while not queued:
         if not await consumer.wait(deadline) and not queued:
             return None
+    if not take:
+        return raw_entry(queued[0])
     entry = queued.popleft()
     consumer.group.took_entries([entry])
     return raw_entry(entry)
 
 
-def widen(consumer: AsyncConsumer, queue_size: int) -> None:
-    """On the client's loop: let such a consumer ask for ``queue_size`` messages ahead."""
+def stop_at(consumer: AsyncConsumer, last: MessageId) -> None:
+    """On the client's loop: ``last`` is the last entry that is wanted from now on."""
     for handle in consumer.group.handles.values():
-        handle.consumer.resize_queue(queue_size)
+        handle.consumer.stop_at(last)
         handle.flush_soon()

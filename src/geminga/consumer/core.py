@@ -113,6 +113,7 @@ class ConsumerCore:
         self.flow = FlowControl(
             settings.receiver_queue_size if queue_size is None else queue_size,
             settings.receiver_queue_bytes_max,
+            settings.stop_at_message_id,
         )
         self.acks = AckTracker(
             consumer_id,
@@ -169,6 +170,7 @@ class ConsumerCore:
         if self.state is not State.READY:
             return
         self.flow.reset()
+        self.flow.note_start(self._start)
         self.reached_end = False
         self._flush_acks()
         self._grant()
@@ -270,6 +272,7 @@ class ConsumerCore:
                 self._aside.append(frame)
             return
         opened = self.opener.open(frame, now, now_ms)
+        self.flow.note_place(frame)
         entry = opened.entry
         if opened.acknowledge:
             self.acks.acknowledge_keys(opened.acknowledge, now)
@@ -291,6 +294,15 @@ class ConsumerCore:
             self._queue_entry(entry, wanted, opened.permits)
         else:
             self._queue_messages(entry, wanted, opened.permits)
+
+    def stop_at(self, last: MessageId) -> None:
+        """``last`` is the last entry wanted from now on; the ones before it are asked for."""
+        self.flow.stop = (last.ledger_id, last.entry_id)
+        if self._last_queued is not None:
+            self.flow.note_place(self._last_queued[0])
+        else:
+            self.flow.note_start(self._start)
+        self._grant()
 
     def _refuse(self, frame: MessageFrame, opened: Opened) -> None:
         """An inner chunk, a marker, or an entry that cannot be read: its permits go back."""
@@ -347,11 +359,13 @@ class ConsumerCore:
         if wanted is not None and entry.acks is not None:
             entry.ack_set = entry.acks.ack_set()
         delivered = entry.count if wanted is None else len(wanted)
-        entry.releases = self.flow.arrived(delivered, len(entry.raw))
+        entry.releases = self.flow.arrived_whole(delivered, len(entry.raw))
         if permits > delivered:
             self._drop(permits - delivered)
         self._last_queued = (entry, -1)
         self.queue.add_entry(entry)
+        if self.flow.is_bounded:
+            self._grant()
 
     def explode(self, entry: ReceivedEntry) -> list[Message]:
         """The messages of an entry that was queued whole; none when it cannot be read, which is reported.

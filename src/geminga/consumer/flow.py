@@ -7,13 +7,32 @@ whoever takes it from the queue hands the release back.
 The window is the queue size. When the messages turn out to be so large that a full queue would hold
 more than the limit of bytes, the window shrinks to what fits, judged by the average size seen.
 
+A reader that knows its last entry (`stop_after`) grants no more than brings the entries up to it: what
+the broker sends beyond is thrown away.
+
 Invariant: ``queue_size == earned + granted but not yet released``.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from geminga.ids import MessageId
+
 _AVERAGE_WEIGHT = 1 / 8
 """How much one entry moves the average message size."""
+
+
+READ_ENTRIES_MAX = 100
+"""As long as a consumer has any permit, Apache Pulsar sends it up to so many entries at once, however many
+messages they hold (``dispatcherMaxReadBatchSize``)."""
+
+
+class _Placed(Protocol):
+    @property
+    def ledger_id(self) -> int: ...
+    @property
+    def entry_id(self) -> int: ...
 
 
 class Release:
@@ -33,11 +52,11 @@ class FlowControl:
     """The permits of one consumer on one connection; `reset` begins anew on the next one."""
 
     __slots__ = (
-        "_average_bytes", "_block", "_earned", "_generation",
-        "_outstanding", "_queue_bytes_max", "_queue_size",
+        "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
+        "_outstanding", "_queue_bytes_max", "_queue_size", "overshoot", "stop",
     )  # fmt: skip
 
-    def __init__(self, queue_size: int, queue_bytes_max: int) -> None:
+    def __init__(self, queue_size: int, queue_bytes_max: int, stop: MessageId | None = None) -> None:
         self._queue_size = queue_size
         self._queue_bytes_max = queue_bytes_max
         self._average_bytes = 0.0
@@ -45,6 +64,12 @@ class FlowControl:
         self._earned = 0
         self._outstanding = 0
         self._block = 0
+        self.stop = None if stop is None else (stop.ledger_id, stop.entry_id)
+        """The last entry that is wanted."""
+        self._entries_left: int | None = None
+        self._fewest = 0
+        self.overshoot = READ_ENTRIES_MAX
+        """Entries that the broker sends for the last permit, at the most."""
 
     @property
     def queue_size(self) -> int:
@@ -67,6 +92,41 @@ class FlowControl:
         self._earned += queue_size - self._queue_size
         self._queue_size = queue_size
 
+    @property
+    def is_bounded(self) -> bool:
+        return self._entries_left is not None
+
+    def stop_after(self, entries: int | None) -> None:
+        """Only so many more entries are wanted; None: without end, or as many as nobody knows."""
+        self._entries_left = entries
+
+    def note_start(self, start: MessageId | None) -> None:
+        """The next entry is the first one at or after ``start``."""
+        if self.stop is not None:
+            self.stop_after(None if start is None else self._entries_up_to_stop(start, 1))
+
+    def note_place(self, entry: _Placed) -> None:
+        """``entry`` arrived."""
+        if self.stop is not None:
+            self.stop_after(self._entries_up_to_stop(entry, 0))
+
+    def _entries_up_to_stop(self, place: _Placed, more: int) -> int | None:
+        """Entries behind ``place``, and ``more``; None when the last one wanted is in a later ledger."""
+        assert self.stop is not None
+        ledger, entry = self.stop
+        if place.ledger_id < ledger:
+            return None
+        return 0 if place.ledger_id > ledger else max(0, entry - place.entry_id + more)
+
+    @property
+    def _outstanding_max(self) -> int:
+        """Permits that bring no entry beyond the last one wanted. An entry takes one at least, and those
+        that are on their way already have taken theirs from the balance."""
+        left = self._entries_left
+        if left is None:
+            return self._queue_size
+        return min(self._queue_size, max(left, (left - self.overshoot) * self._fewest + 1 if left else 0))
+
     def reset(self) -> None:
         """A new subscription: the broker knows no permits, and old releases mean nothing."""
         self._generation = object()
@@ -79,24 +139,34 @@ class FlowControl:
 
         Returns ``(index, release)`` for the messages (0-based within these) that close a block.
         """
-        self._outstanding -= messages
-        if self._queue_size == 0 or messages == 0:
-            return []
-        self._average_bytes += (size_bytes / messages - self._average_bytes) * _AVERAGE_WEIGHT
-        threshold = max(1, self.window // 2)
-        if self._block + messages < threshold:
-            self._block += messages
-            return []
+        before = self._block
+        threshold = self._note(messages, size_bytes)
         releases = []
         start = 0
-        end = max(1, threshold - self._block)
-        while end <= messages:
-            releases.append((end - 1, Release(self._generation, self._block + end - start)))
-            self._block = 0
-            start = end
+        end = max(1, threshold - before)
+        while self._block >= threshold:
+            releases.append((end - 1, Release(self._generation, before + end - start)))
+            self._block -= before + end - start
+            before, start = 0, end
             end += threshold
-        self._block = messages - start
         return releases
+
+    def arrived_whole(self, messages: int, size_bytes: int) -> list[tuple[int, Release]]:
+        """`arrived`, for an entry that is taken as a whole: one release at most, with its last message."""
+        if self._note(messages, size_bytes) > self._block:
+            return []
+        permits, self._block = self._block, 0
+        return [(messages - 1, Release(self._generation, permits))]
+
+    def _note(self, messages: int, size_bytes: int) -> int:
+        """Add what arrived to the open block; returns the size at which a block is closed."""
+        self._outstanding -= messages
+        if self._queue_size == 0 or messages == 0:
+            return self._block + 1
+        self._block += messages
+        self._fewest = min(self._fewest or messages, messages)
+        self._average_bytes += (size_bytes / messages - self._average_bytes) * _AVERAGE_WEIGHT
+        return max(1, self.window // 2)
 
     def dropped(self, permits: int) -> None:
         """Permits of messages that never reach the queue: duplicates, corrupt entries, inner chunks."""
@@ -138,6 +208,10 @@ class FlowControl:
         else:
             window = self.window
             grant = self._earned - (self._queue_size - window)
+            if self.is_bounded:
+                bound = self._outstanding_max
+                grant = min(grant, bound - self._outstanding)
+                window = min(window, bound)
             if grant < max(1, window // 2):
                 return 0
             self._earned -= grant

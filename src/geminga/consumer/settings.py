@@ -83,6 +83,8 @@ class ConsumerSettings:
     durable: bool = True
     start_message_id: MessageId | None = None
     start_message_id_inclusive: bool = False
+    stop_at_message_id: MessageId | None = None
+    """The last entry that is wanted: the broker is not asked for more, though a few may come."""
     start_message_rollback_seconds: int = 0
     is_read_compacted: bool = False
     replicate_subscription_state_enabled: bool = False
@@ -143,6 +145,7 @@ class ConsumerSettings:
         )
         check_type("consumer_name", self.consumer_name, str, optional=True)
         check_type("start_message_id", self.start_message_id, MessageId, optional=True)
+        check_type("stop_at_message_id", self.stop_at_message_id, MessageId, optional=True)
         check_type(
             "negative_ack_redelivery_backoff",
             self.negative_ack_redelivery_backoff, RedeliveryBackoff, optional=True,

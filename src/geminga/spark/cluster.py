@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from geminga.errors import PulsarException, TopicNotFound
 from geminga.ids import MessageId, TopicName
-from geminga.spark.offsets import Partition, partition_topic
+from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
@@ -63,11 +63,14 @@ class Cluster(Protocol):
     def topics_matching(self, pattern: str) -> list[str]:
         """Topics, without partition suffixes, whose local name matches; see `matching_topics`."""
 
-    def watch(self, *, name: str) -> Watch:
-        """For one query's driver; ``name`` begins the names of its readers."""
+    def watch(self, *, name: str, from_first: bool = False) -> Watch:
+        """For one query's driver; ``name`` begins the names of its readers. ``from_first``: it will ask for
+        the first entries too."""
 
-    def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> EntrySource:
-        """Entries from ``start`` on, the one at ``start`` included."""
+    def open(
+        self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
+    ) -> EntrySource:
+        """Entries from ``start`` on, the one at ``start`` included; few behind ``stop``, if any."""
 
 
 def matching_topics(pattern: str, topics: list[str]) -> list[str]:
@@ -113,18 +116,21 @@ class PulsarCluster:
         answer = self.client.runtime.call(self.client.core.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
 
-    def watch(self, *, name: str) -> Watch:
+    def watch(self, *, name: str, from_first: bool = False) -> Watch:
         from geminga.spark.watch import PulsarWatch
 
-        return PulsarWatch(self.client, name)
+        return PulsarWatch(self.client, name, from_first=from_first)
 
-    def open(self, partition: Partition, start: MessageId, *, queue_size: int, name: str) -> EntrySource:
+    def open(
+        self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
+    ) -> EntrySource:
         from geminga.client.entry_reader import EntryReader
 
         return EntryReader.open(
             self.client,
             partition_topic(partition),
             start,
+            stop_at=MessageId(-1, stop.ledger, stop.entry) if stop.entry >= 0 else None,
             queue_size=queue_size,
             subscription_role_prefix=name,
         )

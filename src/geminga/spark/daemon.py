@@ -7,6 +7,8 @@ made otherwise work without it.
 
 from __future__ import annotations
 
+import sys
+
 
 def preload() -> None:
     """Import what tasks import, and load the compiled kernels by using them once.
@@ -33,8 +35,16 @@ def preload() -> None:
     decode_entries([RawEntry("t", -1, 0, 0, entry)])
 
 
+def preload_if_possible() -> None:
+    """`preload`; what fails there harms nobody: tasks that need it fail by name, all others work."""
+    try:
+        preload()
+    except Exception as error:
+        print(f"geminga.spark.daemon: workers start without preloading ({error!r})", file=sys.stderr)
+
+
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    preload()
+    preload_if_possible()
     manager()

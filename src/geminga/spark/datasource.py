@@ -96,7 +96,7 @@ class PulsarReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        planner = Planner(clusters.connect(self.options.connection), self.options)
+        planner = Planner(clusters.connect(self.options.connection), self.options, is_batch=True)
         try:
             start = planner.starting("earliest")
             return [PulsarRange(part) for part in planner.ranges(start, planner.ending(start))]

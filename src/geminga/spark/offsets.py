@@ -73,12 +73,12 @@ class Offset(NamedTuple):
         return Offset(self.ledger, self.entry - 1)
 
     @property
-    def reader_start(self) -> MessageId:
-        """Where a reader opens for what follows; the entry at this offset itself is delivered first,
-        when there is one."""
+    def next_place(self) -> MessageId:
+        """Where a reader opens for what follows: at the entry behind this offset, or at its own entry when
+        messages of that are left."""
         if self.ledger < 0:
             return MessageId.earliest
-        return MessageId(-1, self.ledger, max(self.entry, 0))
+        return MessageId(-1, self.ledger, self.entry + (self.batch_index == WHOLE_ENTRY))
 
 
 EARLIEST = Offset(-1, -1)

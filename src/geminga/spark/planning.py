@@ -56,13 +56,14 @@ class Planner:
         cluster: Cluster,
         options: ReadOptions,
         *,
+        is_batch: bool = False,
         patience: Patience | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.cluster = cluster
         self.options = options
         self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
-        self.watch = cluster.watch(name=options.subscription_prefix)
+        self.watch = cluster.watch(name=options.subscription_prefix, from_first=is_batch)
         self.gauge = Gauge()
         self._wall_clock = wall_clock
         self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
@@ -194,7 +195,7 @@ class Planner:
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The tasks that read everything between the offsets."""
         wanted = {
-            partition: (start.get(partition, EARLIEST), place)
+            partition: (self._known_start(partition, start.get(partition, EARLIEST)), place)
             for partition, place in sorted(end.items())
             if place > start.get(partition, EARLIEST)
         }
@@ -203,7 +204,16 @@ class Planner:
         count = sum(len(found) for found in cut.values())
         if 0 < count < self.options.min_partitions:
             cut = self._smaller(wanted, cut)
-        return [part for p, found in cut.items() for part in self._of_partition(p, wanted[p][0], found)]
+        return [
+            part for p, found in cut.items() for part in self._of_partition(p, start.get(p, EARLIEST), found)
+        ]
+
+    def _known_start(self, partition: Partition, start: Offset) -> Offset:
+        """Before the first entry that was looked at, where the start says no more than 'the beginning'."""
+        known, head = self._heads.get(partition, (None, []))
+        if start == known == EARLIEST and head:
+            return Offset.after_entry(head[0].ledger_id, head[0].entry_id - 1)
+        return start
 
     def _smaller(
         self, wanted: Mapping[Partition, tuple[Offset, Offset]], cut: dict[Partition, list[Piece]]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from geminga.errors import PulsarException, ReadError, Timeout
 from geminga.ids import MessageId
-from geminga.spark.cluster import Cluster, EntrySource, Watch, closed_quietly
+from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
@@ -71,7 +71,7 @@ class RangeReader:
         self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
         self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
         self._source: EntrySource | None = None
-        self._place = part.start.reader_start
+        self._place = part.start.next_place
         """Where a reader that has to be opened anew goes on."""
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
@@ -95,10 +95,11 @@ class RangeReader:
         finally:
             self._let_go()
 
-    def _open(self, start: MessageId) -> EntrySource:
+    def _open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self.cluster.open(
             self.part.partition,
             start,
+            stop,
             queue_size=self.options.receiver_queue_size,
             name=self.options.subscription_prefix,
         )
@@ -108,7 +109,7 @@ class RangeReader:
 
         def ask() -> T:
             if self._source is None:
-                self._source = self._open(self._place)
+                self._source = self._open(self._place, self.part.end)
             try:
                 return question(self._source)
             except PulsarException:
@@ -141,17 +142,15 @@ class RangeReader:
             place = (entry.ledger_id, entry.entry_id)
             if place > end[:2]:
                 return
-            if place < after[:2] or (place == after[:2] and after.batch_index == WHOLE_ENTRY):
-                continue
             yield entry
             if place == end[:2]:
                 return
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:
-        """The broker's entries from the one at ``after`` on, until nothing comes any more."""
+        """The broker's entries behind ``after``, until nothing comes any more."""
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
-        self._place = after.reader_start
+        self._place = after.next_place
         while True:
             entries = self._ask("reading", lambda s: s.read(_READ_ENTRIES, min(_IDLE_SECONDS, poll_seconds)))
             if entries:
@@ -164,12 +163,20 @@ class RangeReader:
                 return
 
     def _check_start(self, start: Offset, first: RawEntry) -> None:
-        """The entry at the start is delivered first, when it is still there: if not, ask why."""
-        expected = (start.ledger, max(start.entry, 0))
-        if start.ledger < 0 or (first.ledger_id, first.entry_id) <= expected:
+        """The entry behind the start is the first one; where it is not, ask why.
+
+        An entry in a later ledger may follow, if the start is the last entry of its own: that it still is
+        there says so. When its ledger is gone, nobody knows what lay behind it.
+        """
+        wanted = start.next_place
+        if start.ledger < 0 or (first.ledger_id, first.entry_id) == (wanted.ledger_id, wanted.entry_id):
             return
+        if first.ledger_id > start.ledger and wanted.entry_id > 0:
+            (found,) = self._firsts([(self.part.partition, MessageId(-1, start.ledger, start.entry))])
+            if found is not None and (found.ledger_id, found.entry_id) == start[:2]:
+                return
         self._lost(
-            f"the entry {expected[0]}:{expected[1]} of {self.topic} is gone, the first one left is "
+            f"the entry {wanted.ledger_id}:{wanted.entry_id} of {self.topic} is gone, the first one left is "
             f"{first.ledger_id}:{first.entry_id}: messages between them may have been removed before they "
             "were read"
         )
@@ -272,22 +279,23 @@ class RangeReader:
 
     def _stepped_back(self, first: RawEntry, entries: int) -> MessageId:
         partition = self.part.partition
+        search = stepped_back(first.ledger_id, first.entry_id, entries)
+        return run({partition: search}, self._firsts)[partition]
+
+    def _firsts(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
+        """What is rarely asked in a task: the first entry at or after each place."""
         watch = self.cluster.watch(name=self.options.subscription_prefix)
         try:
-            search = stepped_back(first.ledger_id, first.entry_id, entries)
-            return run({partition: search}, lambda places: self._first(watch, places))[partition]
+            return self.patience.call(f"looking for entries of {self.topic}", lambda: watch.first(places))
         finally:
             watch.close()
-
-    def _first(self, watch: Watch, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        return self.patience.call(f"looking for chunks in {self.topic}", lambda: watch.first(places))
 
     def _carry_from(self, start: MessageId, end: RawEntry, chunks: ChunkCarry) -> ChunkCarry:
         """``chunks`` and those of the entries from ``start`` on, before ``end``."""
         from geminga.wire.columnar import decode_entries
 
         carry = chunks.copy()
-        source = self._open(start)
+        source = self._open(start, Offset.after_entry(end.ledger_id, end.entry_id))
         try:
             while True:
                 entries = source.read(_READ_ENTRIES, self.options.poll_timeout_ms / 1000)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from geminga.spark.java import check_java
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_CONFIGURATION = {
+_LOCAL_CONFIGURATION = {
     # Workers are forked from a process that has loaded what they need.
     "spark.python.daemon.module": "geminga.spark.daemon",
     # Workers run the interpreter that has this package, not the first python3 of the PATH.
@@ -25,6 +27,7 @@ _CONFIGURATION = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+"""Of a local session that is made here. What workers elsewhere run is for their owners to say."""
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -54,22 +57,73 @@ def _use_this_interpreter(spark: SparkSession) -> None:
 def session(
     master: str | None = None, app_name: str = "geminga", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made if there is none, with ``format("pulsar")`` registered.
+    """A session in which ``format("pulsar")`` works: this process's, made if there is none.
 
-    ``master`` defaults to Spark's configuration, else to ``local[*]``. ``config`` overrides this module's
-    settings: workers run this interpreter, talk to the JVM through Unix domain sockets, time zone UTC.
-    Raises `InvalidConfiguration` when Java is missing.
+    ``master`` defaults to Spark's configuration, else to ``local[*]``; ``sc://host:port`` is a Spark Connect
+    server. A local session that is made here is tuned: its workers run this interpreter and start with
+    everything loaded, talk to the JVM through Unix domain sockets, and the time zone is UTC. Any other
+    session gets ``config`` and nothing else. Raises `InvalidConfiguration` when Java is missing.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
+    given = dict(config or {})
+    if master is not None and master.startswith("sc://"):
+        return _configured(SparkSession.builder.remote(master), app_name, given).getOrCreate()
+    if is_remote():  # SPARK_REMOTE, or a server that was connected to before
+        return _connected(app_name, given)
+    if SparkContext._active_spark_context is not None:
+        return register(_configured(SparkSession.builder, None, given).getOrCreate())
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name)
+    builder = SparkSession.builder
     if master is not None:
         builder = builder.master(master)
-    for name, value in {**_CONFIGURATION, **(config or {})}.items():
+    if (master or given.get("spark.master") or _configured_master() or "local").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        given = {**_LOCAL_CONFIGURATION, **given}
+    return register(_made(_configured(builder, app_name, given)))
+
+
+def _configured(
+    builder: SparkSession.Builder, app_name: str | None, config: Mapping[str, str]
+) -> SparkSession.Builder:
+    if app_name is not None:
+        builder = builder.appName(app_name)
+    for name, value in config.items():
         builder = builder.config(name, value)
-    return register(_made(builder))
+    return builder
+
+
+def _connected(app_name: str, config: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    active: Any = ConnectSession.getActiveSession()
+    if active is None:
+        return _configured(SparkSession.builder, app_name, config).getOrCreate()
+    for name, value in config.items():
+        active.conf.set(name, value)
+    return active  # type: ignore[no-any-return]
+
+
+def _configured_master() -> str | None:
+    """The master that Spark's own configuration names, as far as that is known before a JVM runs."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: its JVM knows
+        from pyspark import SparkConf, SparkContext
+
+        SparkContext._ensure_initialized()
+        return str(SparkConf().get("spark.master", "") or "") or None
+    match = re.search(r"--master[= ]+(\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    if match:
+        return match[1]
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
+    try:
+        text = (Path(folder) / "spark-defaults.conf").read_text()
+    except OSError:
+        return None
+    match = re.search(r"^\s*spark\.master[ \t=:]+(\S+)", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def _made(builder: SparkSession.Builder) -> SparkSession:

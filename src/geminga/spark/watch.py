@@ -1,8 +1,8 @@
 """What the driver asks about a query's partitions, of all of them at once.
 
-One consumer a partition stays open to ask for the newest message. It is granted no permits, so that it
-receives nothing. Every question goes to all partitions before the first answer is waited for: five hundred
-partitions cost little more than one.
+One consumer a partition stays open to ask for the newest message. It receives nothing; or the first
+message, for a planner that asks for that next. Every question goes
+to all partitions before the first answer is waited for: five hundred cost little more than one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ Q = TypeVar("Q")
 
 LOOK_SECONDS = 0.1
 """After so long without an entry it is asked whether there is one; then after twice as long, and so on."""
+_PERMITS_MAX = 1000
+"""A look asks for so many messages ahead at the most, and for no entry that is not wanted."""
 READERS_MAX = 128
 """Readers that are open at once to look at entries."""
 
@@ -33,9 +35,10 @@ READERS_MAX = 128
 class PulsarWatch:
     """The questions of one query's driver. May be used from one thread at a time."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, *, from_first: bool = False) -> None:
         self.client = client
         self.name = name
+        self._start = MessageId.earliest if from_first else MessageId.latest
         self._consumers: dict[Partition, AsyncConsumer] = {}
         self._closings: set[asyncio.Task[None]] = set()
         self._readers = asyncio.Semaphore(READERS_MAX)
@@ -59,6 +62,7 @@ class PulsarWatch:
         return self._all(self._look, peeks)
 
     def close(self) -> None:
+        """Nobody waits until all is closed; it is soon, or with the process."""
         if not self.client.runtime.closed and not self.client.runtime.forked:
             self.client.runtime.call(self._close())
 
@@ -83,28 +87,32 @@ class PulsarWatch:
             except PulsarException:
                 # The reader ended, for example because the topic was deleted and made again.
                 self._close_later(self._consumers.pop(partition))
-        consumer = await self._open(partition, MessageId.latest, 0)
+        from_first = self._start == MessageId.earliest
+        consumer = await self._open(partition, self._start, _PERMITS_MAX if from_first else 0)
         self._consumers[partition] = consumer
         return await consumer.get_last_message_id()
 
     async def _first(self, question: tuple[Partition, MessageId]) -> RawEntry | None:
         partition, place = question
+        known = self._consumers.get(partition)
+        if known is not None and place == self._start == MessageId.earliest:
+            return await self._next(known, place, take=False)
         async with self._readers:
-            consumer = await self._open(partition, place, 1)
+            consumer = await self._open(partition, place, _PERMITS_MAX)
             try:
                 return await self._next(consumer, place)
             finally:
                 self._close_later(consumer)
 
     async def _look(self, peek: Peek) -> tuple[list[Seen], bool]:
-        from geminga.client.entry_reader import widen
+        from geminga.client.entry_reader import stop_at
         from geminga.wire.columnar import message_counts
 
         seen: list[Seen] = []
         cost = Cost()
-        place = peek.start.reader_start
+        place = peek.start.next_place
         async with self._readers:
-            consumer = await self._open(peek.partition, place, 1)
+            consumer = await self._open(peek.partition, place, _PERMITS_MAX)
             try:
                 while True:
                     entry = await self._next(consumer, place)
@@ -113,6 +121,7 @@ class PulsarWatch:
                         return seen, True
                     place = MessageId(-1, entry.ledger_id, entry.entry_id + 1)
                     if at <= peek.start:
+                        stop_at(consumer, place)
                         continue
                     (rows,) = message_counts([entry])
                     one = Cost(1, rows, len(entry.entry))
@@ -121,8 +130,8 @@ class PulsarWatch:
                     if at == peek.end or not peek.wants_more(cost):
                         return seen, at == peek.end
                     # No further than the rest of the budget, if the entries to come are like these.
-                    more = int((peek.bytes - cost.bytes) / cost.each.bytes)
-                    widen(consumer, max(1, more))
+                    more = max(1, int((peek.bytes - cost.bytes) / cost.each.bytes))
+                    stop_at(consumer, MessageId(-1, place.ledger_id, entry.entry_id + more))
             finally:
                 self._close_later(consumer)
 
@@ -133,11 +142,12 @@ class PulsarWatch:
             self.client.core,
             partition_topic(partition),
             start,
+            stop_at=start,
             queue_size=queue_size,
             subscription_role_prefix=self.name,
         )
 
-    async def _next(self, consumer: AsyncConsumer, place: MessageId) -> RawEntry | None:
+    async def _next(self, consumer: AsyncConsumer, place: MessageId, *, take: bool = True) -> RawEntry | None:
         """The next entry of a reader at ``place``; None when there is none at or after it."""
         from geminga.client.entry_reader import next_entry
 
@@ -146,7 +156,7 @@ class PulsarWatch:
         deadline = core.now() + limit
         pause = LOOK_SECONDS
         while core.now() < deadline:
-            entry = await next_entry(consumer, min(deadline, core.now() + pause))
+            entry = await next_entry(consumer, min(deadline, core.now() + pause), take=take)
             if entry is not None:
                 return entry
             last = await consumer.get_last_message_id()
@@ -168,5 +178,3 @@ class PulsarWatch:
         for consumer in self._consumers.values():
             self._close_later(consumer)
         self._consumers.clear()
-        if self._closings:
-            await asyncio.wait(self._closings)
