@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from geminga.broker.delivery.consumer import Consumer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -25,8 +28,11 @@ def test_a_backlog_is_handed_out_in_turns_of_twenty(harness: Any, producer: Any)
     peer = harness.peer()
     for consumer_id in (1, 2):
         peer.subscribe(TOPIC, kind="Shared", consumer_id=consumer_id, permits=0)
+    peer.writable = False
     for consumer_id in (1, 2):
-        peer.session.consumers[consumer_id].add_permits(1000, 0)
+        peer.command("flow", consumer_id=consumer_id, messagePermits=1000)
+        peer.session.writable_again(harness.now)
+    peer.writable = True
     peer.session.writable_again(harness.now)
     assert peer.entry_ids(1) == [*range(20), *range(40, 60)]
     assert peer.entry_ids(2) == [*range(20, 40), *range(60, 80)]
@@ -163,3 +169,32 @@ def test_nothing_is_lost_or_doubled_when_consumers_come_and_go(harness: Any, pro
     peer.subscribe(TOPIC, kind="Shared", permits=1000)
     acked.update(peer.entry_ids())
     assert acked == Counter(range(published))
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+def test_consumers_without_permits_cost_nothing(harness: Any, kind: str, monkeypatch: Any) -> None:
+    """Thousands that cannot take anything are not asked for each entry."""
+    producer, idle, busy = harness.peer(), harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    for number in range(300):
+        idle.subscribe(TOPIC, consumer_id=number, kind=kind, permits=0)
+    asked = [0]
+    ready = Consumer.ready.fget  # type: ignore[attr-defined]
+
+    def counted(consumer: Consumer) -> bool:
+        asked[0] += 1
+        return bool(ready(consumer))
+
+    monkeypatch.setattr(Consumer, "ready", property(counted))
+    for sequence_id in range(10):
+        producer.send(sequence_id)
+    assert asked[0] == 0
+    busy.subscribe(TOPIC, consumer_id=1, kind=kind, permits=1000)
+    for sequence_id in range(10, 20):
+        producer.send(sequence_id)
+    assert asked[0] < 200
+    if kind == "Shared":
+        assert len(busy.messages()) == 20
+    else:
+        idle.command("flow", consumer_id=7, messagePermits=1000)
+        assert asked[0] < 200

@@ -67,6 +67,12 @@ class Dispatcher(Protocol):
     def dispatch(self) -> None:
         """Send what can be sent now."""
 
+    def new_entries(self) -> None:
+        """The same, when nothing has changed but that there are new entries."""
+
+    def flowed(self, consumer: Consumer) -> None:
+        """A consumer was given permits; `dispatch` follows."""
+
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
         """An entry was acknowledged, or all but ``still_open`` of its messages."""
 
@@ -159,6 +165,12 @@ class Reading:
     def _go_on(self) -> None:
         self._continuation = None
         self.dispatch()
+
+    def new_entries(self) -> None:
+        self.dispatch()
+
+    def flowed(self, consumer: Consumer) -> None:
+        return
 
     def _dispatch(self) -> None:
         raise NotImplementedError

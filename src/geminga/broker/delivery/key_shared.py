@@ -147,17 +147,14 @@ class KeySharedDispatcher(SharedDispatcher):
         progress = True
         while progress and not self.blocked and not self._exhausted:
             progress = False
-            for consumer in self._in_turn():
-                if self._queues[consumer] and consumer.ready:
+            for consumer in [each for each in self._permitted if self._queues[each]]:
+                if consumer.ready:
                     progress = self._send_queued(consumer) or progress
-            if self._retry is None and any(consumer.ready for consumer in self.consumers):
+                    self._permitted.pop(consumer, None)
+                    self._permitted[consumer] = None
+            self._nobody = self._next_in_line() is None
+            if self._retry is None and not self._nobody:
                 progress = self._read_ahead() or progress
-
-    def _in_turn(self) -> list[Consumer]:
-        if not self.consumers:
-            return []
-        self._turn = (self._turn + 1) % len(self.consumers)
-        return self.consumers[self._turn :] + self.consumers[: self._turn]
 
     def _send_queued(self, consumer: Consumer) -> bool:
         """Send what waits for a consumer; False when nothing could be sent."""

@@ -27,7 +27,8 @@ class SharedDispatcher(Reading):
     def __init__(self, subscription: DispatchedSubscription) -> None:
         super().__init__(subscription)
         self.consumers: list[Consumer] = []
-        self._turn = 0
+        self._permitted: dict[Consumer, None] = {}
+        self._nobody = False
         self._replay: list[int] = []
         self._replaying: set[int] = set()
         self._delayed = DelayedEntries(self.agenda, self._delays_due, subscription)
@@ -50,15 +51,19 @@ class SharedDispatcher(Reading):
         consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda each: each.priority)
+        if consumer.permits > 0:
+            self.flowed(consumer)
+
+    def flowed(self, consumer: Consumer) -> None:
+        """The consumer has permits: it takes its place at the end of the line, unless it has one."""
+        self._permitted[consumer] = None
 
     def started(self, consumer: Consumer) -> None:
         return
 
     def remove(self, consumer: Consumer) -> None:
-        index = self.consumers.index(consumer)
-        del self.consumers[index]
-        if index < self._turn:
-            self._turn -= 1
+        self.consumers.remove(consumer)
+        self._permitted.pop(consumer, None)
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
         pending = consumer.forget_pending()
@@ -143,12 +148,21 @@ class SharedDispatcher(Reading):
         return self.topic.policies.unacked_messages_per_subscription_max
 
     # --- sending ---
+    def new_entries(self) -> None:
+        # With thousands of consumers and none that can take anything, an entry must not ask them all.
+        if not self._nobody:
+            self.dispatch()
+
+    def dispatch(self) -> None:
+        self._nobody = False
+        super().dispatch()
+
     def _dispatch(self) -> None:
         while not self._exhausted:
-            index = self._next_index()
-            if index < 0:
+            consumer = self._next_in_line()
+            if consumer is None:
+                self._nobody = True
                 return
-            consumer = self.consumers[index]
             before = consumer.messages_out
             offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
             if offsets:
@@ -156,23 +170,30 @@ class SharedDispatcher(Reading):
                     return
             elif not self._send_new(consumer):
                 return
-            if consumer.messages_out != before:
-                self._turn = index + 1
+            if consumer.messages_out != before and consumer in self._permitted:
+                del self._permitted[consumer]
+                self._permitted[consumer] = None
 
-    def _next_index(self) -> int:
-        """The next one in turn among those of the best priority that can take entries; -1 for none."""
+    def _next_in_line(self) -> Consumer | None:
+        """The first in line among those of the best priority that can take entries.
+
+        Only those stand in line that may have permits; a consumer without any costs nothing.
+        """
         if self.blocked:
-            return -1
-        consumers = self.consumers
-        count = len(consumers)
-        best: int | None = None
-        chosen = -1
-        for step in range(count):
-            index = (self._turn + step) % count
-            consumer = consumers[index]
-            if (best is None or consumer.priority < best) and consumer.ready:
-                best, chosen = consumer.priority, index
-        return chosen
+            return None
+        best: Consumer | None = None
+        spent = []
+        highest = self.consumers[0].priority if self.consumers else 0
+        for consumer in self._permitted:
+            if consumer.permits <= 0:
+                spent.append(consumer)
+            elif (best is None or consumer.priority < best.priority) and consumer.ready:
+                best = consumer
+                if consumer.priority == highest:
+                    break
+        for consumer in spent:
+            del self._permitted[consumer]
+        return best
 
     def _next_replays(self, count: int) -> list[int]:
         """The lowest offsets that are to be delivered again and still need to be."""

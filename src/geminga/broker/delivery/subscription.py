@@ -227,11 +227,17 @@ class PersistentSubscription:
         consumer.add_permits(permits, now_ms)
         self.last_flow_ms = now_ms
         if self.dispatcher is not None:
+            self.dispatcher.flowed(consumer)
             self.dispatcher.dispatch()
 
     def dispatch(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.dispatch()
+
+    def new_entries(self) -> None:
+        """There is more to deliver, and nothing else has changed."""
+        if self.dispatcher is not None:
+            self.dispatcher.new_entries()
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         """Individual acknowledgements. Ids that are foreign, trimmed or not yet stored are ignored.

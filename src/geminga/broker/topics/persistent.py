@@ -307,7 +307,7 @@ class PersistentTopic:
     def dispatch(self) -> None:
         """New entries are durable: hand them out."""
         for subscription in list(self.subscriptions.values()):
-            self.agenda.isolated("dispatch", subscription, subscription.dispatch)
+            self.agenda.isolated("dispatch", subscription, subscription.new_entries)
 
     # --- subscriptions ---
     def subscribe(self, request: SubscriptionRequest) -> PersistentSubscription:
