@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,3 +134,52 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
     assert "backlog 901 messages" in run("topics", "stats", topic).stdout
     rows = _lines(run("consume", topic, "-s", "s", "-n", "901", "--json"))
     assert [row["value"] for row in rows] == [str(number) for number in range(99, 1000)]
+
+
+def test_a_stuck_consumer_is_explained_and_mended(run: Any, broker: Any) -> None:
+    topic = "persistent://public/default/cli-explain"
+    with geminga.Client(broker.service_url) as client:
+        consumer = client.subscribe(topic, "s", consumer_type=geminga.ConsumerType.Shared)
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(5):
+            producer.send(str(number).encode())
+        messages = [consumer.receive(timeout_millis=5000) for _ in range(5)]
+        for message in messages[1:]:
+            consumer.acknowledge(message)
+        oldest = messages[0].message_id()
+        place = f"{oldest.ledger_id()}:{oldest.entry_id()}"
+        deadline = time.monotonic() + 10
+        while "- hole" not in (screen := run("explain", topic, "s").stdout):
+            assert time.monotonic() < deadline, "the client has gathered its acknowledgements for long enough"
+        assert f"- hole: message {place} is not acknowledged, 4 behind it are" in screen
+        assert f"geminga topics skip {topic} s --message {place}" in screen
+        assert "pushed again after 60 s" in run("topics", "redeliver-unacked", topic, "s", "60").stdout
+        (found,) = _lines(run("explain", topic, "s", "--json"))
+        assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
+        assert [each["kind"] for each in found["findings"]] == ["hole"]
+        run("topics", "skip", topic, "s", "--message", place)
+        assert "everything is acknowledged" in run("explain", topic, "s").stdout
+        assert run("topics", "skip", topic, "s", "--message", "77:0", check=False).exit_code
+        assert run("topics", "skip", topic, "s", "--message", "77", check=False).exit_code == 2
+        assert run("topics", "skip", topic, "s", check=False).exit_code == 2
+
+
+def test_explain_looks_at_every_partition(run: Any) -> None:
+    run("topics", "create", "cli-explain-parts", "--partitions", "6")
+    assert isinstance(run("explain", "cli-explain-parts", "s", check=False).exception, TopicNotFound)
+    run("consume", "cli-explain-parts", "-s", "s", "--timeout", "0.2", "-n", "1", check=False)
+    assert len(_lines(run("explain", "cli-explain-parts", "s", "--json"))) == 6
+
+
+def test_policies_of_a_topic(run: Any) -> None:
+    run("topics", "create", "cli-policy")
+    assert run("topics", "policy", "cli-policy", "messageTTL").stdout == "null\n"
+    assert run(
+        "topics", "policy", "cli-policy", "retention", '{"retentionTimeInMinutes": 5, "retentionSizeInMB": 1}'
+    )
+    (found,) = _lines(run("topics", "policy", "cli-policy", "retention", "--json"))
+    assert found["value"]["retentionTimeInMinutes"] == 5
+    assert run("topics", "policy", "cli-policy", "retention", "--remove").stdout == "null\n"
+    assert run("topics", "policy", "cli-policy", "retention", "{", check=False).exit_code == 2
+    assert run("topics", "policy", "cli-policy", "retention", "1", "--remove", check=False).exit_code == 2
+    assert "unloaded" in run("topics", "unload", "cli-policy").stdout

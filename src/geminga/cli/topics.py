@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -130,13 +131,30 @@ def subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
 @command.command("skip")
 @click.argument("topic")
 @click.argument("subscription")
-@click.option("--count", "-n", type=click.IntRange(1), required=True, help="Messages to leave out.")
+@click.option("--count", "-n", type=click.IntRange(1), help="The next so many messages.")
+@click.option("--message", metavar="LEDGER:ENTRY", help="This message alone, for example a damaged one.")
 @admin_url_option
 @json_option
-def skip(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
-    """Let SUBSCRIPTION go on without its next COUNT messages, those of a batch counted one by one."""
+def skip(
+    topic: str, subscription: str, count: int | None, message: str | None, admin_url: str, as_json: bool
+) -> None:
+    """Let SUBSCRIPTION go on without messages; those of a batch are counted one by one."""
+    if (count is None) == (message is None):
+        raise click.UsageError("give either --count or --message")
     name = TopicName.parse(topic)
-    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/skip/{count}"
+    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/skip"
+    if message is not None:
+        ledger, _, entry = message.partition(":")
+        if not (ledger.isdecimal() and entry.isdecimal()):
+            raise click.BadParameter(f"{message!r} is not LEDGER:ENTRY", param_hint="--message")
+        admin(admin_url, "POST", f"{path}/{int(ledger)}/{int(entry)}")
+        emit(
+            {"topic": str(name), "subscription": subscription, "skipped": 1, "unit": "entries"},
+            as_json=as_json,
+            text=f"{subscription} goes on without {message}",
+        )
+        return
+    path += f"/{count}"
     answer = admin(admin_url, "POST", f"{path}?unit=messages")
     if answer is None:
         # Apache Pulsar knows no unit and says nothing.
@@ -165,4 +183,64 @@ def reset_cursor(topic: str, subscription: str, timestamp_ms: int, admin_url: st
         {"topic": str(name), "subscription": subscription, "timestamp": timestamp_ms},
         as_json=as_json,
         text=f"{subscription} reads from {timestamp_ms} on",
+    )
+
+
+@command.command("unload")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def unload(topic: str, admin_url: str, as_json: bool) -> None:
+    """Disconnect everybody from TOPIC: clients come back, and what was not acknowledged is dealt out anew."""
+    name = TopicName.parse(topic)
+    admin(admin_url, "PUT", f"{topic_path(name)}/unload")
+    emit({"topic": str(name), "unloaded": True}, as_json=as_json, text=f"unloaded {name}")
+
+
+@command.command("policy")
+@click.argument("topic")
+@click.argument("policy")
+@click.argument("value", required=False)
+@click.option("--remove", is_flag=True, help="What the namespace says is in force again.")
+@admin_url_option
+@json_option
+def policy(topic: str, policy: str, value: str | None, remove: bool, admin_url: str, as_json: bool) -> None:
+    """Show, set or remove a POLICY of TOPIC, by its name in admin REST: retention, messageTTL ...
+
+    VALUE is JSON.
+    """
+    if remove and value is not None:
+        raise click.UsageError("give either a value or --remove")
+    name = TopicName.parse(topic)
+    path = f"{topic_path(name)}/{quote(policy, safe='?=&')}"
+    if remove:
+        admin(admin_url, "DELETE", path)
+    elif value is not None:
+        try:
+            content = json.loads(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no JSON", param_hint="VALUE") from None
+        method = "PUT" if policy == "schemaCompatibilityStrategy" else "POST"
+        admin(admin_url, method, path, content)
+    found = admin(admin_url, "GET", path)
+    emit({"topic": str(name), "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
+
+
+@command.command("redeliver-unacked")
+@click.argument("topic")
+@click.argument("subscription")
+@click.argument("seconds", type=click.FloatRange(0))
+@admin_url_option
+@json_option
+def redeliver_unacked(topic: str, subscription: str, seconds: float, admin_url: str, as_json: bool) -> None:
+    """Have messages of SUBSCRIPTION pushed again that are not acknowledged within SECONDS; 0: not."""
+    name = TopicName.parse(topic)
+    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/properties"
+    properties = admin(admin_url, "GET", path) or {}
+    admin(admin_url, "PUT", path, {**properties, "redeliver-unacked-after-seconds": f"{seconds:g}"})
+    emit(
+        {"topic": str(name), "subscription": subscription, "seconds": seconds},
+        as_json=as_json,
+        text=f"{subscription}: unacknowledged messages "
+        + (f"are pushed again after {seconds:g} s" if seconds else "are not pushed again"),
     )

@@ -41,6 +41,8 @@ class Subscriptions(TopicResource):
         router.add_post(f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position)
         router.add_post(f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
         router.add_post(f"{_SUBSCRIPTION}/skip/{{count}}", self.skip)
+        router.add_post(f"{_SUBSCRIPTION}/skip/{{ledger}}/{{entry}}", self.skip_entry)
+        router.add_get(f"{_SUBSCRIPTION}/explain", self.explain)
         router.add_post(f"{_SUBSCRIPTION}/skip_all", self.skip_all)
         router.add_post(f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
         router.add_post(f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position)
@@ -154,6 +156,20 @@ class Subscriptions(TopicResource):
 
         await self.durable(skip)
         return answer({"skippedMessages": skipped})
+
+    async def skip_entry(self, request: web.Request) -> web.Response:
+        """Geminga's own: give up a single message, by its ids."""
+        topic, name = self._one_with_subscription(request)
+        ledger = whole_number(part(request, "ledger"), "ledgerId")
+        entry = whole_number(part(request, "entry"), "entryId")
+        position = MessageId(topic.partition, ledger, entry)
+        await self.durable(lambda done: self.actions.skip_entry(topic, name, position, done))
+        return done_answer()
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Geminga's own: why the subscription does not go on; a list, for each partition one."""
+        topics, name = self._with_subscription(request)
+        return answer([self.actions.explain(topic, name) for topic in topics])
 
     async def skip_all(self, request: web.Request) -> web.Response:
         topics, name = self._with_subscription(request)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from geminga.broker.admin.errors import AdminError, admin_error
+from geminga.broker.admin.explain import explain
 from geminga.broker.admin.stats import internal_stats, topic_stats
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
@@ -313,6 +314,19 @@ class TopicActions:
         if not self.count_entries(name):
             raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
+
+    def skip_entry(self, name: TopicName, subscription: str, position: MessageId, done: Done) -> None:
+        """Give up one entry, damaged or forgotten; 404 when the topic has no such entry."""
+        found = self._subscription(name, subscription)
+        offset = found.topic.ledger.offset(position.ledger_id, position.entry_id)
+        if offset is None or offset >= found.topic.ledger.confirmed:
+            raise AdminError(404, f"Message {position.ledger_id}:{position.entry_id} not found in {name}")
+        found.skip_entry(offset, done)
+
+    def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
+        """Why the subscription does not go on, and what mends it."""
+        found = self._subscription(name, subscription)
+        return explain(self._stored(name), found)
 
     def count_entries(self, name: TopicName) -> bool:
         """Have entries counted that were stored before that was done; True when all are."""

@@ -34,6 +34,11 @@ class DelayedEntries:
     def is_full(self) -> bool:
         return len(self._offsets) >= DELAYED_MAX
 
+    @property
+    def next_ms(self) -> int:
+        """When the first of them is due, in milliseconds since 1970; 0 without any."""
+        return self._heap[0][0] if self._heap else 0
+
     def add(self, offset: int, deliver_at_ms: int) -> None:
         heapq.heappush(self._heap, (deliver_at_ms, offset))
         self._offsets.add(offset)

@@ -55,6 +55,13 @@ class DispatchedSubscription(Protocol):
 class Dispatcher(Protocol):
     """What a subscription asks of the way its type hands out entries."""
 
+    read_offset: int
+    """The next entry that was not read yet."""
+
+    @property
+    def reading_fails(self) -> bool:
+        """Whether the store could not be read, and is tried again later."""
+
     def add(self, consumer: Consumer) -> None:
         """Take a consumer in; raises `Refused` when its ranges clash with another's."""
 
@@ -135,6 +142,10 @@ class Reading:
             if skipped == offset:
                 return offset, []
             offset = skipped
+
+    @property
+    def reading_fails(self) -> bool:
+        return self._retry is not None
 
     def _reading_failed(self, error: StoreError) -> None:
         log.error("%r: reading failed, next try in %g s: %s", self.subscription, READ_RETRY_SECONDS, error)

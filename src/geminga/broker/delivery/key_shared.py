@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import DispatchedSubscription
@@ -29,6 +30,17 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 LOOK_AHEAD_PER_CONSUMER_MAX = 2_000
 LOOK_AHEAD_MAX = 20_000
 """New entries are not read while this many wait for a consumer or a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    """Entries of a slot that wait for those of it which ``holder`` has not acknowledged."""
+
+    slot: int
+    holder: Consumer
+    held: int
+    waiting: int
+    first_waiting: int
 
 
 class KeySharedDispatcher(SharedDispatcher):
@@ -56,6 +68,21 @@ class KeySharedDispatcher(SharedDispatcher):
     def draining_slots(self) -> int:
         """Slots whose entries wait for another consumer's acknowledgements."""
         return len(self._parked)
+
+    @property
+    def unowned_size(self) -> int:
+        """Entries whose slots no consumer has."""
+        return len(self._unowned)
+
+    def blocked_keys(self, count_max: int) -> list[BlockedKey]:
+        """The slots whose entries have waited longest, and for whom."""
+        oldest = heapq.nsmallest(count_max, ((min(waiting), slot) for slot, waiting in self._parked.items()))
+        found = []
+        for first, slot in oldest:
+            bound = self._bound.get(slot)
+            if bound is not None:
+                found.append(BlockedKey(slot, bound[0], bound[1], len(self._parked[slot]), first))
+        return found
 
     # --- membership ---
     def add(self, consumer: Consumer) -> None:

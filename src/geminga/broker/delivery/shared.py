@@ -46,6 +46,10 @@ class SharedDispatcher(Reading):
     def delayed_size(self) -> int:
         return len(self._delayed)
 
+    @property
+    def next_delayed_ms(self) -> int:
+        return self._delayed.next_ms
+
     # --- membership ---
     def add(self, consumer: Consumer) -> None:
         consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max

@@ -30,6 +30,11 @@ class SingleActiveDispatcher(Reading):
         self._marks: DeliveryMarks | None = None
         self._again: dict[int, tuple[float, int]] = {}
 
+    @property
+    def is_switching(self) -> bool:
+        """Whether the next active consumer has not taken over yet."""
+        return self._switch is not None
+
     def add(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
         self._pick(consumer)

@@ -445,6 +445,15 @@ class PersistentSubscription:
                 self._settle(None, offset, 0)
         self._acknowledged(None, mark)
 
+    def skip_entry(self, offset: int, done: Done) -> None:
+        """Give up one entry, wherever it is."""
+        mark = self.cursor.mark
+        if self.cursor.acknowledge(offset):
+            self._settle(None, offset, 0)
+            self._acknowledged(None, mark)
+        self.agenda.flush_cursors()
+        self.writer.when_durable(done)
+
     def expire(self, offset: int, done: Done | None = None) -> int:
         """Give up what lies below ``offset`` because it is too old; returns how many entries that was."""
         expired = self.skip_to(offset, done)

@@ -1,0 +1,380 @@
+"""Why a consumer is stuck: each cause is found, named, and mended by what is advised."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.cli.explain import as_text
+from geminga.errors import StoreError
+from geminga.ids import MessageId, TopicName
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
+
+
+class Case:
+    """A topic with a subscription ``s``, somebody who publishes, and what `explain` says."""
+
+    def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
+        self.harness = harness
+        self.make_entry = make_entry
+        self.producer = harness.peer()
+        self.producer.producer(TOPIC)
+
+    def publish(self, count: int = 1, **fields: Any) -> None:
+        fields.setdefault("publish_time", self.harness.now_ms)
+        for number in range(count):
+            self.producer.send(number, self.make_entry(b"x" * 50, **fields))
+
+    def subscribe(self, kind: str = "Shared", permits: int = 100, **fields: Any) -> Any:
+        peer = self.harness.peer()
+        peer.subscribe(TOPIC, kind=kind, permits=permits, **fields)
+        return peer
+
+    def create(self) -> None:
+        self.harness.actions.create_subscription(NAME, "s", MessageId.earliest, self.done)
+
+    @staticmethod
+    def done(error: Exception | None) -> None:
+        assert error is None
+
+    def explain(self) -> dict[str, Any]:
+        found = self.harness.actions.explain(NAME, "s")
+        json.dumps(found)
+        assert "\n" not in found["summary"]
+        assert len(as_text(found).splitlines()) <= 25, "one screen"
+        return dict(found)
+
+    def finding(self, kind: str) -> dict[str, Any]:
+        found = [each for each in self.explain()["findings"] if each["kind"] == kind]
+        assert len(found) == 1, self.explain()["findings"]
+        return dict(found[0])
+
+    def stopping(self) -> list[str]:
+        return [each["kind"] for each in self.explain()["findings"] if each["stops"]]
+
+    def run(self, command: str) -> None:
+        """Do what ``geminga topics ...`` does."""
+        for one in command.split(" && "):
+            words = shlex.split(one)
+            assert words[:2] == ["geminga", "topics"], command
+            _run(self.harness, words[2], words[3:])
+
+
+def _run(harness: Any, name: str, words: list[str]) -> None:
+    actions, done = harness.actions, Case.done
+    assert words[0] == TOPIC
+    if name == "unload":
+        actions.unload(NAME)
+    elif name == "skip":
+        ledger, entry = words[words.index("--message") + 1].split(":")
+        actions.skip_entry(NAME, words[1], MessageId(-1, int(ledger), int(entry)), done)
+    elif name == "redeliver-unacked":
+        properties = {"redeliver-unacked-after-seconds": words[2]}
+        actions.set_subscription_properties(NAME, words[1], properties, done)
+    elif name == "policy":
+        fields = {
+            "maxUnackedMessagesOnConsumer": "max_unacked_messages_per_consumer",
+            "maxUnackedMessagesOnSubscription": "max_unacked_messages_per_subscription",
+            "delayedDelivery": "delayed_delivery_policies",
+        }
+        harness.broker.namespaces.set_topic_policy(NAME, fields[words[1]], json.loads(words[2]), done)
+    else:
+        raise AssertionError(f"no command {name}")
+    harness.poll()
+
+
+def command_in(text: str, start: str) -> str:
+    """The command that begins so in a finding's ``mend``."""
+    found = re.search(rf"{re.escape(start)}[^;]*", text)
+    assert found is not None, text
+    return found[0].strip()
+
+
+@pytest.fixture
+def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
+    return Case(harness, make_entry)
+
+
+def test_nothing_is_wrong_when_everything_is_acknowledged(case: Case) -> None:
+    peer = case.subscribe()
+    case.publish(2)
+    peer.ack((0, 0), (0, 1))
+    found = case.explain()
+    assert found["summary"] == "everything is acknowledged"
+    assert [each["kind"] for each in found["findings"]] == ["caught-up"]
+    assert found["facts"]["messagesInBacklog"] == 0
+    assert found["facts"]["oldestOpenMessage"] == "end"
+    case.harness.actions.terminate(NAME, case.done)
+    assert "terminated" in case.finding("caught-up")["text"]
+
+
+def test_messages_that_are_being_worked_on_are_no_problem(case: Case) -> None:
+    case.subscribe()
+    case.publish(2)
+    found = case.explain()
+    assert found["findings"] == []
+    assert found["summary"] == "all messages are delivered, and wait to be acknowledged"
+    assert (found["facts"]["type"], found["facts"]["consumers"]) == ("Shared", 1)
+
+
+def test_nobody_is_connected(case: Case) -> None:
+    case.create()
+    case.publish(3)
+    finding = case.finding("nobody-connected")
+    assert finding["stops"]
+    assert "no consumer is connected (since 2027-01-15T08:00:00.000Z)" in finding["text"]
+    assert f"geminga consume {TOPIC} -s s" in finding["mend"]
+    case.subscribe()
+    assert not case.stopping()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_consumer_never_asked_for_messages(case: Case, kind: str) -> None:
+    peer = case.subscribe(kind, permits=0, consumer_name="idle")
+    case.publish(3)
+    finding = case.finding("no-permits")
+    assert finding["stops"]
+    assert "consumer 'idle' at /10.0.0.1:4242 has never asked for messages" in finding["text"]
+    peer.command("flow", consumer_id=1, messagePermits=5)
+    assert not case.stopping()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_consumer_is_paused(case: Case, kind: str) -> None:
+    peer = case.subscribe(kind, permits=2)
+    case.publish(5, partition_key="k")
+    assert case.stopping() == ["no-permits"]
+    case.harness.advance(45)
+    peer.command("ping")
+    finding = case.finding("paused")
+    assert finding["stops"]
+    assert "it last asked for messages 45 s ago" in finding["text"]
+    case.run(command_in(finding["mend"], "geminga topics unload"))
+    assert case.finding("nobody-connected")
+
+
+def test_a_consumer_without_permits_stops_nothing_while_another_has_some(case: Case) -> None:
+    case.subscribe(permits=1)
+    case.publish(1)
+    case.subscribe(permits=100)
+    case.publish(5)
+    assert case.stopping() == []
+    assert not case.finding("no-permits")["stops"]
+
+
+def test_a_peer_does_not_read(case: Case) -> None:
+    peer = case.subscribe()
+    peer.writable = False
+    case.publish(3)
+    finding = case.finding("not-reading")
+    assert finding["stops"]
+    assert "does not read from its connection" in finding["text"]
+    peer.writable = True
+    assert case.stopping() == []
+
+
+def test_the_limit_of_a_consumer(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> None:
+    case = Case(make_harness(unacked_messages_per_consumer_max=3), make_entry)
+    peer = case.subscribe()
+    case.publish(5)
+    finding = case.finding("unacked-limit")
+    assert finding["stops"]
+    assert "holds 3 messages that it has not acknowledged, 3 are allowed" in finding["text"]
+    assert finding["details"]["limit"] == 3
+    case.run(command_in(finding["mend"], "geminga topics policy"))
+    peer.ack((0, 0), (0, 1))
+    assert case.stopping() == []
+
+
+def test_the_limit_of_a_subscription(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
+    case = Case(make_harness(unacked_messages_per_subscription_max=4), make_entry)
+    peer = case.subscribe()
+    case.publish(6)
+    finding = case.finding("unacked-limit")
+    assert finding["stops"]
+    assert "its consumers hold 4 messages" in finding["text"]
+    case.run(command_in(finding["mend"], "geminga topics redeliver-unacked"))
+    assert case.harness.actions.subscription_properties(NAME, "s")
+    case.harness.advance(80)
+    assert {m.redelivery_count for m in peer.messages()} >= {1}
+
+
+def test_messages_are_delayed(case: Case) -> None:
+    peer = case.subscribe()
+    case.publish(2, deliver_at_time=case.harness.now_ms + 90_000)
+    finding = case.finding("delayed")
+    assert finding["stops"]
+    assert "2 entries are to be delivered later: the next at 2027-01-15T08:01:30.000Z" in finding["text"]
+    case.publish(1)
+    assert not case.finding("delayed")["stops"]
+    case.run(command_in(finding["mend"], "geminga topics policy"))
+    peer = case.subscribe()
+    assert len(peer.messages()) == 3
+
+
+def test_a_key_waits_for_another_consumer(case: Case) -> None:
+    first = case.subscribe("Key_Shared", consumer_name="first")
+    case.publish(2, partition_key="a")
+    others = [case.subscribe("Key_Shared", consumer_name=f"other-{number}") for number in range(9)]
+    case.publish(3, partition_key="a")
+    finding = case.finding("key-blocked")
+    assert finding["stops"]
+    assert finding["details"]["key"] == "a"
+    assert (finding["details"]["waiting"], finding["details"]["held"]) == (3, 2)
+    assert "3 entries of key 'a' wait: consumer 'first'" in finding["text"]
+    first.ack((0, 0), (0, 1))
+    assert case.stopping() == []
+    assert sum(len(other.messages()) for other in others) == 3
+
+
+def test_a_key_that_nobody_has_taken(case: Case) -> None:
+    ranges = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=0)])
+    peer = case.harness.peer()
+    peer.subscribe(
+        TOPIC, kind="Key_Shared",
+        keySharedMeta={"keySharedMode": pb.STICKY, "hashRanges": list(ranges.hashRanges)},
+    )  # fmt: skip
+    case.publish(1, partition_key="a")
+    assert case.finding("key-unowned")["stops"]
+
+
+def test_a_hole(case: Case) -> None:
+    peer = case.subscribe(consumer_name="forgetful")
+    case.publish(6)
+    case.harness.advance(20)
+    peer.ack(*[(0, entry) for entry in (0, 2, 3, 5)])
+    finding = case.finding("hole")
+    assert not finding["stops"]
+    assert "message 0:1 is not acknowledged, 3 behind it are" in finding["text"]
+    assert "consumer 'forgetful' at /10.0.0.1:4242 has it; published 20 s ago" in finding["text"]
+    assert finding["details"]["holes"] == 2
+    case.run(command_in(finding["mend"], "geminga topics skip"))
+    assert "message 0:4 is not acknowledged, 1 behind it are" in case.finding("hole")["text"]
+    peer.messages()
+    case.run(command_in(finding["mend"], "geminga topics redeliver-unacked"))
+    assert "it is pushed again after 60 s" in case.finding("hole")["text"]
+    case.harness.advance(80)
+    peer.command("ping")
+    assert [m.entry_id for m in peer.messages()] == [4]
+
+
+def test_a_hole_inside_a_batch(case: Case) -> None:
+    peer = case.subscribe()
+    case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
+    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b011010])
+    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    assert "of its batch, 1, 3 to 4 are open" in case.finding("hole")["text"]
+
+
+def test_a_damaged_entry(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.create()
+    case.publish(4)
+    plain = case.harness.store.read
+
+    def damaged(ledger_id: int, first: int, **limits: int) -> Any:
+        if first == 1:
+            damage = Damage("log", 0, "checksum", 0, 1, 1, Loss.ENTRIES)
+            raise EntriesDamaged("entry 1 fails its checksum", damage)
+        return plain(ledger_id, first, **limits)[: 1 if first == 0 else 9]
+
+    monkeypatch.setattr(case.harness.store, "read", damaged)
+    peer = case.subscribe()
+    assert [message.entry_id for message in peer.messages()] == [0, 2, 3]
+    finding = case.finding("damaged-entry")
+    assert "entry 0:1 cannot be read from the disk" in finding["text"]
+    peer.ack((0, 0), (0, 2), (0, 3))
+    assert case.explain()["facts"]["messagesInBacklog"] == 1
+    case.run(command_in(finding["mend"], "geminga topics skip"))
+    assert case.explain()["summary"] == "everything is acknowledged"
+
+
+def test_the_store_cannot_be_read(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.create()
+    case.publish(2)
+
+    def broken(*_arguments: Any, **_limits: Any) -> Any:
+        raise StoreError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(case.harness.store, "read", broken)
+        peer = case.subscribe()
+        assert case.finding("store")["stops"]
+    case.harness.advance(6)
+    assert len(peer.messages()) == 2
+    assert case.stopping() == []
+
+
+def test_a_quota_stops_the_producers(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
+    case = Case(make_harness(backlog_quota_bytes=300), make_entry)
+    peer = case.subscribe()
+    case.publish(6)
+    peer.ack(*[(0, entry) for entry in range(1, 6)])
+    case.harness.advance(16)
+    finding = case.finding("quota")
+    assert "producers are stopped: backlog quota exceeded (producer_request_hold)" in finding["text"]
+    assert "message is 0:0" in finding["text"]
+    case.harness.actions.create_subscription(NAME, "other", MessageId.latest, case.done)
+    other = case.harness.actions.explain(NAME, "other")["findings"][0]
+    assert other["mend"] == f"geminga explain {TOPIC} s"
+    case.run(command_in(finding["mend"], "geminga topics skip"))
+    # The producer's client tries again by itself.
+    case.producer.frames.clear()
+    assert case.producer.producer(TOPIC).producer_ready
+    assert [each["kind"] for each in case.explain()["findings"]] == ["caught-up"]
+
+
+def test_a_fenced_subscription(case: Case) -> None:
+    case.create()
+    case.publish(1)
+    case.harness.broker.topics.find(NAME).subscriptions["s"].fenced = True
+    finding = case.finding("fenced")
+    assert finding["stops"]
+    case.run(command_in(finding["mend"], "geminga topics unload"))
+    assert case.stopping() == ["nobody-connected"]
+
+
+def test_a_subscription_that_damage_took(case: Case) -> None:
+    case.create()
+    case.publish(1)
+    case.harness.broker.topics.find(NAME).subscriptions["s"].harmed = "its record fails its checksum"
+    finding = case.finding("harmed")
+    assert finding["stops"]
+    assert finding["mend"] == f"geminga topics reset-cursor {TOPIC} s --time 0"
+
+
+def test_failover_has_one_that_receives(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
+    case = Case(make_harness(failover_delay_seconds=5), make_entry)
+    case.subscribe("Failover", consumer_name="b")
+    case.publish(1)
+    case.subscribe("Failover", consumer_name="a", permits=0, priority_level=1)
+    assert "consumer 'a' at /10.0.0.1:4242 stands by: consumer 'b'" in case.finding("standby")["text"]
+
+
+def test_a_failover_switch_takes_a_moment(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
+    case = Case(make_harness(failover_delay_seconds=5), make_entry)
+    case.subscribe("Failover", consumer_name="old", priority_level=1)
+    case.publish(2)
+    case.subscribe("Failover", consumer_name="new", priority_level=0)
+    finding = case.finding("switching")
+    assert finding["stops"]
+    assert "consumer 'new' at /10.0.0.1:4242 takes over in a moment" in finding["text"]
+    case.harness.advance(6)
+    assert case.stopping() == []
