@@ -1,0 +1,50 @@
+"""The programs of ``tests/programs`` four ways: both libraries, each on our broker and on Apache Pulsar.
+
+The four columns agree; the table is printed after the last program, by ``make interop``, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.broker.serving.embedded import embedded
+from geminga.testing.apache_pulsar import ApachePulsar
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
+columns: Any = importlib.import_module("columns")
+
+BATCHING = pytest.mark.xfail(reason="batching is on by default, here and not there", strict=False)
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+
+Outcomes = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def outcomes(apache_pulsar: ApachePulsar, request: pytest.FixtureRequest) -> Iterator[Outcomes]:
+    found: Outcomes = {}
+    with embedded(failover_delay_seconds=0.1, batch_index_ack=True) as broker:
+        for name, place in {"Geminga": broker, "Apache Pulsar": apache_pulsar}.items():
+            urls = (place.service_url, place.admin_url)
+            found |= columns.run({f"{p} on {name}": (p, *urls) for p in ("geminga", "pulsar")})
+    yield found
+    plugins = request.config.pluginmanager
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        reporter = plugins.getplugin("terminalreporter")
+        reporter.section("programs: the same letter is the same outcome, - is a failure")
+        reporter.write_line(columns.table(found))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(name, marks=BATCHING if name == "partitions" else ()) for name in columns.names()],
+)
+def test_the_four_columns_agree(outcomes: Outcomes, program: str) -> None:
+    found = columns.differing({column: of[program] for column, of in outcomes.items()})
+    assert not found, found

@@ -1,0 +1,100 @@
+"""Runs the programs with one library against one broker, and prints what came of each as JSON.
+
+    python tests/programs/run.py geminga pulsar://localhost:6650 http://localhost:8080 [name ...]
+
+An outcome is plain data that does not depend on the library or the broker: the columns of two libraries and
+two brokers can be compared (``tests/witness/test_programs.py``, ``tests/interop/test_programs.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import consuming
+import processes
+import publishing
+import schemas
+from place import Place
+
+PROGRAMS: dict[str, Callable[[Place], Any]] = {
+    program.__name__: program
+    for module in (publishing, consuming, schemas, processes)
+    for program in module.PROGRAMS
+}
+AT_A_TIME = 4
+SECONDS_MAX = 60.0
+
+
+def library(name: str) -> Any:
+    module = importlib.import_module(name)
+    for part in ("asyncio", "schema", "exceptions", "functions.serde"):
+        importlib.import_module(f"{name}.{part}")
+    return module
+
+
+def outcome(place: Place, name: str) -> Any:
+    """What a program returns, as JSON has it, or what it raises."""
+    try:
+        return json.loads(json.dumps(PROGRAMS[name](place)))
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+
+
+def alone(arguments: list[str], name: str) -> Any:
+    """A program in a process of its own, which may be ended by a signal or by the time."""
+    command = [sys.executable, __file__, *arguments, name, "--here"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+        return json.loads(done.stdout.rstrip().splitlines()[-1])[name]
+    except subprocess.TimeoutExpired:
+        return {"raised": f"still running after {SECONDS_MAX:g} s"}
+    except (ValueError, IndexError, KeyError):
+        return {"raised": f"exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"}
+
+
+def run(arguments: list[str], names: list[str], here: bool) -> dict[str, Any]:
+    """The outcomes by the programs' names; several programs run at a time."""
+    place = Place(library(arguments[0]), arguments[1], arguments[2])
+    if here:
+        return {name: outcome(place, name) for name in names}
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        futures = {
+            name: pool.submit(alone, arguments, name)
+            if name in processes.ALONE
+            else pool.submit(bounded, place, name)
+            for name in names
+        }
+        return {name: future.result() for name, future in futures.items()}
+
+
+def bounded(place: Place, name: str) -> Any:
+    """`outcome`, given up when it takes too long: a library may hang."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(outcome(place, name)), daemon=True)
+    thread.start()
+    thread.join(SECONDS_MAX)
+    return found[0] if found else {"raised": f"still running after {SECONDS_MAX:g} s"}
+
+
+def main() -> None:
+    if "--list" in sys.argv:
+        print("\n".join(PROGRAMS))
+        return
+    arguments = [argument for argument in sys.argv[1:] if argument != "--here"]
+    names = arguments[3:] or list(PROGRAMS)
+    print(json.dumps(run(arguments[:3], names, "--here" in sys.argv)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
