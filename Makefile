@@ -8,10 +8,11 @@ PYTEST := $(PY) -m pytest
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test lint interop bench docs proto lock clean
+.PHONY: help install demo test check lint interop bench docs proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
+	@echo "make check    what to run after every change: lint and the tests without Spark and processes"
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
@@ -32,6 +33,15 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PYTEST) -m "not interop" --ignore=tests/docs
+
+# Under a minute on two cores.
+check: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PYTEST) -q -m "not interop and not spark and not witness and not slow" tests/docs tests/wire tests/connection \
+		tests/producer tests/consumer tests/broker tests/ledger --ignore=tests/broker/serving
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -1,8 +1,37 @@
-"""What all tests share: a timing never decides one, so that examples of properties have no deadline."""
+"""What all tests share.
+
+*Simulations* are runs that a seed decides. A test that takes ``seeds`` is marked with how many it runs and
+how many a test: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs so many of each, ``--seed 17``
+that one alone: how a failure is replayed. Hypothesis has its own: ``--hypothesis-seed``.
+
+A timing never decides a test, so examples of properties have no deadline.
+"""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("geminga", deadline=None)
 settings.load_profile("geminga")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("simulations")
+    group.addoption("--seeds", type=int, metavar="N", help="run N seeds of each simulation")
+    group.addoption("--seed", type=int, metavar="N", help="run seed N of each simulation alone")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seeds" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("simulation")
+    assert marker is not None, f"{metafunc.function.__name__} takes seeds: mark it as a simulation"
+    count, each = marker.args
+    only, wanted = metafunc.config.getoption("--seed"), metafunc.config.getoption("--seeds")
+    if only is not None:
+        blocks = [range(only, only + 1)]
+    else:
+        total = count if wanted is None else wanted
+        blocks = [range(start, min(start + each, total)) for start in range(0, total, each)]
+    metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])

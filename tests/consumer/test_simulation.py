@@ -23,7 +23,6 @@ from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 B = pb.BaseCommand
-SEEDS = 250
 
 
 class Subscription:
@@ -303,13 +302,13 @@ class World:
         assert self.delivered | self.acked == everything
 
 
-@pytest.mark.parametrize("block", range(5))
-def test_promises_hold_over_lost_connections(make: SimpleNamespace, block: int) -> None:
-    for seed in range(block * SEEDS // 5, (block + 1) * SEEDS // 5):
+@pytest.mark.simulation(250, 50)
+def test_promises_hold_over_lost_connections(make: SimpleNamespace, seeds: range) -> None:
+    for seed in seeds:
         try:
             world = World(make, seed)
             world.connect()
             world.turbulence(400)
             world.finish()
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+            raise AssertionError(f"--seed {seed}: {error}") from error

@@ -267,6 +267,7 @@ def test_every_bit_of_every_key_record(places: list[Place]) -> None:
     assert count > 2000
 
 
+@pytest.mark.slow
 def test_every_bit_of_every_groups_head(places: list[Place]) -> None:
     """It tells the records of many topics apart, and harms none of them."""
     disk = make_disk(clean=False)
@@ -279,6 +280,7 @@ def test_every_bit_of_every_groups_head(places: list[Place]) -> None:
     assert count > 8000
 
 
+@pytest.mark.slow
 def test_ten_thousand_bytes_of_entries(places: list[Place]) -> None:
     disk = make_disk(clean=False)
     check_entries(disk, places, ENTRIES_SAMPLED)

@@ -2,15 +2,13 @@
 
 Every seed is one run: random messages of every kind, and connections that drop, stall and reconnect,
 receipts that are lost or come twice, refused creations, failing sends, unloads. The auditor knows only
-what was handed over, what the brokers stored and which callbacks came. Number of seeds:
-``GEMINGA_SIMULATION_SEEDS`` (default 300); one seed alone: ``GEMINGA_SIMULATION_SEED``.
+what was handed over, what the brokers stored and which callbacks came.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -37,10 +35,6 @@ from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-SEEDS = int(os.environ.get("GEMINGA_SIMULATION_SEEDS", "300"))
-ONLY = os.environ.get("GEMINGA_SIMULATION_SEED")
-PER_TEST = 25
 
 PERSISTENCE, CHECKSUM, NOT_ALLOWED, NOT_READY = 2, 9, 22, 6
 
@@ -551,13 +545,13 @@ def run_seed(seed: int) -> World:
     try:
         Auditor(world).check()
     except AssertionError as error:
-        raise AssertionError(f"GEMINGA_SIMULATION_SEED={seed}: {error}") from error
+        raise AssertionError(f"--seed {seed}: {error}") from error
     return world
 
 
-@pytest.mark.parametrize("first", [int(ONLY)] if ONLY else range(0, SEEDS, PER_TEST))
-def test_every_message_is_accounted_for(first: int) -> None:
-    for seed in range(first, first + (1 if ONLY else PER_TEST)):
+@pytest.mark.simulation(300, 25)
+def test_every_message_is_accounted_for(seeds: range) -> None:
+    for seed in seeds:
         run_seed(seed)
 
 
