@@ -190,6 +190,10 @@ def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -
     assert list(store.scan("")) == expected
     assert list(store.scan("b/")) == [item for item in expected if item[0].startswith("b/")]
     assert list(store.scan("zzz")) == []
+    for prefix in ("", "b/", "b"):
+        for after in ("", "a", "b", "b/", "b/1", "b/10", "b/11", "c", "zzz"):
+            behind = [item for item in expected if item[0].startswith(prefix) and item[0] > after]
+            assert list(store.scan(prefix, after=after)) == behind
 
 
 def test_scan_bears_changes_while_it_runs(store: EntryStore) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -106,6 +107,58 @@ def test_scan_goes_through_many_pages(checkpoints: Checkpoints) -> None:
         keys.put(name, b"new")
     assert [key for key, _ in keys.scan("key-")] == names
     assert [key for key, _ in keys.scan("key-001")] == names[100:200]
+
+
+@pytest.mark.parametrize("page_keys", [1, 2, 3, 7, 512])
+@pytest.mark.parametrize("seed", range(8))
+def test_scan_finds_what_is_there_whichever_layer_holds_it(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, page_keys: int, seed: int
+) -> None:
+    monkeypatch.setattr("geminga.ledger.keys._PAGE_KEYS", page_keys)
+    random = Random(seed)
+    keys, expected = checkpoints.keys, dict[str, Value]()
+    steps = [checkpoints.freeze, checkpoints.write, checkpoints.thaw] * 3
+    for step in steps:
+        for _ in range(20):
+            name = f"{random.choice('abc')}/{random.randrange(12):02}"
+            if random.random() < 0.3:
+                keys.delete(name)
+                expected.pop(name, None)
+            else:
+                keys.put(name, b"v")
+                expected[name] = Value(b"v", ())
+        for prefix, after in (("", ""), ("b/", ""), ("b/", "b/05"), ("", "b/03"), ("b/", "a/07"), ("c", "c")):
+            behind = {n: v for n, v in expected.items() if n.startswith(prefix) and n > after}
+            assert list(keys.scan(prefix, after)) == sorted(behind.items()), (step, prefix, after)
+        step()
+
+
+def test_a_step_of_a_scan_looks_at_a_page(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = checkpoints.keys
+    for number in range(5000):
+        keys.put(f"key-{number:05}", b"v")
+    looked_at = []
+    get = keys.get
+    monkeypatch.setattr(keys, "get", lambda key: looked_at.append(key) or get(key))
+    scanned = keys.scan("key-", "key-02999")
+    assert next(scanned)[0] == "key-03000"
+    assert looked_at == ["key-03000"]
+
+
+def test_a_scan_reads_no_foreign_keys(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = checkpoints.keys
+    for number in range(1000):
+        keys.put(f"cursor/{number:05}\x00s", b"v")
+    checkpoints.freeze()
+    checkpoints.write()
+    checkpoints.thaw()
+    rows_read = []
+    rows = checkpoints.catalog._rows
+    monkeypatch.setattr(
+        checkpoints.catalog, "_rows", lambda *query: rows_read.extend(found := rows(*query)) or found
+    )
+    assert [key for key, _ in keys.scan("cursor/00007\x00")] == ["cursor/00007\x00s"]
+    assert len(rows_read) == 1
 
 
 def test_keys_are_found_by_their_fingerprint_at_every_step(checkpoints: Checkpoints) -> None:

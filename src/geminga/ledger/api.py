@@ -145,8 +145,12 @@ class EntryStore(Protocol):
     def get(self, key: str) -> Value | None:
         """What is under a key, this owner's own unsynced writes included."""
 
-    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
-        """All keys that start with ``prefix``, in order of key."""
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+        """All keys that start with ``prefix`` and come behind ``after``, in order of key.
+
+        It may be read in steps, and a step costs the same however many keys there are. What is changed
+        meanwhile, between the steps, may show or not.
+        """
 
     # --- life ---
     def poll(self) -> int:

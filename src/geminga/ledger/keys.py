@@ -6,9 +6,10 @@ layers: catalog, frozen changes, new changes.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from itertools import chain
+from heapq import merge
+from itertools import chain, islice
 
 from geminga.ledger.api import Value
 from geminga.ledger.catalog import Catalog, KeyChange
@@ -34,8 +35,8 @@ class _KeyOrder:
         """A key that is not in here yet."""
         self._added.append(key)
 
-    def under(self, prefix: str) -> list[str]:
-        """The keys that start with ``prefix``, in order."""
+    def under(self, prefix: str, after: str, last: str | None) -> Iterator[str]:
+        """The keys that start with ``prefix``, behind ``after`` and up to ``last``, in order."""
         ordered, added = self._ordered, self._added
         if len(added) > 16:
             ordered.extend(added)
@@ -44,10 +45,12 @@ class _KeyOrder:
             for key in added:
                 insort(ordered, key)
         added.clear()
-        first = last = bisect_left(ordered, prefix)
-        while last < len(ordered) and ordered[last].startswith(prefix):
-            last += 1
-        return ordered[first:last]
+        place = max(bisect_left(ordered, prefix), bisect_right(ordered, after))
+        for index in range(place, len(ordered)):
+            key = ordered[index]
+            if not key.startswith(prefix) or (last is not None and key > last):
+                return
+            yield key
 
 
 class KeyMap:
@@ -121,26 +124,19 @@ class KeyMap:
         before = self._checkpoint if self._frozen else self._checkpoint + 1
         return Value(base, (*self._catalog.deltas(key, before), *deltas))
 
-    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
-        """The keys that start with ``prefix``, in order; what changes meanwhile may show or not."""
-        unsaved = sorted(
-            {
-                *self._order.under(prefix),
-                *self._frozen_order.under(prefix),
-                *self._quarantine.keys_under(prefix),
-            }
-        )
-        after: str | None = None
-        place = 0
+    def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, Value]]:
+        """The keys that start with ``prefix`` and come behind ``after``, in order, put together by pages."""
         while True:
             before = self._checkpoint if self._frozen else self._checkpoint + 1
-            page = self._catalog.values(prefix, after, before, _PAGE_KEYS)
+            page = self._catalog.values(prefix, after if after >= prefix else None, before, _PAGE_KEYS)
             last = page[-1][0] if len(page) == _PAGE_KEYS else None
-            found: dict[str, Value | None] = dict(page)
-            while place < len(unsaved) and (last is None or unsaved[place] <= last):
-                found[unsaved[place]] = None
-                place += 1
+            unsaved = self._unsaved(prefix, after, last)
+            if len(unsaved) == _PAGE_KEYS:
+                last = unsaved[-1]
+            found: dict[str, Value | None] = {**dict(page), **dict.fromkeys(unsaved)}
             for key in sorted(found):
+                if last is not None and key > last:
+                    break
                 value = found[key]
                 if value is None or key in self._changes or key in self._frozen:
                     value = self.get(key)
@@ -149,6 +145,16 @@ class KeyMap:
             if last is None:
                 return
             after = last
+
+    def _unsaved(self, prefix: str, after: str, last: str | None) -> list[str]:
+        """The next keys behind ``after`` that the catalog need not know, a page at most, some twice."""
+        damaged = (
+            key
+            for key in sorted(self._quarantine.keys_under(prefix))
+            if key > after and (last is None or key <= last)
+        )
+        orders = (order.under(prefix, after, last) for order in (self._order, self._frozen_order))
+        return list(islice(merge(*orders, damaged), _PAGE_KEYS))
 
     # --- checkpoints ---
     def freeze(self, checkpoint: int) -> None:

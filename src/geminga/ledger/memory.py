@@ -6,7 +6,7 @@ Nothing is durable, so a write is as durable as it ever gets at once; its ``done
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
@@ -150,17 +150,15 @@ class MemoryStore:
         found = self._values.get(key)
         return None if found is None else Value(found[0], tuple(found[1]))
 
-    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
-        start = bisect_left(self._keys, prefix)
-        keys = []
-        for index in range(start, len(self._keys)):
-            if not self._keys[index].startswith(prefix):
-                break
-            keys.append(self._keys[index])
-        for key in keys:
-            value = self.get(key)
-            if value is not None:
-                yield key, value
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+        keys = self._keys
+        place = max(bisect_left(keys, prefix), bisect_right(keys, after))
+        while place < len(keys) and keys[place].startswith(prefix):
+            key = keys[place]
+            found = self._values[key]
+            yield key, Value(found[0], tuple(found[1]))
+            # What was put or deleted meanwhile has moved the others.
+            place = place + 1 if place < len(keys) and keys[place] == key else bisect_right(keys, key)
 
     # --- life ---
     def poll(self) -> int:

@@ -408,8 +408,8 @@ class FileStore:
     def get(self, key: str) -> Value | None:
         return self._state.keys.get(key)
 
-    def scan(self, prefix: str) -> Iterator[tuple[str, Value]]:
-        return self._state.keys.scan(prefix)
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+        return self._state.keys.scan(prefix, after)
 
     def _check_running(self) -> None:
         if self._failure is not None:
