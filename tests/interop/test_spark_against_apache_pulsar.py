@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ class Topic:
         values = [b"%d" % i for i in range(first, first + count)]
         with self.client.create_producer(self.name, batching_max_messages=10) as producer:
             producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
+
+    def ledgers(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = admin(self.pulsar.admin_url, "GET", f"{self.path}/internalStats")[
+            "ledgers"
+        ]
+        return found
 
     def roll_ledger(self) -> None:
         admin(self.pulsar.admin_url, "PUT", f"{self.path}/unload")
@@ -164,3 +171,115 @@ def test_writers(topic: Topic, tmp_path: Path) -> None:
 
 def _die(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+# --- the query's subscription --------------------------------------------------------------------
+
+
+class Query:
+    """A streaming query as Spark drives its source."""
+
+    def __init__(self, topic: Topic, **options: Any) -> None:
+        self.topic = topic
+        self.options = {"startingOffsets": "earliest", **options}
+        self.log: list[dict[str, Any]] = []
+        self.start()
+
+    def start(self) -> None:
+        reader = self.topic.source(**self.options).streamReader(SCHEMA)
+        assert isinstance(reader, PulsarStreamReader)
+        self.reader = reader
+
+    def restart(self) -> None:
+        self.reader.stop()
+        self.start()
+
+    def latest(self) -> dict[str, Any]:
+        start = self.log[-1] if self.log else self.reader.initialOffset()
+        return self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+
+    def batch(self) -> list[int]:
+        end = self.latest()
+        start = self.log[-1] if self.log else self.reader.initialOffset()
+        rows = self.topic.rows(self.reader, self.reader.partitions(start, end))
+        self.log.append(end)
+        return [value for value, _, _ in rows]
+
+    @property
+    def subscription(self) -> dict[str, Any]:
+        stats = admin(self.topic.pulsar.admin_url, "GET", f"{self.topic.path}/stats")["subscriptions"]
+        (found,) = (each for each in stats.values() if each["isDurable"])
+        return dict(found)
+
+    def cursor(self) -> str:
+        stats = admin(self.topic.pulsar.admin_url, "GET", f"{self.topic.path}/internalStats")["cursors"]
+        (found,) = (each["markDeletePosition"] for name, each in stats.items() if name in self.names)
+        return str(found)
+
+    @property
+    def names(self) -> set[str]:
+        stats = admin(self.topic.pulsar.admin_url, "GET", f"{self.topic.path}/stats")["subscriptions"]
+        return {name for name, each in stats.items() if each["isDurable"]}
+
+
+def test_the_cursor_follows_spark(topic: Topic) -> None:
+    topic.publish(0, 250)
+    query = Query(topic, durableSubscription=True, maxRowsPerTrigger=100)
+    for first, size, left in ((0, 100, 25), (100, 100, 15), (200, 50, 5)):
+        assert query.latest() != (query.log or [None])[-1]
+        assert query.subscription["msgBacklog"] == left  # entries of ten messages
+        assert query.batch() == list(range(first, first + size))
+        query.restart()
+    assert query.latest() == query.log[-1]
+    assert query.subscription["msgBacklog"] == 0
+    assert query.cursor() == query.log[-1][topic.name]["-1"]
+
+
+def test_trimming_behind_the_cursor_is_no_loss(apache_pulsar: ApachePulsar, client: Client) -> None:
+    # Deduplication has a cursor of its own, which holds ledgers back.
+    admin(apache_pulsar.admin_url, "PUT", "namespaces/public/trimmed", {})
+    admin(apache_pulsar.admin_url, "POST", "namespaces/public/trimmed/deduplication", False)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    admin(apache_pulsar.admin_url, "POST", "namespaces/public/trimmed/retention", nothing)
+    topic = Topic(apache_pulsar, client, "persistent://public/trimmed/t")
+    query = Query(topic, durableSubscription=True)
+    for run in range(3):
+        topic.publish(100 * run, 100)
+        assert query.batch() == list(range(100 * run, 100 * run + 100))
+        query.latest()
+        topic.roll_ledger()
+        query.restart()
+        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
+    deadline = time.monotonic() + 30
+    while len(ledgers := topic.ledgers()) > 1:
+        assert time.monotonic() < deadline, ledgers
+        time.sleep(0.2)
+    topic.publish(300, 10)
+    assert query.batch() == list(range(300, 310))
+    query.latest()
+    assert query.subscription["msgBacklog"] == 0
+
+
+def test_a_cursor_that_is_ahead_is_set_back(topic: Topic) -> None:
+    topic.publish(0, 100)
+    query = Query(topic, predefinedSubscription="s", maxRowsPerTrigger=30)
+    query.batch()
+    query.latest()
+    assert query.cursor().endswith(":2")
+    name = f"{topic.path}/subscription/s"
+    query.reader.stop()
+    admin(topic.pulsar.admin_url, "POST", f"{name}/skip_all")
+    query.restart()
+    assert query.latest() != query.log[-1]
+    assert query.cursor().endswith(":2")
+    assert query.subscription["msgBacklog"] == 7
+    query.reader.stop()
+    admin(topic.pulsar.admin_url, "DELETE", name)
+    query.restart()
+    assert query.batch() == list(range(30, 60))
+    assert query.cursor().endswith(":2")
+    # Another query that is told to begin at the first message.
+    query.reader.stop()
+    again = Query(topic, predefinedSubscription="s")
+    again.latest()
+    assert again.subscription["msgBacklog"] == 10

@@ -271,6 +271,24 @@ def test_a_stream_goes_on_from_its_checkpoint(topics: Topics, sink: Sink) -> Non
     _wait_for(lambda: topics.subscriptions() == [])
 
 
+def test_the_subscription_is_where_spark_is(topics: Topics, sink: Sink) -> None:
+    """The last micro-batch of an AvailableNow run included, for which Spark never calls commit."""
+    topics.publish(numbers(100))
+    assert sink.run(durableSubscription="true", maxRowsPerTrigger=40) == numbers(100)
+    path = topics.name.replace("://", "/")
+
+    def durable() -> dict[str, int]:
+        found = admin(topics.broker.admin_url, "GET", f"{path}/stats")["subscriptions"]
+        return {name: each["msgBacklog"] for name, each in found.items() if each["isDurable"]}
+
+    ((name, backlog),) = durable().items()
+    assert (name[:6], backlog) == ("spark-", 0)
+    topics.publish(numbers(50, 100))
+    assert durable()[name] > 0
+    assert sink.run(durableSubscription="true") == numbers(50, 100)
+    assert durable() == {name: 0}
+
+
 @pytest.mark.parametrize(
     "limit", [{"maxRowsPerTrigger": 35}, {"maxEntriesPerTrigger": 3}, {"maxBytesPerTrigger": "700"}], ids=str
 )

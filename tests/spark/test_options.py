@@ -65,7 +65,6 @@ def test_offsets() -> None:
             r"unknown option 'startingOffset'.*did you mean 'startingOffsets'",
         ),
         ({**READ, "kafka.bootstrap.servers": "h"}, r"the option is 'service\.url'"),
-        ({**READ, "predefinedSubscription": "s"}, "the source moves no cursor"),
         ({**READ, "exactlyOnce": "true"}, "'exactlyOnce' is for writing only"),
         ({**READ, "startingOffsets": "lates"}, "did you mean 'latest'"),
         ({**READ, "startingOffsets": '{"t": "x"}'}, "option startingOffsets: offset 'x'"),

@@ -17,7 +17,7 @@ from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
-from geminga.spark.offsets import from_json
+from geminga.spark.offsets import Checkpoint
 from geminga.spark.reading import DataLossError
 from geminga.spark.writing import PulsarCommit
 
@@ -109,7 +109,7 @@ def test_offsets_outlive_the_broker(tmp_path: Path) -> None:
             start = offset or reader.initialOffset()
             seen = []
             while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-                assert from_json(json.loads(json.dumps(end))) == from_json(end)
+                assert Checkpoint.from_json(json.loads(json.dumps(end))) == Checkpoint.from_json(end)
                 seen += read(reader, reader.partitions(start, end))
                 start = end
             assert seen == numbers(100 * run, 50)

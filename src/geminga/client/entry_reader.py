@@ -19,7 +19,7 @@ from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet
 from geminga.config import check_int, check_seconds
 from geminga.consumer.message import ReceivedEntry
-from geminga.consumer.settings import ConsumerSettings, ReaderSettings
+from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition, ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported
 from geminga.ids import MessageId
 from geminga.wire.metadata import RawEntry
@@ -191,6 +191,33 @@ async def open_entries(
     await consumer.open()
     core.register(consumer)
     return consumer
+
+
+async def open_cursor(core: ClientCore, topic: str, subscription: str, *, from_latest: bool) -> AsyncConsumer:
+    """A durable subscription that receives nothing: somebody else reads, and it is moved by ids.
+
+    One that is not there is made, behind the newest message or before the first. Raises `ConsumerBusy` while
+    another consumer has it.
+    """
+    settings = ConsumerSettings(
+        consumer_type=ConsumerType.Exclusive,
+        initial_position=InitialPosition.Latest if from_latest else InitialPosition.Earliest,
+        receiver_queue_size=0,
+        ack_receipt_enabled=True,
+        ack_grouping_time_ms=0,
+        force_topic_creation=False,
+    )
+    name = f"{subscription}-{core.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(core, TopicSet(core, topic), subscription, name, settings)
+    await consumer.open()
+    core.register(consumer)
+    return consumer
+
+
+async def cursor_state(consumer: AsyncConsumer) -> tuple[MessageId, MessageId | None]:
+    """On the client's loop: the newest message of such a consumer's topic, and its mark-delete position."""
+    (handle,) = consumer.group.handles.values()
+    return await handle.last_message_id()
 
 
 async def next_entry(

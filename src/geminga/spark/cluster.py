@@ -21,6 +21,7 @@ from geminga.spark.options import ConnectionOptions
 if TYPE_CHECKING:
     from geminga.client.sync import Client
     from geminga.spark.admission import Peek, Seen
+    from geminga.spark.cursor import Cursors
     from geminga.wire.metadata import RawEntry
 
 CLIENTS_MAX = 16
@@ -66,6 +67,9 @@ class Cluster(Protocol):
     def watch(self, *, name: str, from_first: bool = False) -> Watch:
         """For one query's driver; ``name`` begins the names of its readers. ``from_first``: it will ask for
         the first entries too."""
+
+    def cursors(self, subscription: str) -> Cursors:
+        """For one query's driver: its own durable subscription."""
 
     def open(
         self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
@@ -120,6 +124,11 @@ class PulsarCluster:
         from geminga.spark.watch import PulsarWatch
 
         return PulsarWatch(self.client, name, from_first=from_first)
+
+    def cursors(self, subscription: str) -> Cursors:
+        from geminga.spark.watch import PulsarCursors
+
+        return PulsarCursors(self.client, subscription)
 
     def open(
         self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str

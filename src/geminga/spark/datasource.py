@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import Limits
-from geminga.spark.offsets import EARLIEST, Offsets, from_json, to_json
+from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
 from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import DataLossError, read_range
@@ -120,8 +121,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bytes=options.max_bytes_per_trigger,
         )
         self._planner: Planner | None = None
+        self._initial: Offsets | None = None
         self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
+        self._own_name = f"{options.subscription_prefix}-{uuid.uuid4().hex}"
 
     @property
     def planner(self) -> Planner:
@@ -130,7 +133,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return to_json(self.planner.starting("latest"))
+        # Spark asks twice, for the plan of the first micro-batch and for its tasks.
+        if self._initial is None:
+            planner, options = self.planner, self.options
+            starts = options.starting_offsets is not None or options.starting_time_ms is not None
+            if options.subscription is not None and not starts:
+                planner.subscribe(options.subscription)
+                self._initial = planner.position(planner.partitions())
+            else:
+                self._initial = planner.starting("latest")
+        name = self._subscription(None)
+        return Checkpoint(offsets=self._initial, subscription=name).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         # Spark knows one limit a source; `latestOffset` keeps all that are set.
@@ -146,16 +159,44 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.planner.latest(self.planner.partitions())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begin = from_json(start)
-        latest = self._target
-        if latest is None:
-            latest = self.planner.latest(self.planner.partitions())
-        self._check_gone(begin, latest)
+        """How far the next micro-batch goes. ``start`` is what Spark has committed, whenever it asks."""
+        begin = Checkpoint.from_json(start)
+        partitions = self.planner.partitions()
+        known = self._follow(begin, partitions)
+        latest = self._target or known or self.planner.latest(partitions)
+        self._check_gone(begin.offsets, latest)
         # A partition that the query has not seen yet starts at its first message.
-        begin = {partition: begin.get(partition, EARLIEST) for partition in latest}
-        self._reported = to_json({p: max(latest[p], begin[p]) for p in latest})
+        offsets = {partition: begin.offsets.get(partition, EARLIEST) for partition in latest}
+        self._reported = to_json({p: max(latest[p], offsets[p]) for p in latest})
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
-        return to_json(self.planner.limited(begin, latest, limits))
+        end = self.planner.limited(offsets, latest, limits)
+        if end == begin.offsets:
+            return start
+        is_first = begin.offsets == self._initial
+        return Checkpoint(
+            offsets=end,
+            subscription=self._subscription(begin.subscription),
+            start=begin.offsets if is_first else None,
+        ).to_json()
+
+    def _subscription(self, remembered: str | None) -> str | None:
+        """The name of the query's own subscription; None when it has none."""
+        if self.options.subscription is not None:
+            return self.options.subscription
+        return remembered or self._own_name if self.options.durable_subscription else None
+
+    def _follow(self, begin: Checkpoint, partitions: list[Partition]) -> Offsets | None:
+        """Move the query's subscription to ``begin``; returns the newest offsets, where it told them."""
+        name = self._subscription(begin.subscription)
+        if begin.subscription not in (None, name):
+            logger.warning(
+                "this query had the subscription %s, which nothing moves any more: remove it, or the broker "
+                "keeps what lies behind it", begin.subscription,
+            )  # fmt: skip
+        if name is None:
+            return None
+        self.planner.subscribe(name)
+        return self.planner.follow(begin.offsets, partitions, is_new=begin.offsets == self._initial)
 
     def _check_gone(self, begin: Offsets, latest: Offsets) -> None:
         gone = sorted(set(begin) - set(latest))
@@ -173,7 +214,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [PulsarRange(part) for part in self.planner.ranges(from_json(start), from_json(end))]
+        planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
+        if planned.start is not None:
+            # The start of the first micro-batch is not in Spark's log: what it gives is asked for anew.
+            begin = Checkpoint(offsets=planned.start, subscription=planned.subscription)
+        if self.planner.cursor is None:
+            # A restart runs what was planned before it asks what is new.
+            self._initial = self._initial if planned.start is None else planned.start
+            self._follow(
+                replace(begin, subscription=planned.subscription or begin.subscription), list(begin.offsets)
+            )
+        return [PulsarRange(part) for part in self.planner.ranges(begin.offsets, planned.offsets)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, partition)

@@ -7,13 +7,15 @@ its end, so that the end of one micro-batch is the start of the next. Offsets of
 
     {"persistent://public/default/flights": {"0": "5:1041", "1": "6:988"}}
 
-A topic without partitions has the partition ``"-1"``.
+A topic without partitions has the partition ``"-1"``. In a checkpoint the key ``"query"`` holds what else a
+restart needs: the query's ``"subscription"``, and, for the first micro-batch, its ``"start"``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from geminga.errors import InvalidConfiguration
@@ -162,3 +164,35 @@ def _named_end(message_id: MessageId) -> Offset:
     if message_id == MessageId.latest:
         return LATEST
     return Offset.through(message_id)
+
+
+_QUERY = "query"  # names of topics in a checkpoint are full, so that none is called so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What Spark keeps of a query's progress: one end of a micro-batch."""
+
+    offsets: Offsets
+    subscription: str | None = None
+    """The query's own subscription."""
+    start: Offsets | None = None
+    """Where the micro-batch that ends here begins: of the first one, which Spark has no other note of."""
+
+    def to_json(self) -> dict[str, Any]:
+        query: dict[str, Any] = {}
+        if self.subscription is not None:
+            query["subscription"] = self.subscription
+        if self.start is not None:
+            query["start"] = to_json(self.start)
+        return {**to_json(self.offsets), **({_QUERY: query} if query else {})}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Checkpoint:
+        query = value.get(_QUERY, {})
+        start = query.get("start")
+        return Checkpoint(
+            offsets=from_json({name: places for name, places in value.items() if name != _QUERY}),
+            subscription=query.get("subscription"),
+            start=None if start is None else from_json(start),
+        )

@@ -214,7 +214,14 @@ _TABLE = (
            text="Messages that a task asks the broker for in advance. Default 20000."),
     Option(name="subscriptionPrefix", field="subscription_prefix", use=READ, parse=_text,
            aliases=("subscriptionNamePrefix", "pulsar.reader.subscriptionRolePrefix"),
-           text="Prefix of the readers' subscription names. They are not durable: nothing stays behind."),
+           text="Prefix of the names of readers, which leave nothing behind, and of the durable "
+                "subscription. Default ``spark``."),
+    Option(name="predefinedSubscription", field="subscription", use=READ, parse=_text,
+           text="Streams: a durable subscription of this query alone, which is kept at what Spark has "
+                "committed. Without a starting option the query starts where it stands."),
+    Option(name="durableSubscription", field="durable_subscription", use=READ, parse=_flag,
+           text="Streams: such a subscription with a name made from ``subscriptionPrefix``, which the "
+                "checkpoint remembers. Default false."),
     Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=_flag,
            text="Go on with no data while a topic does not exist. Default false: the query fails."),
     Option(name="allowDifferentTopicSchemas", field="allow_different_schemas", use=READ, parse=_flag,
@@ -258,7 +265,6 @@ _BY_LOWER_NAME = {
 }  # fmt: skip
 
 _REFUSED = {
-    "predefinedsubscription": "the source moves no cursor: progress is in Spark's checkpoint",
     "assign": "name the topic of a partition ('...-partition-3') in 'topics'",
     "kafka.bootstrap.servers": "the option is 'service.url', like pulsar://localhost:6650",
     "includeheaders": "ask for the column __messageProperties",
@@ -323,6 +329,8 @@ class ReadOptions:
     poll_timeout_ms: int = 120_000
     receiver_queue_size: int = 20_000
     subscription_prefix: str = "spark"
+    subscription: str | None = None
+    durable_subscription: bool = False
     wait_for_topics: bool = False
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from geminga.errors import PulsarException
+from geminga.errors import ConsumerBusy, PulsarException
 
 T = TypeVar("T")
 
@@ -39,7 +39,8 @@ class Patience:
             try:
                 return attempt()
             except PulsarException as error:
-                if not error.retriable:
+                # Another consumer has the subscription: perhaps our own, of a process that was killed.
+                if not (error.retriable or isinstance(error, ConsumerBusy)):
                     raise
                 if self.clock() + delay > deadline:
                     error.add_note(f"{what} failed for {self.seconds:g} s (option operationTimeoutMs)")

@@ -16,6 +16,7 @@ from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.spark.admission import Gauge, Intake, Limits, Peek, Seen, admit
 from geminga.spark.cluster import Cluster, discover
+from geminga.spark.cursor import QueryCursor
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
@@ -43,6 +44,8 @@ class Range:
     """The first entries of the range, where the planner has them at hand."""
     from_beginning: bool = False
     """The query reads the partition from its first message on, and this is where it begins."""
+    kept: bool = False
+    """The query's subscription has kept everything behind ``start``: what is not there was read."""
 
     def __str__(self) -> str:
         return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
@@ -66,11 +69,38 @@ class Planner:
         self.watch = cluster.watch(name=options.subscription_prefix, from_first=is_batch)
         self.gauge = Gauge()
         self._wall_clock = wall_clock
+        self.cursor: QueryCursor | None = None
+        """The query's own subscription, if it has one; see `follow`."""
         self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
         self._turn: Partition | None = None
 
     def close(self) -> None:
         self.watch.close()
+        if self.cursor is not None:
+            self.cursor.close()
+
+    # --- the query's subscription -----------------------------------------------------------------
+
+    def subscribe(self, name: str) -> QueryCursor:
+        """Have the durable subscription ``name`` follow this query from now on."""
+        if self.cursor is None:
+            is_own = name != self.options.subscription
+            self.cursor = QueryCursor(name, self.cluster.cursors(name), is_own=is_own)
+        return self.cursor
+
+    def follow(self, committed: Offsets, partitions: Iterable[Partition], *, is_new: bool) -> Offsets:
+        """Move the subscription to what Spark has committed; returns `latest`, which it tells too."""
+        cursor, asked = self.cursor, list(partitions)
+        assert cursor is not None
+        return self.patience.call(
+            f"moving the subscription {cursor.name}", lambda: cursor.follow(committed, asked, is_new=is_new)
+        )
+
+    def position(self, partitions: Iterable[Partition]) -> Offsets:
+        """Where the subscription stands; it is made, behind the newest messages, where there is none."""
+        cursor, asked = self.cursor, list(partitions)
+        assert cursor is not None
+        return self.patience.call(f"opening the subscription {cursor.name}", lambda: cursor.position(asked))
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -239,6 +269,7 @@ class Planner:
                     piece.end,
                     head=mine if begins else (),
                     from_beginning=begins and start == EARLIEST,
+                    kept=self.cursor is not None and partition in self.cursor.kept,
                 )
             )
         return parts

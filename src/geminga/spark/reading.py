@@ -169,7 +169,11 @@ class RangeReader:
         there says so. When its ledger is gone, nobody knows what lay behind it.
         """
         wanted = start.next_place
-        if start.ledger < 0 or (first.ledger_id, first.entry_id) == (wanted.ledger_id, wanted.entry_id):
+        if (
+            self.part.kept
+            or start.ledger < 0
+            or (first.ledger_id, first.entry_id) == (wanted.ledger_id, wanted.entry_id)
+        ):
             return
         if first.ledger_id > start.ledger and wanted.entry_id > 0:
             (found,) = self._firsts([(self.part.partition, MessageId(-1, start.ledger, start.entry))])

@@ -8,12 +8,13 @@ to all partitions before the first answer is waited for: five hundred cost littl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from geminga.errors import PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.spark.admission import Cost, Peek, Seen
+from geminga.spark.cursor import Cursor
 from geminga.spark.offsets import Offset, Partition, partition_topic
 
 if TYPE_CHECKING:
@@ -48,34 +49,23 @@ class PulsarWatch:
     def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
         """The newest message of each; its entry id is -1 where there is none."""
         asked = list(partitions)
-        return dict(zip(asked, self._all(self._newest, asked), strict=True))
+        return dict(zip(asked, all_at_once(self.client, self._newest, asked), strict=True))
 
     def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """The first entry at or after each place; None where nothing lies there any more.
 
         Raises `Timeout` when an entry that is there does not come: silence is no answer.
         """
-        return self._all(self._first, places)
+        return all_at_once(self.client, self._first, places)
 
     def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
         """The entries of each peek, and whether they are all up to its end. Raises `Timeout` likewise."""
-        return self._all(self._look, peeks)
+        return all_at_once(self.client, self._look, peeks)
 
     def close(self) -> None:
         """Nobody waits until all is closed; it is soon, or with the process."""
         if not self.client.runtime.closed and not self.client.runtime.forked:
             self.client.runtime.call(self._close())
-
-    def _all(self, answer: Callable[[Q], Awaitable[T]], questions: Sequence[Q]) -> list[T]:
-        async def ask() -> list[T]:
-            tasks = [asyncio.ensure_future(answer(question)) for question in questions]
-            try:
-                return list(await asyncio.gather(*tasks))
-            finally:
-                for task in tasks:
-                    task.cancel()
-
-        return self.client.runtime.call(ask()) if questions else []
 
     # --- on the client's loop ---------------------------------------------------------------------
 
@@ -178,3 +168,78 @@ class PulsarWatch:
         for consumer in self._consumers.values():
             self._close_later(consumer)
         self._consumers.clear()
+
+
+class PulsarCursors:
+    """One durable subscription on a query's partitions, moved from the driver."""
+
+    def __init__(self, client: Client, subscription: str) -> None:
+        self.client = client
+        self.subscription = subscription
+        self._consumers: dict[Partition, AsyncConsumer] = {}
+
+    def states(
+        self, partitions: Iterable[Partition], *, from_latest: Collection[Partition]
+    ) -> dict[Partition, Cursor]:
+        """See `geminga.spark.cursor.Cursors`. Raises `ConsumerBusy` when another query has it."""
+        asked = [(partition, partition in from_latest) for partition in partitions]
+        found = all_at_once(self.client, self._state, asked)
+        return {partition: state for (partition, _), state in zip(asked, found, strict=True)}
+
+    def move(self, places: Mapping[Partition, MessageId]) -> None:
+        all_at_once(self.client, self._move, list(places.items()))
+
+    def rewind(self, places: Mapping[Partition, MessageId]) -> None:
+        all_at_once(self.client, self._rewind, list(places.items()))
+
+    def close(self) -> None:
+        if not self.client.runtime.closed and not self.client.runtime.forked:
+            all_at_once(self.client, lambda consumer: consumer.close(), list(self._consumers.values()))
+        self._consumers.clear()
+
+    async def _state(self, question: tuple[Partition, bool]) -> Cursor:
+        from geminga.client.entry_reader import cursor_state, open_cursor
+
+        partition, from_latest = question
+        consumer = self._consumers.get(partition)
+        if consumer is not None:
+            try:
+                return Cursor(*await cursor_state(consumer))
+            except PulsarException:
+                await self._consumers.pop(partition).close()
+        consumer = self._consumers[partition] = await open_cursor(
+            self.client.core, partition_topic(partition), self.subscription, from_latest=from_latest
+        )
+        return Cursor(*await cursor_state(consumer))
+
+    async def _move(self, question: tuple[Partition, MessageId]) -> None:
+        partition, place = question
+        limit = self.client.core.settings.operation_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                await self._consumers[partition].acknowledge_cumulative(place)
+        except TimeoutError as error:
+            if isinstance(error, PulsarException):
+                raise
+            topic = partition_topic(partition)
+            raise Timeout(
+                f"{topic}: moving {self.subscription} was not receipted within {limit:g} s"
+            ) from None
+
+    async def _rewind(self, question: tuple[Partition, MessageId]) -> None:
+        partition, place = question
+        await self._consumers[partition].seek(place)
+
+
+def all_at_once(client: Client, answer: Callable[[Q], Awaitable[T]], questions: Sequence[Q]) -> list[T]:
+    """The answers to all questions, put together on the client's loop; the first error ends them all."""
+
+    async def ask() -> list[T]:
+        tasks = [asyncio.ensure_future(answer(question)) for question in questions]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    return client.runtime.call(ask()) if questions else []

@@ -1,0 +1,358 @@
+"""The cursor follows Spark: by rule over scripted subscriptions, then with a broker as Spark drives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructType
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
+from geminga.errors import ConsumerBusy
+from geminga.ids import MessageId
+from geminga.spark.cursor import Cursor, QueryCursor
+from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
+from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
+from geminga.spark.reading import DataLossError
+
+A, B = ("persistent://public/default/a", -1), ("persistent://public/default/b", 0)
+
+
+@dataclass
+class ScriptedCursors:
+    """A topic's newest place, first place and mark by partition."""
+
+    newest: dict[Partition, tuple[int, int]]
+    marked: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    before_first: tuple[int, int] = (3, -1)
+    moves: list[dict[Partition, tuple[int, int]]] = field(default_factory=list)
+    rewinds: list[dict[Partition, tuple[int, int]]] = field(default_factory=list)
+
+    def states(
+        self, partitions: Iterable[Partition], *, from_latest: Collection[Partition]
+    ) -> dict[Partition, Cursor]:
+        found = {}
+        for partition in partitions:
+            start = self.newest[partition] if partition in from_latest else self.before_first
+            marked = self.marked.setdefault(partition, start)
+            found[partition] = Cursor(MessageId(-1, *self.newest[partition]), MessageId(-1, *marked))
+        return found
+
+    def move(self, places: Mapping[Partition, MessageId]) -> None:
+        self.moves.append({p: (place.ledger_id, place.entry_id) for p, place in places.items()})
+        self.marked.update(self.moves[-1])
+
+    def rewind(self, places: Mapping[Partition, MessageId]) -> None:
+        self.rewinds.append({p: (place.ledger_id, place.entry_id) for p, place in places.items()})
+        self.marked.update({p: (ledger, entry - 1) for p, (ledger, entry) in self.rewinds[-1].items()})
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_new_query_makes_its_subscription_and_moves_it() -> None:
+    cursors = ScriptedCursors({A: (5, 9), B: (3, 0)})
+    cursor = QueryCursor("s", cursors, is_own=True)
+    start: Offsets = {A: Offset(5, 2), B: EARLIEST}
+    assert cursor.follow(start, [A, B], is_new=True) == {A: Offset(5, 9), B: Offset(3, 0)}
+    assert (cursors.marked, cursors.rewinds) == ({A: (5, 2), B: (3, -1)}, [])
+    assert cursor.kept == {A, B}
+    cursor.follow({A: Offset(5, 9), B: EARLIEST}, [A, B], is_new=False)
+    cursor.follow({A: Offset(5, 9), B: EARLIEST}, [A, B], is_new=False)
+    assert cursors.moves == [{A: (5, 2)}, {A: (5, 9)}]
+
+
+def test_places_that_are_no_entry_s_end() -> None:
+    cursors = ScriptedCursors({A: (8, 9)}, {A: (5, 2)})
+    cursor = QueryCursor("s", cursors)
+    cursor.follow({A: Offset(5, 6, 3)}, [A], is_new=False)
+    assert cursors.marked[A] == (5, 5), "the rest of the batch is not done"
+    cursor.follow({A: Offset(8, -1)}, [A], is_new=False)
+    assert cursors.marked[A] == (5, 5), "which entry is before ledger 8 is not known"
+    cursor.follow({A: Offset(8, 0)}, [A], is_new=False)
+    assert cursors.marked[A] == (8, 0)
+
+
+def test_a_partition_that_is_new_starts_at_its_first_message() -> None:
+    cursors = ScriptedCursors({A: (5, 9), B: (3, 4)}, {A: (5, 9)})
+    cursor = QueryCursor("s", cursors)
+    cursor.follow({A: Offset(5, 9)}, [A, B], is_new=False)
+    assert cursors.marked[B] == (3, -1)
+    assert cursor.kept == {A, B}
+
+
+def test_a_ledger_that_was_done_and_trimmed_is_no_loss() -> None:
+    cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
+    cursor = QueryCursor("s", cursors)
+    cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
+
+
+@pytest.mark.parametrize("marked", [None, (6, 2)], ids=["removed", "moved by somebody"])
+def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
+    marked: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    cursors = ScriptedCursors({A: (6, 4)}, {} if marked is None else {A: marked})
+    cursor = QueryCursor("s", cursors, kept={A})
+    with caplog.at_level(logging.WARNING, "geminga.spark"):
+        cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    assert (cursor.kept, cursors.rewinds) == (set(), [{A: (5, 10)}])
+    assert "the subscription s of persistent://public/default/a was moved or made anew" in caplog.text
+    cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    assert cursor.kept == {A}
+
+
+def test_a_new_query_of_a_name_that_may_be_there_starts_at_the_first_message() -> None:
+    """The cursor may stand between two ledgers, with the earlier ones retained."""
+    for is_own, rewinds in ((True, []), (False, [{A: (-1, -1)}])):
+        cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
+        QueryCursor("s", cursors, is_own=is_own).follow({A: EARLIEST}, [A], is_new=True)
+        assert cursors.rewinds == rewinds
+
+
+def test_a_new_query_goes_back_where_it_is_told_to_start(caplog: pytest.LogCaptureFixture) -> None:
+    cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
+    QueryCursor("s", cursors).follow({A: EARLIEST}, [A], is_new=True)
+    assert cursors.rewinds == [{A: (-1, -1)}]
+    assert not caplog.records
+
+
+# --- with a broker -------------------------------------------------------------------------------
+
+SCHEMA = StructType().add("value", BinaryType())
+
+
+class Query:
+    """A streaming query as Spark drives its source: a checkpoint, and readers that come and go."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str, **options: Any) -> None:
+        self.topic = topic
+        self.options = {
+            "service.url": broker.service_url,
+            "topic": topic,
+            "operationTimeoutMs": 5000,
+            **options,
+        }
+        self.broker = broker
+        self.log: list[dict[str, Any]] = []
+        self.reader = self.restart()
+
+    def restart(self) -> PulsarStreamReader:
+        if hasattr(self, "reader"):
+            self.reader.stop()
+        source = PulsarDataSource({name.lower(): str(value) for name, value in self.options.items()})
+        reader = source.streamReader(SCHEMA)
+        assert isinstance(reader, PulsarStreamReader)
+        self.reader = reader
+        return reader
+
+    def latest(self) -> dict[str, Any]:
+        start = self.log[-1] if self.log else self.reader.initialOffset()
+        return self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+
+    def batch(self) -> list[bytes]:
+        """A micro-batch, from its plan to Spark's commit log."""
+        return self.run(self.latest())
+
+    def run(self, end: dict[str, Any]) -> list[bytes]:
+        start = self.log[-1] if self.log else self.reader.initialOffset()
+        rows = [
+            value
+            for part in self.reader.partitions(start, end)
+            for rows in self.reader.read(part)
+            for value in rows.column(0).to_pylist()
+        ]
+        self.log.append(end)
+        return rows
+
+    def stats(self) -> dict[str, Any]:
+        path = self.topic.replace("://", "/")
+        found: dict[str, Any] = admin(self.broker.admin_url, "GET", f"{path}/stats")["subscriptions"]
+        return {name: each for name, each in found.items() if each.get("isDurable", True)}
+
+    @property
+    def backlog(self) -> int:
+        (only,) = self.stats().values()
+        return int(only["msgBacklog"])
+
+
+def publish(client: Client, topic: str, first: int, count: int, batch: int = 1) -> None:
+    with client.create_producer(topic, batching_max_messages=batch) as producer:
+        values = [b"%d" % number for number in range(first, first + count)]
+        producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
+
+
+def numbers(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded(ledger_entries_max=10) as running:
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
+        yield running
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[Client]:
+    with broker.client() as found:
+        yield found
+
+
+def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+    publish(client, pulsar_topic, 0, 25)
+    query = Query(
+        broker, pulsar_topic, durableSubscription=True, subscriptionPrefix="mine", startingOffsets="earliest",
+        maxRowsPerTrigger=10,
+    )  # fmt: skip
+    for number, size in enumerate((10, 10, 5)):
+        assert query.batch() == numbers(10 * number, size)
+        query.latest()
+        assert query.backlog == max(0, 15 - 10 * number)
+    (name,) = query.stats()
+    assert name.startswith("mine-")
+    publish(client, pulsar_topic, 25, 10)
+    query.restart()
+    assert query.latest() != query.log[-1]
+    assert query.backlog == 10
+    assert query.batch() == numbers(25, 10)
+    query.latest()
+    assert query.backlog == 0
+    assert list(query.stats()) == [name], "a restart goes on with the subscription of the checkpoint"
+
+
+def test_the_last_micro_batch_of_an_available_now_run(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    publish(client, pulsar_topic, 0, 25)
+    query = Query(
+        broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=9
+    )
+    query.reader.prepareForTriggerAvailableNow()
+    seen = []
+    while not query.log or query.latest() != query.log[-1]:
+        seen += query.batch()
+    assert seen == numbers(0, 25)
+    assert query.backlog == 0
+
+
+def test_a_driver_that_was_killed(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+    """What is planned and not committed is behind the cursor, before and after the restart."""
+    publish(client, pulsar_topic, 0, 25)
+    query = Query(
+        broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=10
+    )
+    first = query.latest()
+    query.restart()
+    assert query.run(first) == numbers(0, 10)
+    assert query.backlog == 25
+    planned = query.latest()
+    assert query.backlog == 15
+    query.restart()
+    assert query.run(planned) == numbers(10, 10)
+    assert query.backlog == 15
+    query.latest()
+    assert query.backlog == 5
+
+
+def test_rollover_and_trim_behind_the_reader(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    """Each run ends with a ledger that the broker then deletes, and nothing was lost."""
+    path = pulsar_topic.replace("://", "/")
+    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    for run in range(3):
+        publish(client, pulsar_topic, 10 * run, 10)
+        assert query.batch() == numbers(10 * run, 10)
+        query.latest()
+        admin(broker.admin_url, "POST", f"{path}/trim")
+        query.restart()
+    without = Query(broker, pulsar_topic, startingOffsets="earliest")
+    without.log = [{pulsar_topic: {"-1": next(iter(query.log[0][pulsar_topic].values()))}}]
+    publish(client, pulsar_topic, 30, 1)
+    with pytest.raises(DataLossError, match="is gone"):
+        without.batch()
+    assert query.batch() == numbers(30, 1)
+
+
+def test_what_lies_behind_the_cursor_is_not_trimmed(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    path = pulsar_topic.replace("://", "/")
+    publish(client, pulsar_topic, 0, 50)
+    query = Query(
+        broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
+    )
+    seen = []
+    for _ in range(3):
+        seen += query.batch()
+        admin(broker.admin_url, "POST", f"{path}/trim")
+        query.restart()
+    seen += query.batch()
+    assert seen == numbers(0, 50)
+
+
+def test_a_subscription_that_is_there_says_where_to_start(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    consumer = client.subscribe(pulsar_topic, "s", receiver_queue_size=10)
+    publish(client, pulsar_topic, 0, 20)
+    for _ in range(5):
+        consumer.acknowledge(consumer.receive(5000))
+    consumer.close()
+    assert Query(broker, pulsar_topic, predefinedSubscription="s").batch() == numbers(5, 15)
+    again = Query(broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest")
+    with pytest.raises(ConsumerBusy):
+        again.batch()
+
+
+def test_the_first_micro_batch_of_a_stream_from_latest(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    """Spark keeps no note of its start: asked again, 'latest' would be behind what was planned."""
+    publish(client, pulsar_topic, 0, 5)
+    for options in ({}, {"durableSubscription": True}):
+        query = Query(broker, pulsar_topic, **options)
+        query.reader.initialOffset()
+        publish(client, pulsar_topic, 5, 5)
+        planned = query.latest()
+        publish(client, pulsar_topic, 10, 5)
+        query.restart()
+        assert query.run(planned) == numbers(5, 5)
+        assert query.batch() == numbers(10, 5)
+
+
+def test_no_limit_and_no_news(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+    publish(client, pulsar_topic, 0, 5)
+    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    query.batch()
+    for _ in range(2):
+        assert query.reader.latestOffset(query.log[-1], ReadAllAvailable()) == query.log[-1]
+
+
+def test_offsets_outlive_a_broker_that_restarts(tmp_path: Path) -> None:
+    topic = "persistent://public/default/kept"
+    with embedded(tmp_path / "store") as first, first.client() as client:
+        port, web_port = (int(url.rpartition(":")[2]) for url in (first.service_url, first.admin_url))
+        publish(client, topic, 0, 20)
+        query = Query(
+            first, topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=10
+        )
+        assert query.batch() == numbers(0, 10)
+        query.latest()
+    with embedded(tmp_path / "store", port=port, web_port=web_port) as second:
+        query.broker = second
+        assert query.backlog == 10
+        assert query.batch() == numbers(10, 10)
+        query.latest()
+        assert query.backlog == 0
+        query.reader.stop()
