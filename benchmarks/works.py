@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import brokers, hostile, load, stuck_partition
+from benchmarks import ack_holes, brokers, hostile, load, stuck_partition
 from benchmarks.brokers import APACHE, RunningBroker, slug
 from benchmarks.harness import (
     OURS,
@@ -265,4 +265,5 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "consume": consume,
     "spark": spark,
     "under-attack": under_attack,
+    "ack-holes": ack_holes.measure,
 }

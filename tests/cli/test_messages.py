@@ -182,4 +182,16 @@ def test_policies_of_a_topic(run: Any) -> None:
     assert run("topics", "policy", "cli-policy", "retention", "--remove").stdout == "null\n"
     assert run("topics", "policy", "cli-policy", "retention", "{", check=False).exit_code == 2
     assert run("topics", "policy", "cli-policy", "retention", "1", "--remove", check=False).exit_code == 2
+    assert run("topics", "policy", "cli-policy", "messageTTL", "60").stdout == "60\n"
+    for name, limit in (
+        ("backlogQuota", "limitSize"),
+        ("backlogQuota?backlogQuotaType=message_age", "limitTime"),
+    ):
+        run("topics", "policy", "cli-policy", name, json.dumps({limit: 3600, "policy": "producer_exception"}))
+    (found,) = _lines(run("topics", "policy", "cli-policy", "backlogQuota", "--json"))
+    assert (
+        found["value"]["message_age"]["limitTime"]
+        == found["value"]["destination_storage"]["limitSize"]
+        == 3600
+    )
     assert "unloaded" in run("topics", "unload", "cli-policy").stdout

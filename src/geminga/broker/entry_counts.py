@@ -107,8 +107,8 @@ class LedgerCounts:
     """The counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks."""
 
     __slots__ = (
-        "_blocks", "_cache", "_firsts", "_key", "_messages", "_open_bytes", "_sizes", "_store", "counted",
-        "ledger_id", "sealed", "sealed_bytes", "sealed_messages", "total_bytes", "total_messages",
+        "_blocks", "_cache", "_firsts", "_key", "_messages", "_open_bytes", "_sizes", "_store", "in_memory",
+        "ledger_id", "sealed", "sealed_bytes", "sealed_messages",
     )  # fmt: skip
 
     def __init__(self, store: EntryStore, owner: str, ledger_id: int, cache: CountsCache) -> None:
@@ -116,15 +116,13 @@ class LedgerCounts:
         self.ledger_id = ledger_id
         self._key = blocks_key(owner, ledger_id)
         self._cache = cache
-        self._blocks: list[Block] | None = []
+        self._blocks: list[Block] = []
+        self.in_memory = True
         self._firsts: list[int] = []
         self._messages = array("I")
         self._sizes = array("I")
         self._open_bytes = 0
-        self.counted = 0
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
-        self.total_messages = 0
-        self.total_bytes = 0
 
     # --- counting ---
     def append(self, messages: int, size: int) -> None:
@@ -132,12 +130,21 @@ class LedgerCounts:
         self._messages.append(messages)
         sizes = self._sizes
         sizes.append(size)
-        self.counted += 1
-        self.total_messages += messages
-        self.total_bytes += size
         self._open_bytes += size
         if len(sizes) >= BLOCK_ENTRIES or self._open_bytes >= BLOCK_BYTES:
             self.seal()
+
+    @property
+    def counted(self) -> int:
+        return self.sealed + len(self._sizes)
+
+    @property
+    def total_messages(self) -> int:
+        return self.sealed_messages + sum(self._messages)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.sealed_bytes + self._open_bytes
 
     def seal(self) -> None:
         """Keep what was counted since the last block as a block."""
@@ -153,7 +160,7 @@ class LedgerCounts:
 
     def _take(self, messages: Column, sizes: Column) -> None:
         block = Block(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
-        if self._blocks is not None:
+        if self.in_memory:
             self._blocks.append(block)
             self._firsts.append(block.first)
             self._cache.keep(self, messages.held_bytes + sizes.held_bytes)
@@ -169,19 +176,17 @@ class LedgerCounts:
     def load(self, entries: int) -> None:
         """Take in the blocks that the store has, of a ledger with so many entries that was not counted."""
         self._load(entries)
-        self.counted = self.sealed
-        self.total_messages, self.total_bytes = self.sealed_messages, self.sealed_bytes
 
     def restore(self) -> bool:
         """Have the blocks in memory; False when the store does not have them all any more (damage)."""
-        if self._blocks is None:
+        if not self.in_memory:
             sealed = self.sealed
             self._load(sealed)
             return self.sealed == sealed
         return True
 
     def _load(self, entries: int) -> None:
-        self._blocks, self._firsts = [], []
+        self._blocks, self._firsts, self.in_memory = [], [], True
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
         value = self._store.get(self._key)
         for part in () if value is None else (value.base, *value.deltas):
@@ -201,14 +206,11 @@ class LedgerCounts:
 
     def release(self) -> None:
         """Let go of the blocks; `restore` reads them again."""
-        self._blocks = None
-        self._firsts = []
+        self._blocks, self._firsts, self.in_memory = [], [], False
 
     # --- answers ---
     def _block(self, entry: int) -> Block:
-        blocks = self._blocks
-        assert blocks is not None
-        return blocks[bisect_right(self._firsts, entry) - 1]
+        return self._blocks[bisect_right(self._firsts, entry) - 1]
 
     def of(self, entry: int) -> Tally:
         """What one entry holds; it must be counted."""
@@ -337,7 +339,10 @@ class EntryCounts:
         index = bisect_right(self._bases, offset) - 1
         if index < 0:
             return 0, 0
-        counts, entry = self._counts(index), offset - self._bases[index]
+        ledger, entry = self._ledgers[index], offset - self._bases[index]
+        counts = self._known.get(ledger.ledger_id)
+        if counts is None or not counts.in_memory or counts.counted < ledger.entries:
+            counts = self._counts(index)
         return counts.of(entry) if entry < counts.counted else (0, 0)
 
     def between(self, start: int, stop: int) -> Tally:

@@ -213,6 +213,7 @@ def policy(topic: str, policy: str, value: str | None, remove: bool, admin_url: 
         raise click.UsageError("give either a value or --remove")
     name = TopicName.parse(topic)
     path = f"{topic_path(name)}/{quote(policy, safe='?=&')}"
+    base = policy.partition("?")[0]
     if remove:
         admin(admin_url, "DELETE", path)
     elif value is not None:
@@ -220,9 +221,12 @@ def policy(topic: str, policy: str, value: str | None, remove: bool, admin_url: 
             content = json.loads(value)
         except ValueError:
             raise click.BadParameter(f"{value!r} is no JSON", param_hint="VALUE") from None
-        method = "PUT" if policy == "schemaCompatibilityStrategy" else "POST"
-        admin(admin_url, method, path, content)
-    found = admin(admin_url, "GET", path)
+        if base == "messageTTL":
+            admin(admin_url, "POST", f"{path}?messageTTL={quote(str(content))}")
+        else:
+            admin(admin_url, "PUT" if base == "schemaCompatibilityStrategy" else "POST", path, content)
+    shown = f"{topic_path(name)}/backlogQuotaMap" if base == "backlogQuota" else path
+    found = admin(admin_url, "GET", shown)
     emit({"topic": str(name), "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
@@ -347,6 +348,21 @@ def test_subscriptions(rest: Rest, namespace: str) -> None:
     assert rest.call("POST", f"{path}/subscription/s/analyzeBacklog", status=200)["messages"] == 0
     rest.call("DELETE", f"{path}/subscription/s")
     rest.fails(404, "DELETE", f"{path}/subscription/s")
+
+
+def test_an_idle_broker_knows_what_time_it_is(
+    rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"persistent/{namespace}/age"
+    rest.call("PUT", f"{path}/subscription/s", EARLIEST)
+    with geminga.Client(broker.service_url) as client:
+        client.create_producer(f"persistent://{namespace}/age").send(b"x")
+    later = time.time_ns() + 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    (found,) = rest.get(f"{path}/subscription/s/explain")
+    assert 3590 <= found["facts"]["oldestBacklogMessageAgeSeconds"] <= 3600
+    assert found["facts"]["messagesInBacklog"] == 1
+    assert rest.get(f"{path}/stats")["oldestBacklogMessageAgeSeconds"] >= 3590
 
 
 TOPIC_POLICIES: list[tuple[str, str, Any]] = [

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -29,10 +30,15 @@ from geminga.broker.delivery.ranges import RangeSet, bit_ranges
 from geminga.broker.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
 from geminga.ledger.api import Done, EntryStore, Value
+from geminga.wire.varint import varint
 
 _VERSION = 2
 _VERSIONS_READ = (1, 2)
-_RANGES, _BELOW, _BATCH, _OFFSETS, _TALLY = 1, 2, 3, 4, 5
+_RANGES, _BELOW, _BATCH, _OFFSETS, _TALLY = 1, 2, 3, 4, 6
+_TALLY_FORM = struct.Struct("<QQQQQQ")
+"""Mark, entries in holes, partly acknowledged batches: what state the tally is of; then the tally itself:
+messages acknowledged in those batches, messages and bytes in holes. Written with every delta, so it is packed
+quickly rather than tightly."""
 _COLUMN_FROM = 8
 """From so many single offsets on, a delta holds them as a column: shorter, and read ten times as fast."""
 _WORD_BITS = 64
@@ -420,7 +426,7 @@ class Cursor:
             put_bytes(out, bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
         if self._tally is not None and self._parts >= 0 and (self.holes or self.batches):
             out.append(_TALLY)
-            self._put_tally(out, self._tally)
+            out += self._packed_tally(self._tally)
         self._forget_fresh()
         self._deltas += 1
         self._delta_bytes += len(out)
@@ -438,15 +444,13 @@ class Cursor:
             put_varint(out, offset)
             put_bytes(out, bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
         if self._tally is not None and self._parts >= 0:
-            self._put_tally(out, self._tally)
+            out += self._packed_tally(self._tally)
         self._deltas = self._delta_ranges = self._delta_bytes = 0
         self._snapshot_bytes = len(out)
         return bytes(out)
 
-    def _put_tally(self, out: bytearray, tally: Tally) -> None:
-        """The tally, with what shows at loading whether it is of that state."""
-        for number in (self.mark, len(self.holes), len(self.batches), self._parts, *tally):
-            put_varint(out, number)
+    def _packed_tally(self, tally: Tally) -> bytes:
+        return _TALLY_FORM.pack(self.mark, len(self.holes), len(self.batches), self._parts, *tally)
 
     def _forget_fresh(self) -> None:
         self._fresh_ranges = []
@@ -516,7 +520,7 @@ class Cursor:
 
 
 def _read_tally(reader: RecordReader) -> tuple[int, ...]:
-    return tuple(reader.varint() for _ in range(6))
+    return _TALLY_FORM.unpack(reader.take(_TALLY_FORM.size))
 
 
 def _held_bytes(bits: int) -> int:
@@ -525,6 +529,10 @@ def _held_bytes(bits: int) -> int:
 
 
 def _put_ranges(out: bytearray, ranges: list[list[int]]) -> None:
+    if len(ranges) == 1:
+        start, stop = ranges[0]
+        out += b"%c\x01" % _RANGES + varint(start) + varint(stop - start)
+        return
     singles = [start for start, stop in ranges if stop - start == 1]
     if len(singles) >= _COLUMN_FROM:
         out.append(_OFFSETS)

@@ -251,7 +251,7 @@ class PersistentSubscription:
         mark = cursor.mark
         by_index = topic.settings.batch_index_ack
         refused: Refused | None = None
-        sizes = _BatchSizes(topic.ledger)
+        sizes: _BatchSizes | None = None
         for message_id in ids:
             offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
             if offset is None or offset >= confirmed:
@@ -260,6 +260,7 @@ class PersistentSubscription:
             if words:
                 if not by_index:
                     continue
+                sizes = sizes or _BatchSizes(ledger)
                 try:
                     still_open = cursor.acknowledge_part(offset, words, sizes.of(offset))
                 except CursorFull as full:
