@@ -20,11 +20,14 @@ from geminga.connection.authentication import (
     TokenCredentials,
     WrongParameters,
 )
-from geminga.errors import AuthenticationError, OperationNotSupported, UsageError
+from geminga.errors import AuthenticationError, ConnectError, OperationNotSupported, UsageError
 
 
-class PluginNotLoaded(OperationNotSupported, AuthenticationError):
-    """There is no such authentication: the connection is not made, rather than made without credentials."""
+class PluginNotLoaded(AuthenticationError, ConnectError, OperationNotSupported):
+    """There is no such authentication: the connection is not made, rather than made without credentials.
+
+    pulsar-client raises one of the first two, depending on what the broker asks for.
+    """
 
 
 class Authentication:
@@ -153,8 +156,8 @@ class _Unloadable:
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:
         raise PluginNotLoaded(
-            f"authentication plug-in {self._name!r} cannot be loaded; known are {', '.join(_KINDS)}, and "
-            "objects with method, blocking and credentials()"
+            f"authentication plug-in {self._name!r} cannot be loaded; known are tls, token, basic, oauth2, "
+            "and objects with method, blocking and credentials()"
         )
 
 

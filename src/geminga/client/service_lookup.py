@@ -17,6 +17,7 @@ from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.lookup import BrokerPlace, TopicLookup
 from geminga.connection.partitions import partition_count
 from geminga.errors import (
+    AuthenticationError,
     ConnectError,
     LookupError,
     OperationNotSupported,
@@ -89,6 +90,8 @@ class Hosts:
                 if isinstance(error, http_lookup.HttpAnswered):
                     if error.retriable:
                         self.next()  # perhaps another host is ready
+                    raise
+                if isinstance(error, AuthenticationError):
                     raise
                 failures.append(ConnectError(str(error)))
                 self.last_failure = error
