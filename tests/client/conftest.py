@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from geminga.client.runtime import LoopThread
 from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+# For `interrupting`: tests are imported file by file, without packages.
+sys.path.insert(0, str(Path(__file__).parent))
 
 UNSOLICITED = (1 << 64) - 1
 Type = pb.BaseCommand

@@ -129,9 +129,9 @@ def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(
         return thread
 
     behind = [send(stuck) for _ in range(3)]
-    until(lambda: len(producer._publisher._waiters) == 3)
+    until(lambda: len(producer._publisher._line) == 3)
     free = [send(moving) for _ in range(2)]
-    until(lambda: len(producer._publisher._waiters) == 5)
+    until(lambda: len(producer._publisher._line) == 5)
     for left in (1, 0):
         held.release_of(moving_id)
         until(lambda left=left: sum(thread.is_alive() for thread in free) == left)
@@ -158,9 +158,9 @@ def test_a_signal_that_ends_a_wait_costs_nobody_else_a_turn(broker, client):
     behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
 
     def queue_up_and_interrupt():
-        until(lambda: len(producer._publisher._waiters) == 1)
+        until(lambda: len(producer._publisher._line) == 1)
         behind.start()
-        until(lambda: len(producer._publisher._waiters) == 2)
+        until(lambda: len(producer._publisher._line) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
@@ -191,7 +191,7 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: len(producer._publisher._waiters) == 4)
+    until(lambda: len(producer._publisher._line) == 4)
     closing = threading.Thread(target=producer.close)
     closing.start()
     until(lambda: len(errors_seen) == 4, 2.0)
@@ -247,7 +247,7 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
             assert not thread.is_alive()
         for producer in producers:
             producer.flush()
-            assert not producer._publisher._waiters
+            assert not len(producer._publisher._line)
     assert got == [Result.Ok] * (8 * 150)
 
 

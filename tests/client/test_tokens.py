@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from geminga import errors
-from geminga.client.tokens import FullToken, Waiter, deliver, fail_token
+from geminga.client.tokens import FullToken, ReceiptWaiter, deliver, fail_token
 from geminga.errors import Result
 from geminga.ids import MessageId
 from geminga.producer.chunking import ChunkedMessage, ChunkPart
@@ -62,7 +62,7 @@ def test_errors_reach_every_kind_of_token():
     async def scene():
         got = []
         error = errors.Timeout("late")
-        waiter, future = Waiter(), asyncio.get_running_loop().create_future()
+        waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
         full = FullToken(lambda message_id, reason: got.append(reason))
         callback = lambda r, m: got.append((r, m))  # noqa: E731
         deliver([settled([waiter, future, full, callback, None], error=error)])
@@ -78,7 +78,7 @@ def test_errors_reach_every_kind_of_token():
 def test_receipts_reach_every_kind_of_token():
     async def scene():
         got = []
-        waiter, future = Waiter(), asyncio.get_running_loop().create_future()
+        waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
         cancelled = asyncio.get_running_loop().create_future()
         cancelled.cancel()
         deliver([settled([waiter, future, FullToken(lambda m, e: got.append((m, e))), cancelled])])

@@ -242,3 +242,34 @@ def test_a_reader_that_stops_gets_every_entry_and_none_beyond(
         # The next entries may hold more messages than any before, and so bring the balance down faster.
         assert broker.sent >= len(wanted)
     assert control.outstanding <= max(0, len(wanted) - arrived)
+
+
+# --- permits that are lost ------------------------------------------------------------------------
+
+
+def test_permits_that_were_lost_with_their_taker_come_back() -> None:
+    flow = FlowControl(4, 1 << 20)
+    flow.reset()
+    assert flow.take_grant() == 4
+    (_, lost), (_, late) = flow.arrived(4, 4)
+    aside = flow.set_aside(0)
+    flow.released(aside)
+    assert (flow.outstanding, flow.take_grant()) == (0, 0)
+    flow.recover()
+    assert flow.take_grant() == 4
+    # What comes after all is counted already.
+    for release in (late, lost):
+        flow.released(release)
+    flow.recover()
+    assert flow.take_grant() == 0
+
+
+def test_what_is_set_aside_is_not_lost() -> None:
+    flow = FlowControl(4, 1 << 20)
+    flow.reset()
+    assert flow.take_grant() == 4
+    aside = flow.set_aside(4)
+    flow.recover()
+    assert flow.take_grant() == 0
+    flow.released(aside)
+    assert flow.take_grant() == 4

@@ -147,7 +147,9 @@ class Acknowledging:
         """Wait until what was acknowledged so far is stored by the broker. Raises `Timeout`, and why the
         broker refused."""
         done = self._core.loop.create_future()
-        self.inbox.add_urgent(ReceiptsWanted(done))
+        self.inbox.add(ReceiptsWanted(done))
+        # Told in any case: a thread that says it has told may be interrupted just before it does.
+        self._core.loop.call_soon(self.drain)
         limit = self._core.settings.operation_timeout_seconds
         finished, _ = await asyncio.wait([done], timeout=limit)
         if not finished:

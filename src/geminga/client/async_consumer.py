@@ -136,8 +136,8 @@ class AsyncConsumer:
         """Until the queue may hold something; False when ``deadline``, on the loop's clock, is over. Raises
         what ends the consumer."""
         self.check_receiving()
-        if self.settings.receiver_queue_size == 0:
-            self.group.want_one()
+        if self.group.starved:
+            self.group.feed()
         return await self.receivers.wait(None if deadline is None else deadline - self.core.now())
 
     def take(self) -> Message | None:

@@ -7,16 +7,17 @@ while they are on their way the next piece is encoded. What is in flight is boun
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from geminga.client.publisher import Publisher
+from geminga.client.waiter import Waiter
 from geminga.errors import (
     AlreadyClosed,
-    ForkedProcessError,
     InvalidMessage,
     MemoryBufferIsFull,
     OperationNotSupported,
@@ -101,19 +102,34 @@ class TableResult:
 
 
 class _Job:
-    """One table, or one list of batches, on its way."""
+    """One table, or one list of batches, on its way. It belongs to the loop, but for ``handed_bytes``, which
+    the sending thread counts.
+
+    ``refusal`` is why an operation was not taken, ``error`` why one that was taken failed; whichever comes
+    first ends the job, and what is under way still settles.
+    """
 
     def __init__(self) -> None:
         self.future: concurrent.futures.Future[TableResult] = concurrent.futures.Future()
         self.future.set_running_or_notify_cancel()
+        self.accepted = Waiter()
+        """Woken when everything was taken, or something was refused."""
+        self.handed_bytes = 0
+        self.taken_bytes = 0
         self.operations = 0
         self.rows = 0
         self.bytes = 0
         self.duplicates = 0
         self.outstanding = 0
+        self.held = 0
         self.complete = False
-        self.error: BaseException | None = None
+        self.refusal: Exception | None = None
+        self.error: Exception | None = None
         self.ranges: dict[int, tuple[MessageId, MessageId]] = {}
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None or self.refusal is not None
 
     def add(self, operation: SendOperation) -> None:
         self.operations += 1
@@ -134,13 +150,29 @@ class _Job:
             known = self.ranges.get(partition)
             first = MessageId(*place, 0, batch_size=operation.count) if known is None else known[0]
             self.ranges[partition] = (first, last)
+        self.finish()
+
+    def end(self) -> None:
+        """Everything was handed over."""
+        self.complete = True
+        if not self.held:
+            self.accepted.wake()
+        self.finish()
+
+    def released(self) -> None:
+        """An operation that was held was taken or dropped."""
+        self.held -= 1
+        if self.complete and not self.held:
+            self.accepted.wake()
+            self.finish()
 
     def finish(self) -> None:
-        """Resolve the future when everything was submitted and settled. Call without locks held."""
-        if not self.complete or self.outstanding or self.future.done():
+        """Resolve the future when everything was taken and settled."""
+        if not self.complete or self.held or self.outstanding or self.future.done():
             return
-        if self.error is not None:
-            self.future.set_exception(self.error)
+        error = self.refusal or self.error
+        if error is not None:
+            self.future.set_exception(error)
             return
         self.future.set_result(
             TableResult(
@@ -153,6 +185,15 @@ class _Job:
         )
 
 
+@dataclass(slots=True)
+class _Placing:
+    """An operation on its way to its partition; ``index`` is -1 for any."""
+
+    job: _Job
+    operation: SendOperation
+    index: int
+
+
 class ColumnarProducer:
     """The columnar side of one producer; its methods may be called from any thread but the loop's."""
 
@@ -162,9 +203,13 @@ class ColumnarProducer:
         self._settings = publisher.settings
         encryptor = publisher.settings.encryptor
         self._seal = None if encryptor is None else encryptor.seal
-        self._changed = threading.Condition()
         self._in_flight_bytes = 0
-        self._turn = 0
+        self._held: deque[_Placing] = deque()
+        """What waits for the client's memory_limit."""
+        self._line: deque[tuple[int, Waiter]] = deque()
+        """Threads that wait until less is in flight, and for how many bytes."""
+        self._listens_for_bytes = False
+        publisher.at_end.append(self._serve)
 
     def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
         """Publish every row; the future has the result when all have their receipts, or the first error.
@@ -250,53 +295,78 @@ class ColumnarProducer:
             )
             yield operation, batch.partition
 
-    # --- from operations to receipts --------------------------------------------------------------
+    # --- the sending thread -----------------------------------------------------------------------
 
     def _submit(
         self, operations: Iterator[tuple[SendOperation, int]]
     ) -> concurrent.futures.Future[TableResult]:
-        if self._publisher.on_loop_thread():
+        publisher = self._publisher
+        if publisher.on_loop_thread():
             raise OperationNotSupported("tables cannot be sent from a callback: it would wait for itself")
+        if publisher.closed:
+            raise AlreadyClosed("the producer is closed")
         job = _Job()
         try:
-            for operation, partition in operations:
-                self._wait_for_room(len(operation.body or b""))
-                self._submit_one(job, operation, partition)
-                if job.error is not None:
-                    break  # the first error ends the table; what is under way still settles
-        except BaseException:
-            job.complete = True
-            raise
-        with self._changed:
-            job.complete = True
-        job.finish()
+            for operation, index in operations:
+                size = operation.size
+                if self._in_flight_bytes + job.handed_bytes - job.taken_bytes + size > IN_FLIGHT_BYTES_MAX:
+                    self._wait_for_room(size)
+                job.handed_bytes += size
+                self._do(partial(self._place, _Placing(job, operation, index)))
+                if job.failed:
+                    break
+        finally:
+            self._do(job.end)
+        job.accepted.wait()
+        if job.refusal is not None:
+            raise job.refusal
         return job.future
 
-    def _submit_one(self, job: _Job, operation: SendOperation, index: int) -> None:
-        publisher, state = self._publisher, self._state
+    def _wait_for_room(self, size: int) -> None:
+        waiter = Waiter()
+        self._do(partial(self._stand_in_line, size, waiter), waiter.wake)
+        waiter.wait()
+
+    def _do(self, run: Callable[[], None], never: Callable[[], None] | None = None) -> None:
+        """Have the loop run a function in its place between the messages; ``never``: it has ended."""
+        self._publisher.work(run, run if never is None else never)
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def _stand_in_line(self, size: int, waiter: Waiter) -> None:
+        self._line.append((size, waiter))
+        self._serve()
+
+    def _place(self, placing: _Placing) -> None:
+        """Give an operation to its partition, in order. What there are no bytes for waits."""
+        if self._held or not self._try(placing):
+            placing.job.held += 1
+            self._held.append(placing)
+            self._listen_for_bytes()
+
+    def _try(self, placing: _Placing) -> bool:
+        """False when the operation has to wait for bytes."""
+        job, operation = placing.job, placing.operation
+        if job.failed:
+            return True
         operation.tokens = []
         operation.watchers = [lambda settled: self._settled(job, settled)]
-        while True:
-            if publisher.forked:
-                raise ForkedProcessError("this producer was created before fork(); create one in the child")
-            refusal: MemoryBufferIsFull | None = None
-            with publisher.lock:
-                try:
-                    self._place(operation, index)
-                    with self._changed:
-                        job.add(operation)
-                        self._in_flight_bytes += operation.size
-                except MemoryBufferIsFull as error:
-                    refusal = error
-                attention = state.agenda.attention
-            if attention:
-                publisher.schedule()
-            if refusal is None:
-                return
-            self._wait_for_memory(refusal)
+        try:
+            self._submit_one(operation, placing.index)
+        except MemoryBufferIsFull as error:
+            if self._in_flight_bytes or self._settings.block_if_queue_full:
+                return False
+            job.refusal = error
+        except Exception as error:
+            job.refusal = error
+        else:
+            job.add(operation)
+            job.taken_bytes += operation.size
+            self._in_flight_bytes += operation.size
+        return True
 
-    def _place(self, operation: SendOperation, index: int) -> None:
-        """Choose the partition, take the sequence ids and submit; the publisher's lock is held."""
+    def _submit_one(self, operation: SendOperation, index: int) -> None:
+        """Choose the partition, take the sequence ids and submit."""
         state = self._state
         now = time.monotonic()
         automatic = operation.sequence_id < 0
@@ -317,35 +387,35 @@ class ColumnarProducer:
             raise
 
     def _settled(self, job: _Job, operation: SendOperation) -> None:
-        """On the loop's thread, at the receipt."""
-        with self._changed:
-            self._in_flight_bytes -= operation.settled_size
-            job.settled(operation)
-            self._changed.notify_all()
-        job.finish()
+        """At the receipt."""
+        self._in_flight_bytes -= operation.settled_size
+        job.settled(operation)
+        self._serve()
 
-    def _wait_for_room(self, size: int) -> None:
-        with self._changed:
-            while self._in_flight_bytes and self._in_flight_bytes + size > IN_FLIGHT_BYTES_MAX:
-                self._wait()
+    def _serve(self) -> None:
+        """Bytes came back, or the end has come: those that wait have their turn."""
+        while self._held:
+            if not self._try(self._held[0]):
+                self._listen_for_bytes()
+                break
+            self._held.popleft().job.released()
+        while self._line:
+            size, waiter = self._line[0]
+            busy = self._in_flight_bytes > 0 or bool(self._held)
+            if busy and self._in_flight_bytes + size > IN_FLIGHT_BYTES_MAX:
+                break
+            self._line.popleft()
+            waiter.wake()
 
-    def _wait_for_memory(self, refusal: MemoryBufferIsFull) -> None:
-        """The client's memory_limit is used up: by our own operations, or by other producers."""
-        with self._changed:
-            if self._in_flight_bytes:
-                self._wait()
-                return
-        if not self._settings.block_if_queue_full:
-            raise refusal
-        returned = threading.Event()
-        self._publisher.memory.notify_once(returned.set)
-        # Bounded: bytes may have come back between the refusal and the line above.
-        returned.wait(0.05)
+    def _listen_for_bytes(self) -> None:
+        """Other producers of the client may give some back."""
+        if not self._listens_for_bytes:
+            self._listens_for_bytes = True
+            self._publisher.memory.notify_once(self._bytes_returned)
 
-    def _wait(self) -> None:
-        self._changed.wait(1.0)
-        if self._publisher.closed and not self._in_flight_bytes:
-            raise AlreadyClosed("the producer was closed")
+    def _bytes_returned(self) -> None:
+        self._listens_for_bytes = False
+        self._publisher.soon(self._serve)
 
 
 def _take_ids(partition: PartitionProducer, operation: SendOperation, automatic: bool) -> None:

@@ -93,10 +93,15 @@ class Consumer:
         return message
 
     def _note_taken(self, message: Message) -> None:
-        if message._release is not None:
-            self._runtime.post(self._consumer.group.took, message)
-        if self._tracks_taken:
-            self._add(Taken(message))
+        try:
+            if message._release is not None:
+                self._runtime.post(self._consumer.group.took, message)
+            if self._tracks_taken:
+                self._add(Taken(message))
+        except BaseException:
+            # The caller does not get it: the next one shall.
+            self._queue.put_back([message])
+            raise
 
     def _await_message(self, timeout_millis: int | None) -> Message:
         """The next message, when none was found."""
@@ -137,8 +142,8 @@ class Consumer:
 
     def _check_receiving(self) -> None:
         self._consumer.check_receiving()
-        if self._consumer.settings.receiver_queue_size == 0:
-            self._runtime.post(self._consumer.group.want_one)
+        if self._consumer.group.starved:
+            self._runtime.post(self._consumer.group.feed)
 
     def batch_receive(self) -> list[Message]:
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""

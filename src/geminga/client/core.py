@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import random as random_module
-import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -51,6 +50,13 @@ class Closable(Protocol):
         """End at once, telling nobody but those who wait here."""
 
 
+class Sweepable(Protocol):
+    """A producer's engine."""
+
+    def sweep(self) -> None:
+        """The loop has ended: fail what was handed over in its last moment."""
+
+
 H = TypeVar("H", bound=Closable)
 
 
@@ -74,8 +80,10 @@ class ClientCore:
         self.random = random or random_module.Random()
         self.pool = ConnectionPool(settings, self.loop)
         self.closed = False
-        self.memory_budget = ByteBudget(settings.memory_limit_bytes, threading.Lock())
+        self.memory_budget = ByteBudget(settings.memory_limit_bytes)
         """Bytes of messages without a receipt, over all producers."""
+        self.publishers: set[Sweepable] = set()
+        """The producers' engines, which share the bytes."""
         self.schemas = SchemaVersions(self)
         """The topics' schemas."""
         self._wall_clock = wall_clock
@@ -367,3 +375,9 @@ class ClientCore:
         for task in self.background:
             task.cancel()
         self.pool.close()
+
+    def sweep(self) -> None:
+        """The loop has ended, on whose thread this runs: whoever handed something over at that moment is
+        told."""
+        for publisher in list(self.publishers):
+            publisher.sweep()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geminga.client.core import ClientCore
-from geminga.client.tokens import FullToken, Waiter, fail_token
+from geminga.client.tokens import FullToken, ReceiptWaiter, fail_token
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import KeyedContent, OutgoingMessage, build_message, payload_of
@@ -89,7 +89,7 @@ class MessageBuilder:
             elif isinstance(token, asyncio.Future):
                 if not token.done():
                     token.set_result(message_id)
-            elif isinstance(token, Waiter):
+            elif isinstance(token, ReceiptWaiter):
                 token.message_id = message_id
                 token.wake()
             elif token is not None:

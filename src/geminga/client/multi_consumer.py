@@ -198,6 +198,21 @@ class HandleGroup:
             handle.consumer.want_one()
             handle.flush_soon()
 
+    @property
+    def starved(self) -> bool:
+        """A part has no permits at the broker. May be asked on any thread."""
+        return any(handle.consumer.starved for handle in list(self.handles.values()))
+
+    def feed(self) -> None:
+        """A receiver waits and some part is `starved`."""
+        if self._settings.receiver_queue_size == 0:
+            self.want_one()
+        elif not self._queue:
+            for handle in self.handles.values():
+                if handle.consumer.starved:
+                    handle.consumer.recover_permits()
+                    handle.flush_soon()
+
     def by_handle(self, messages: list[Message]) -> Iterable[tuple[ConsumerHandle, list[Message]]]:
         """Messages by the handle that they came from, in order; without those whose handle is gone."""
         if self._only is not None:

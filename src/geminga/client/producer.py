@@ -1,8 +1,7 @@
 """Producers: `AsyncProducer` for asyncio, `Producer` for threads, with ``pulsar-client``'s methods.
 
-Both put messages into the same `Publisher`. Its hot path, a message that is bytes and nothing else, is
-written out in `Producer.send_async` and `AsyncProducer.send`: it appends to the open batch under one lock
-and is done.
+Both hand messages over to the same `Publisher`. A message that is bytes and nothing else takes the shortest
+way, `Handover.offer`; everything else is prepared first.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from geminga.client.core import ClientCore
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
-from geminga.client.tokens import Waiter, fail_token
+from geminga.client.tokens import ReceiptWaiter, fail_token
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
@@ -83,6 +82,11 @@ async def renew_data_key(core: ClientCore, encryptor: PayloadEncryptor) -> None:
         logger.warning("sending goes on without a new data key (crypto_failure_action=SEND): %s", error)
 
 
+def never(payload: bytes, token: Any) -> bool:
+    """Stands for `Handover.offer` where every message has to be looked at."""
+    return False
+
+
 class AsyncProducer:
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
@@ -93,6 +97,9 @@ class AsyncProducer:
         state = publisher.state
         self._state = state
         self._messages = MessageBuilder(self, core, publisher.settings, state.partitioned)
+        # The short way is only for bytes that nobody has to look at.
+        self._offer = publisher.handover.offer if state.plain_path else never
+        self._offer_urgent = publisher.handover.offer_urgent if state.plain_path else never
         self._columnar: ColumnarProducer | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -125,8 +132,7 @@ class AsyncProducer:
 
     def statistics(self) -> ProducerStatistics:
         """A snapshot of all counts, with each partition's own in ``partitions``."""
-        with self._publisher.lock:
-            return self._state.statistics()
+        return self._publisher.statistics()
 
     async def send(
         self,
@@ -150,26 +156,12 @@ class AsyncProducer:
         else the broker reports.
         """
         future: asyncio.Future[MessageId] = self._core.loop.create_future()
-        publisher, state = self._publisher, self._state
         extras = (
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == NO_EXTRAS:
-            with publisher.lock:
-                batch = state.hot
-                size = batch.size + len(content)
-                if len(batch.payloads) < batch.last and size < batch.size_limit:
-                    batch.payloads.append(content)
-                    batch.tokens.append(future)
-                    batch.size = size
-                    urgent = batch.urgent
-                    batch.urgent = True
-                    content = None
-            if content is None:
-                if not urgent:
-                    publisher.schedule()
-                return await future
+        if type(content) is bytes and extras == NO_EXTRAS and self._offer_urgent(content, future):
+            return await future
         return await self._send(content, extras, future)
 
     async def _send(
@@ -183,7 +175,7 @@ class AsyncProducer:
             if self._blocking:
                 await self._publisher.publish_waiting(payload, token, message, urgent=True)
             else:
-                self._publisher.publish(payload, token, message, urgent=True)
+                self._publisher.publish(payload, token, message, urgent=True, waits=False)
         except PulsarException as error:
             if token is future:
                 raise
@@ -213,18 +205,11 @@ class AsyncProducer:
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == NO_EXTRAS:
-            with self._publisher.lock:
-                batch = self._state.hot
-                size = batch.size + len(content)
-                if len(batch.payloads) < batch.last and size < batch.size_limit:
-                    batch.payloads.append(content)
-                    batch.tokens.append(callback)
-                    batch.size = size
-                    return
+        if type(content) is bytes and extras == NO_EXTRAS and self._offer(content, callback):
+            return
         payload, token, message = self._messages.prepare(content, callback, extras)
         try:
-            self._publisher.publish(payload, token, message, urgent=False)
+            self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
             fail_token(token, error)
             if callback is None:
@@ -343,8 +328,7 @@ class AsyncProducer:
         """Read the partition count again and start producers for added ones; returns the count."""
         count = await self._core.partitions(self._state.topic)
         if self._state.partitioned and count > len(self._state.partitions):
-            with self._publisher.lock:
-                fresh = self._state.grow(count)
+            fresh = self._publisher.grow(count)
             if not self._settings.lazy_start_partitioned_producers:
                 await self._publisher.start(fresh)
             self._messages.interceptors.on_partitions_change(self._state.topic, count)
@@ -361,10 +345,8 @@ class Producer:
         self._runtime = runtime
         self._producer = producer
         core, publisher = producer._shell()
-        publisher.threaded = True
         self._publisher = publisher
-        self._state = publisher.state
-        self._lock = publisher.lock
+        self._offer = producer._offer
         self._messages = MessageBuilder(self, core, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
@@ -395,7 +377,13 @@ class Producer:
 
     def statistics(self) -> ProducerStatistics:
         """A snapshot of all counts, with each partition's own in ``partitions``."""
-        return self._producer.statistics()
+        if self._publisher.closed or self._runtime.closed or self._publisher.on_loop_thread():
+            return self._producer.statistics()
+
+        async def take() -> ProducerStatistics:
+            return self._producer.statistics()
+
+        return self._runtime.call(take())
 
     def send(
         self,
@@ -420,17 +408,14 @@ class Producer:
             raise OperationNotSupported(
                 "send() inside a callback would wait for the thread that it runs on; use send_async()"
             )
-        waiter = Waiter()
+        waiter = ReceiptWaiter()
         extras = (
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
         payload, token, message = self._messages.prepare(content, waiter, extras)
         try:
-            if self._blocking:
-                publisher.publish_blocking(payload, token, message, urgent=True)
-            else:
-                publisher.publish(payload, token, message, urgent=True)
+            publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
         except PulsarException as error:
             fail_token(token, error)  # the interceptors are told too
             raise
@@ -472,16 +457,9 @@ class Producer:
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
+            and self._offer(content, callback)
         ):
-            with self._lock:
-                batch = self._state.hot
-                payloads = batch.payloads
-                size = batch.size + len(content)
-                if len(payloads) < batch.last and size < batch.size_limit:
-                    payloads.append(content)
-                    batch.tokens.append(callback)
-                    batch.size = size
-                    return
+            return
         self._send_async(
             content, callback, (properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after)
@@ -491,12 +469,8 @@ class Producer:
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         payload, token, message = self._messages.prepare(content, callback, extras)
-        publisher = self._publisher
         try:
-            if self._blocking and not publisher.on_loop_thread():
-                publisher.publish_blocking(payload, token, message, urgent=False)
-            else:
-                publisher.publish(payload, token, message, urgent=False)
+            self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:
             fail_token(token, error)
             if callback is None:

@@ -48,8 +48,7 @@ class ProducerHandle:
         publisher, partition = self._publisher, self.partition
         connection.add_producer(partition.producer_id, self)
         request_id = connection.new_request_id()
-        with publisher.lock:
-            command = partition.create_command(request_id)
+        command = partition.create_command(request_id)
         timeout = publisher.core.settings.operation_timeout_seconds
         try:
             answer = await connection.request(command, request_id, timeout, self._must_wait)
@@ -57,18 +56,15 @@ class ProducerHandle:
             if isinstance(error, Timeout) and not connection.closed:
                 # The broker may create it after all: it must not stand in the way of the next attempt.
                 connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
-            with publisher.lock:
-                partition.refused(error, time.monotonic())
+            partition.refused(error, time.monotonic())
             publisher.schedule()
             raise
-        with publisher.lock:
-            partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
+        partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
         self.connection = connection
         publisher.schedule()
 
     def _must_wait(self) -> None:
-        with self._publisher.lock:
-            self.partition.must_wait()
+        self.partition.must_wait()
 
     def on_frame(self, frame: Frame) -> None:
         publisher, partition = self._publisher, self.partition
@@ -76,19 +72,17 @@ class ProducerHandle:
         if kind == _SEND_RECEIPT:
             receipt = frame.receipt
             assert receipt is not None
-            with publisher.lock:
-                partition.receipt(
-                    receipt.sequence_id,
-                    receipt.highest_sequence_id,
-                    receipt.ledger_id,
-                    receipt.entry_id,
-                    time.monotonic(),
-                )
+            partition.receipt(
+                receipt.sequence_id,
+                receipt.highest_sequence_id,
+                receipt.ledger_id,
+                receipt.entry_id,
+                time.monotonic(),
+            )
             publisher.schedule()
         elif kind == _SEND_ERROR:
             body = frame.command.send_error
-            with publisher.lock:
-                verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())
+            verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())
             logger.warning("%s: the broker refused a message: %s", self.topic, body.message)
             if verdict is Verdict.DETACH:
                 self.driver.reattach(PulsarException(body.message))
@@ -98,8 +92,7 @@ class ProducerHandle:
 
     def on_detached(self, error: Exception | None) -> None:
         self.connection = None
-        with self._publisher.lock:
-            self.partition.disconnected(error)
+        self.partition.disconnected(error)
         self._publisher.schedule()
 
     def is_terminal(self, error: Exception) -> bool:
@@ -107,8 +100,7 @@ class ProducerHandle:
 
     def on_failed(self, error: Exception) -> None:
         self.connection = None
-        with self._publisher.lock:
-            self.partition.fail(error, time.monotonic())
+        self.partition.fail(error, time.monotonic())
         self._publisher.schedule()
 
     async def close(self) -> None:
@@ -126,9 +118,8 @@ class ProducerHandle:
         finally:
             self.connection = None
             await self.driver.close()
-            with publisher.lock:
-                if self.partition.state is not State.CLOSED:
-                    self.partition.closed(time.monotonic())
+            if self.partition.state is not State.CLOSED:
+                self.partition.closed(time.monotonic())
             publisher.schedule()
 
 

@@ -1,9 +1,9 @@
-"""The engine between a producer's shells and its partitions: one lock, one wake-up a batch, one timer.
+"""The engine between a producer's shells and its partitions.
 
-Messages come in on any thread (`Publisher.publish`, and the hot path that the shells write out); frames,
-receipts, time and callbacks belong to the client's event loop. The sans-IO state
-(`geminga.producer.partitioned`) is only touched with the lock held, for a few microseconds at a time. A
-full batch is serialised and compressed by the thread that filled it, outside the lock.
+Messages are handed over on any thread (`geminga.client.handover`). All else, the sans-IO state
+(`geminga.producer.partitioned`), frames, receipts, time and callbacks, belongs to the client's event loop:
+one wake-up serves whatever has come by then, and nothing is ever locked. Batches that are to be compressed or
+encrypted are serialised on threads of the loop's executor, while the loop goes on.
 """
 
 from __future__ import annotations
@@ -14,14 +14,24 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 from geminga.client.core import ClientCore
+from geminga.client.handover import (
+    Asked,
+    AskedByTask,
+    AskedByThread,
+    Handed,
+    Handover,
+    Promised,
+    Work,
+)
+from geminga.client.permit_line import PermitLine
 from geminga.client.pool import BrokerConnection
 from geminga.client.producer_handle import ProducerHandle
-from geminga.client.tokens import Waiter, deliver, finisher, set_done
+from geminga.client.room import Room, free_permits
+from geminga.client.tokens import deliver, fail_token, finisher, set_done
 from geminga.errors import (
     AlreadyClosed,
     ForkedProcessError,
@@ -29,18 +39,25 @@ from geminga.errors import (
     ProducerQueueIsFull,
     PulsarException,
 )
-from geminga.producer.batching import CLOSED
+from geminga.producer.batching import CLOSED, Batch
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
-from geminga.producer.settings import ProducerSettings
-from geminga.producer.states import ENDED, State
+from geminga.producer.settings import CompressionType, ProducerSettings
+from geminga.producer.states import ACCEPTING, ENDED, State
+from geminga.producer.statistics import ProducerStatistics
 
 logger = logging.getLogger("geminga.producer")
 
 TIMER_SLACK_SECONDS = 0.0006
 """Event loops round timers to milliseconds: what is due within this time is done now."""
+
+ENCODING_BYTES_MIN = 4096
+"""Payload bytes from which compressing or encrypting is worth another thread."""
+
+ENCODING_AHEAD_MAX = 8
+"""Batches of one partition that are serialised before the first of them is written."""
 
 
 class Publisher:
@@ -49,7 +66,6 @@ class Publisher:
     def __init__(self, core: ClientCore, topic: str, partitions: int, settings: ProducerSettings) -> None:
         self.core = core
         self.settings = settings
-        self.lock = threading.Lock()
         self.memory = core.memory_budget
         self.state = PartitionedProducer(
             topic=topic,
@@ -63,244 +79,287 @@ class Publisher:
             and settings.message_router is None,
         )
         self.handles: dict[PartitionProducer, ProducerHandle] = {}
+        self.handover = Handover(self._tell)
+        self.at_end: list[Callable[[], None]] = []
+        """Called when everything that was pending has its outcome."""
         self.closed = False
         self.forked = False
         """This is a child process: the loop's thread is not here."""
-        self.threaded = False
-        """Messages come from other threads than the loop's."""
         self._scheduled = False
         self._loop = core.loop
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
-        self._waiters: deque[Any] = deque()
-        """Threads and tasks that wait for permits or bytes, the longest waiting first."""
-        self._rounds = 0
-        """How often permits or bytes came back."""
-        self._turns = 0
-        """How many of `_waiters` have not been woken in this round."""
+        self._line = PermitLine(self._add, self._place_of)
+        self._failures: list[tuple[Any, Exception]] = []
+        """Tokens of messages that were handed over and refused, not told yet."""
+        self._room = Room(self.state, settings)
+        self._listens_for_bytes = False
+        self._encodes = (
+            settings.compression_type is not CompressionType.NONE or settings.encryptor is not None
+        )
         self._draining: set[ProducerHandle] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._progress: list[asyncio.Future[None]] = []
+        self._turns: list[asyncio.Future[None]] = []
+        """Those who wait for the end of the next `_run`."""
+        core.publishers.add(self)
         _live.add(self)
 
-    # --- messages in ------------------------------------------------------------------------------
+    # --- messages in: any thread ------------------------------------------------------------------
 
-    def schedule(self) -> None:
-        """Let the loop look after the agenda soon; from any thread."""
-        if self._scheduled:
-            return
-        self._scheduled = True
+    def _tell(self) -> None:
+        """Have the loop run `_run` soon; from any thread."""
         if threading.get_ident() == self._loop_thread:
             self._loop.call_soon(self._run)
             return
         try:
             self._loop.call_soon_threadsafe(self._run)
         except RuntimeError:
-            self._scheduled = False
             raise AlreadyClosed("the client is closed") from None
+
+    def schedule(self) -> None:
+        """On the loop's thread: run soon."""
+        # A flag of the loop's own: a thread that says it has told may be interrupted just before it does.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
 
     def on_loop_thread(self) -> bool:
         """Whether the caller is the loop itself, for example a callback."""
         return threading.get_ident() == self._loop_thread
 
     def publish(
-        self,
-        payload: bytes,
-        token: Any,
-        message: OutgoingMessage | None,
-        *,
-        urgent: bool,
-        partition: PartitionProducer | None = None,
+        self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool, waits: bool
     ) -> None:
-        """Take one message, or raise why not; nothing is kept then. Never waits.
+        """Take one message, or raise why not; nothing is kept then.
 
-        ``partition`` is where it must go when that was decided before.
+        ``waits``: a thread waits for permits or bytes; the loop's own never does.
         """
-        if self.forked:
-            raise ForkedProcessError(
-                "this producer was created before fork(); create one in the child process"
-            )
-        state = self.state
-        if message is not None and state.router.custom:
-            index = state.router.of_custom(message, state.partitions)
-            partition = state.partitions[index]
-        claimed, refusal = None, None
-        with self.lock:
-            if (
-                message is not None
-                and partition is None
-                and not urgent
-                and state.join(payload, token, message)
-            ):
-                return
-            now = time.monotonic()
-            if partition is None:
-                partition = state.choose(message, now)
-            try:
-                state.add(payload, token, message, now, partition=partition, urgent=urgent)
-                if self.threaded and state.agenda.attention:
-                    claimed = self._claim(partition)
-            except PulsarException as error:
-                refusal = error
-            attention = state.agenda.attention
-        if claimed is not None:
-            self._encode(partition, claimed)
-            attention = True
-        if attention:
+        self._check_open()
+        partition = self._router_choice(message)
+        if self._hand_over(payload, token, message, partition, urgent):
+            return
+        if self.on_loop_thread():
+            self._take_in()
+            self._add(Handed(payload, token, message, partition, urgent))
             self.schedule()
-        if refusal is not None:
-            raise refusal
-
-    @staticmethod
-    def _claim(partition: PartitionProducer) -> SendOperation | None:
-        """The batch that this message filled, to be encoded by this thread."""
-        operation = partition.pending.tail
-        if (
-            operation is None
-            or operation.claimed
-            or operation.body is not None
-            or operation.payloads is None
-            or len(operation.payloads) < 2
-            or not partition.created_once
-        ):
-            return None
-        operation.claimed = True
-        return operation
-
-    def _encode(self, partition: PartitionProducer, operation: SendOperation) -> None:
-        try:
-            operation.encode_body()
-        except PulsarException as error:
-            # This thread may be the sender of another message: the loop tries again and, when it fails
-            # there too, tells those whose messages they are.
-            logger.debug("%s: a batch could not be encoded: %s", partition.topic, error)
-        finally:
-            with self.lock:
-                operation.claimed = False
-                partition.has_output()
-
-    def publish_blocking(
-        self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
-    ) -> None:
-        """`publish`, waiting for permits or bytes. Not on the loop's thread."""
-        partition = self._held_choice(message)
-        try:
-            while True:
-                before = self._returns()
-                try:
-                    self.publish(payload, token, message, urgent=urgent, partition=partition)
-                    return
-                except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-                    waiter = Waiter()
-                    if self._queue_waiter(waiter, error, len(payload), before):
-                        try:
-                            waiter.wait()
-                        except BaseException:  # a signal's handler raised
-                            self._leave_line(waiter)
-                            raise
-        finally:
-            # Also when this one has failed, or a signal ended its wait: the next must not miss its turn.
-            self._pass_on()
+            return
+        asked = AskedByThread(payload, token, message, partition, urgent=urgent, waits=waits)
+        self.handover.put_and_tell(asked)
+        asked.wait()
 
     async def publish_waiting(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
     ) -> None:
-        """`publish`, waiting for permits or bytes without blocking the loop."""
-        partition = self._held_choice(message)
-        try:
-            while True:
-                before = self._returns()
-                try:
-                    self.publish(payload, token, message, urgent=urgent, partition=partition)
-                    return
-                except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-                    future = self._loop.create_future()
-                    if self._queue_waiter(future, error, len(payload), before):
-                        await future
-        finally:
-            self._pass_on()
+        """`publish` on the loop, waiting for permits or bytes without blocking it."""
+        self._check_open()
+        partition = self._router_choice(message)
+        if not self._hand_over(payload, token, message, partition, urgent):
+            asked = AskedByTask(payload, token, message, partition, urgent=urgent, waits=True)
+            self.handover.put_and_tell(asked)
+            await asked.wait()
 
-    def _held_choice(self, message: OutgoingMessage | None) -> PartitionProducer | None:
-        """Where nothing is stepped over, a message that must wait does so for the partition whose turn it
-        was. Otherwise None: each attempt chooses among the partitions that are free by then."""
+    def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
+        """Run a function on the loop in its place between the messages, or ``ended`` when the loop has ended
+        before; from any thread."""
+        self._check_open()
+        self.handover.put_and_tell(Work(run, ended))
+
+    def soon(self, run: Callable[[], None]) -> None:
+        """On the loop's thread: run a function with the messages that come next."""
+        self.handover.put_and_tell(Work(run, run))
+
+    def _check_open(self) -> None:
+        if self.forked:
+            raise ForkedProcessError(
+                "this producer was created before fork(); create one in the child process"
+            )
+
+    def _router_choice(self, message: OutgoingMessage | None) -> PartitionProducer | None:
+        """What the application's router says; it is the application's code and runs on its thread."""
         state = self.state
-        if state.router.steps_over or state.router.custom or len(state.partitions) == 1:
+        if message is None or not state.router.custom:
             return None
-        with self.lock:
-            return state.choose(message, time.monotonic())
+        return state.partitions[state.router.of_custom(message, state.partitions)]
 
-    def _queue_waiter(self, waiter: Any, error: Exception, size: int, before: int) -> bool:
-        """Stand in line. False when something came back since the attempt: try again at once.
-
-        ``before`` is what `_returns` said before the attempt.
-        """
-        if isinstance(error, MemoryBufferIsFull):
-            # Bytes may come back from another producer of the client.
-            self.memory.notify_once(self._bytes_returned)
-        with self.lock:
-            state = self.state
-            state.close_batches()  # nothing else can come before receipts do
-            room = any(p.backlog.own.free for p in state.partitions) and state.shared.free
-            pending = any(p.pending.head is not None for p in state.partitions)
-            if before != self._returns() or (not pending and room and self.memory.free >= size):
+    def _hand_over(
+        self,
+        payload: bytes,
+        token: Any,
+        message: OutgoingMessage | None,
+        partition: PartitionProducer | None,
+        urgent: bool,
+    ) -> bool:
+        """Put a message on its way that is sure of its permit; False: the loop has to be asked."""
+        handover = self.handover
+        if message is None and partition is None:
+            return (handover.offer_urgent if urgent else handover.offer)(payload, token)
+        if not handover.has_room(len(payload)):
+            return False
+        state = self.state
+        if partition is None:
+            keyed = message is not None and message.partition_key is not None
+            if keyed or len(state.partitions) == 1:
+                partition = state.choose(message, 0.0)
+        if partition is None:
+            open_batch = bool(state.hot.payloads)
+        else:
+            open_batch = partition.batch is not None
+            if handover.lying() >= free_permits(partition) or partition.state not in ACCEPTING:
                 return False
-            self._waiters.append(waiter)
-            attention = state.agenda.attention
-        if attention:
-            self.schedule()
-        self._pass_on()  # whoever stands behind may wait for another partition
+        handed = Handed(payload, token, message, partition, urgent)
+        if urgent:
+            handover.put_and_tell(handed, urgent=True)
+        else:
+            # Where a batch is open, its timer takes along what does not fill it.
+            handover.put(handed, tell_at=handover.tell_rich_at if open_batch else 1)
         return True
 
-    def _leave_line(self, waiter: Waiter) -> None:
-        """Wait no more: a turn must not go to somebody who has left."""
-        with self.lock, suppress(ValueError):
-            self._waiters.remove(waiter)
+    # --- messages in: the loop --------------------------------------------------------------------
 
-    def _returns(self) -> int:
-        """Grows whenever permits or bytes come back."""
-        return self._rounds + self.memory.returns
-
-    def _bytes_returned(self) -> None:
-        """On any thread, perhaps with another producer's lock held: must not block."""
-        self._loop.call_soon_threadsafe(self._next_round)
-
-    def _next_round(self) -> None:
-        """Something came back, or the end has come: everybody in line has one turn, one after the other."""
-        with self.lock:
-            self._rounds += 1
-            self._turns = len(self._waiters)
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Wake the next whose turn it is; it passes on when it has got what it waited for, or has not."""
-        if not self._turns:
+    def _take_in(self) -> None:
+        """Give everything that was handed over by now to the partitions, in order."""
+        payloads, tokens = self.handover.take()
+        if not payloads:
             return
-        with self.lock:
-            while True:
-                if not self._turns or not self._waiters:
-                    self._turns = 0
-                    return
-                self._turns -= 1
-                waiter = self._waiters.popleft()
-                if isinstance(waiter, Waiter) or not waiter.done():
-                    break
-        if isinstance(waiter, Waiter):
-            waiter.wake()
-        elif threading.get_ident() == self._loop_thread:
-            waiter.set_result(None)
+        start = 0
+        if set(map(type, payloads)) != {bytes}:
+            for index in [i for i, kind in enumerate(map(type, payloads)) if kind is not bytes]:
+                self._take_plain(payloads[start:index], tokens[start:index])
+                self._take_rich(payloads[index])
+                start = index + 1
+        self._take_plain(payloads[start:], tokens[start:])
+
+    def _take_rich(self, item: Any) -> None:
+        if isinstance(item, Asked):
+            self._line.answer(item)
+        elif isinstance(item, Handed):
+            self._take(item)
         else:
-            self._loop.call_soon_threadsafe(set_done, waiter)
+            self._do(item)
+
+    def _take_plain(self, payloads: list[bytes], tokens: list[Any]) -> None:
+        """Plain messages fill the open batch; whatever needs more than that takes the long way."""
+        state = self.state
+        count = len(payloads)
+        index = 0
+        while index < count:
+            batch = state.hot
+            end = min(count, index + batch.last - len(batch.payloads))
+            if end > index:
+                part = payloads[index:end]
+                size = batch.size + sum(map(len, part))
+                if size < batch.size_limit:
+                    batch.payloads += part
+                    batch.tokens += tokens[index:end]
+                    batch.size = size
+                    index = end
+                    continue
+                index = self._fill(batch, payloads, tokens, index)
+            if index < count:
+                self._take(Handed(payloads[index], tokens[index], None, None, False))
+                index += 1
+        if count and self.memory.limited:
+            self._room.note_sizes(payloads)
+
+    @staticmethod
+    def _fill(batch: Batch, payloads: list[bytes], tokens: list[Any], index: int) -> int:
+        """Append as long as the batch's bytes allow; returns the first index that did not fit."""
+        size, limit = batch.size, batch.size_limit
+        while size + len(payloads[index]) < limit:
+            size += len(payloads[index])
+            batch.payloads.append(payloads[index])
+            batch.tokens.append(tokens[index])
+            index += 1
+        batch.size = size
+        return index
+
+    def _take(self, handed: Handed) -> None:
+        """A message whose sender went on."""
+        try:
+            self._add(handed)
+        except (ProducerQueueIsFull, MemoryBufferIsFull):
+            self._line.answer(Promised(handed, self._fail_later))
+        except Exception as error:
+            self._fail_later(handed.token, error)
+
+    def _fail_later(self, token: Any, error: Exception) -> None:
+        """Callbacks are the application's code: not in the middle of our own."""
+        self._failures.append((token, error))
+
+    def _do(self, work: Work) -> None:
+        try:
+            work.run()
+        except Exception:
+            logger.exception("%s: unexpected error", self.state.topic)
+
+    def _add(self, handed: Handed) -> None:
+        """Raises the refusal; nothing is kept then."""
+        state = self.state
+        message, partition, urgent = handed.message, handed.partition, handed.urgent
+        if (
+            message is not None
+            and not urgent
+            and state.join(handed.payload, handed.token, message, partition)
+        ):
+            return
+        state.add(handed.payload, handed.token, message, time.monotonic(), partition=partition, urgent=urgent)
+
+    def _place_of(self, asked: Asked) -> PartitionProducer | None:
+        """Where a message will go; None for wherever there is room.
+
+        Where nothing is stepped over, one that must wait does so for the partition whose turn it was.
+        """
+        state = self.state
+        if asked.partition is None and not state.router.steps_over and not state.router.custom:
+            asked.partition = state.choose(asked.message, time.monotonic())
+        if asked.partition is None and asked.message is not None and asked.message.partition_key is not None:
+            return state.choose(asked.message, 0.0)
+        return asked.partition
 
     # --- the loop's side --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Everything the agenda asks for: time, frames out, receipts to their tokens, the timer."""
-        state, agenda = self.state, self.state.agenda
+        """Everything that was handed over or that the agenda asks for: messages in, time, frames out,
+        receipts to their tokens, the timer."""
+        handover, state, agenda = self.handover, self.state, self.state.agenda
+        self._scheduled = False
+        urgent = handover.begin()
+        self._take_in()
+        if urgent:
+            state.close_batches()
+        now = time.monotonic()
+        state.tick(now + TIMER_SLACK_SECONDS)
+        self._serve_line()
+        if self._encodes:
+            self._encode_ahead()
+        writes = self._take_output(now)
+        settled = agenda.take_settled()
+        agenda.attention = False  # whatever closed or settled above is taken care of here
+        unstarted, state.unstarted = state.unstarted, []
+        self._arm_timer(state.next_deadline(), now)
+        self._open_room()
+        for connection, data in writes:
+            if data:
+                connection.write_many(data)
+        for partition in unstarted:
+            self.spawn(self._start_late(partition))
+        if settled:
+            deliver(settled)
+        self._tell_failures()
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            set_done(turn)
+        if self._progress:
+            self._check_progress()
+        if agenda.writable or agenda.attention:
+            self.schedule()
+
+    def _take_output(self, now: float) -> list[tuple[BrokerConnection, list[Any]]]:
+        """What to write, and to which connection."""
+        agenda = self.state.agenda
         writes: list[tuple[BrokerConnection, list[Any]]] = []
-        with self.lock:
-            self._scheduled = False
-            now = time.monotonic()
-            state.tick(now + TIMER_SLACK_SECONDS)
+        if agenda.writable:
             now_ms = self.core.now_ms()
             for partition in list(agenda.writable):
                 handle = self.handles.get(partition)
@@ -312,27 +371,40 @@ class Publisher:
                 else:
                     del agenda.writable[partition]
                     self._await_drained(handle, connection)
-            more = bool(agenda.writable)
-            settled = agenda.take_settled()
-            if settled:
-                self._rounds += 1
-                self._turns = len(self._waiters)
-            agenda.attention = False  # whatever closed or settled above is taken care of here
-            unstarted, state.unstarted = state.unstarted, []
-            deadline = state.next_deadline()
-            self._arm_timer(deadline, now)
-        for connection, data in writes:
-            if data:
-                connection.write_many(data)
-        for partition in unstarted:
-            self.spawn(self._start_late(partition))
-        if settled:
-            deliver(settled)
-            self._pass_on()
-        if self._progress:
-            self._check_progress()
-        if more:
+        return writes
+
+    def _serve_line(self) -> None:
+        line = self._line
+        line.serve()
+        if not len(line):
+            return
+        self.state.close_batches()  # nothing else can come before receipts do
+        if line.wants_bytes and not self._listens_for_bytes:
+            self._listens_for_bytes = True
+            self.memory.notify_once(self._bytes_returned)
+
+    def _bytes_returned(self) -> None:
+        """Perhaps those of another producer of the client."""
+        self._listens_for_bytes = False
+        self.schedule()
+
+    def _tell_failures(self) -> None:
+        failures, self._failures = self._failures, []
+        for token, error in failures:
+            fail_token(token, error)
+
+    # --- how much may come ------------------------------------------------------------------------
+
+    def _open_room(self) -> None:
+        """Say what may be handed over without a question from now on."""
+        if self.closed or self.forked:
+            numbers = (0, 0, 1, 1)
+        else:
+            numbers = self._room.numbers(len(self.core.publishers))
+        if self.handover.open(*numbers):
             self.schedule()
+
+    # --- time -------------------------------------------------------------------------------------
 
     def _arm_timer(self, deadline: float, now: float) -> None:
         agenda = self.state.agenda
@@ -348,9 +420,38 @@ class Publisher:
 
     def _on_timer(self) -> None:
         self._timer = None
-        with self.lock:
-            self.state.agenda.timer_at = float("inf")
+        self.state.agenda.timer_at = float("inf")
         self._run()
+
+    def _encode_ahead(self) -> None:
+        """Have what is to be compressed or encrypted serialised on other threads."""
+        for partition in self.state.agenda.writable:
+            if not partition.created_once:
+                continue  # its sequence ids may still move
+            for operation in partition.pending.first_unsent(ENCODING_AHEAD_MAX):
+                if (
+                    operation.body is None
+                    and operation.payloads is not None
+                    and not operation.claimed
+                    and operation.size >= ENCODING_BYTES_MIN
+                ):
+                    self._encode(partition, operation)
+
+    def _encode(self, partition: PartitionProducer, operation: SendOperation) -> None:
+        def encoded(future: asyncio.Future[None]) -> None:
+            operation.claimed = False
+            if not future.cancelled() and (error := future.exception()) is not None:
+                # The loop tries again and, when it fails there too, tells those whose messages they are.
+                logger.debug("%s: a batch could not be encoded: %s", partition.topic, error)
+            partition.has_output()
+            self.schedule()
+
+        try:
+            future = self._loop.run_in_executor(None, operation.encode_body)
+        except RuntimeError:
+            return  # the interpreter is ending: it is encoded when it is written
+        operation.claimed = True
+        future.add_done_callback(encoded)
 
     def _await_drained(self, handle: ProducerHandle, connection: BrokerConnection) -> None:
         """The socket is behind: go on when it has caught up."""
@@ -365,8 +466,7 @@ class Publisher:
                 pass  # the connection ended: the next one is written to from the start
             finally:
                 self._draining.discard(handle)
-                with self.lock:
-                    handle.partition.has_output()
+                handle.partition.has_output()
                 self.schedule()
 
         self.spawn(wait())
@@ -382,9 +482,9 @@ class Publisher:
     async def start(self, partitions: list[PartitionProducer]) -> None:
         """Start these partitions together. When one cannot be created, its error is raised."""
         for partition in partitions:
-            with self.lock:
-                if partition.state is State.NOT_STARTED:
-                    partition.start()
+            if partition.state is State.NOT_STARTED:
+                partition.start()
+        self._open_room()
         handles = [self._handle(partition) for partition in partitions]
         if len(handles) == 1:
             await handles[0].start()
@@ -411,22 +511,40 @@ class Publisher:
         """Whether every started partition has its connection."""
         return bool(self.handles) and all(p.connected for p in self.handles) and not self.closed
 
+    def statistics(self) -> ProducerStatistics:
+        """On the loop's thread: a snapshot of all counts."""
+        if not self.closed:
+            self._take_in()
+            self.schedule()
+        return self.state.statistics()
+
+    def grow(self, count: int) -> list[PartitionProducer]:
+        """The topic has ``count`` partitions now; returns the new ones."""
+        fresh = self.state.grow(count)
+        self.schedule()
+        return fresh
+
     async def flush(self) -> None:
         """Send what waits and return when everything handed over before has its receipt.
 
         Raises the first error among the last operations of the partitions.
         """
+        self._take_in()
+        while self._line.promised:
+            moved = self._loop.create_future()
+            self._turns.append(moved)
+            self.schedule()
+            await moved
+        self.state.close_batches()
         done: list[asyncio.Future[None]] = []
-        with self.lock:
-            self.state.close_batches()
-            for partition in self.state.partitions:
-                tail = partition.pending.tail
-                if tail is not None:
-                    future = self._loop.create_future()
-                    done.append(future)
-                    if tail.watchers is None:
-                        tail.watchers = []
-                    tail.watchers.append(finisher(future))
+        for partition in self.state.partitions:
+            tail = partition.pending.tail
+            if tail is not None:
+                future = self._loop.create_future()
+                done.append(future)
+                if tail.watchers is None:
+                    tail.watchers = []
+                tail.watchers.append(finisher(future))
         self.schedule()
         if done:
             results = await asyncio.gather(*done, return_exceptions=True)
@@ -438,15 +556,9 @@ class Publisher:
         """Take no more messages, give what is pending its chance while there is a connection, and end."""
         if self.closed:
             return
-        self.closed = True
-        now = time.monotonic()
-        with self.lock:
-            self.state.hot = CLOSED
-            for partition in self.state.partitions:
-                partition.close(now)
-        self._next_round()  # they are refused now
+        deadline = time.monotonic() + self.core.settings.operation_timeout_seconds
+        self._refuse_more()
         self.schedule()
-        deadline = now + self.core.settings.operation_timeout_seconds
         while not self._drained() and time.monotonic() < deadline:
             future = self._loop.create_future()
             self._progress.append(future)
@@ -454,32 +566,50 @@ class Publisher:
         await asyncio.gather(*(handle.close() for handle in list(self.handles.values())))
         self._end()
 
+    def abandon(self) -> None:
+        """End at once: what is pending fails."""
+        if not self.closed:
+            self._refuse_more()
+        for handle in list(self.handles.values()):
+            handle.driver.abandon()
+        self._end()
+
+    def _refuse_more(self) -> None:
+        """Take no more messages: those that were handed over before are the last."""
+        self._take_in()
+        self.closed = True
+        now = time.monotonic()
+        for partition in self.state.partitions:
+            partition.close(now)
+        self.state.hot = CLOSED
+        self._open_room()
+        self._serve_line()  # they are refused now
+
     def _end(self) -> None:
         """Whatever has no receipt by now fails."""
-        with self.lock:
-            for partition in self.state.partitions:
-                if partition.state not in ENDED:
-                    partition.closed(time.monotonic())
+        for partition in self.state.partitions:
+            if partition.state not in ENDED:
+                partition.closed(time.monotonic())
+        for hook in self.at_end:
+            hook()
         self._run()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for task in list(self._tasks):
             task.cancel()
+        self.core.publishers.discard(self)
 
-    def abandon(self) -> None:
-        """End at once: what is pending fails."""
-        if not self.closed:
-            self.closed = True
-            now = time.monotonic()
-            with self.lock:
-                self.state.hot = CLOSED
-                for partition in self.state.partitions:
-                    partition.close(now)
-            self._next_round()
-        for handle in list(self.handles.values()):
-            handle.driver.abandon()
-        self._end()
+    def sweep(self) -> None:
+        """The loop has ended: what was handed over in its last moment is told."""
+        error = AlreadyClosed("the client is closed")
+        for item, token in zip(*self.handover.take(), strict=True):
+            if isinstance(item, Asked):
+                item.settle(error)
+            elif isinstance(item, Work):
+                item.ended()
+            else:
+                fail_token(item.token if isinstance(item, Handed) else token, error)
 
     def _drained(self) -> bool:
         """Nothing is pending where a receipt could still come."""
@@ -496,12 +626,10 @@ _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Nobody in the child empties the batches: refuse at once instead of taking messages in."""
+    """Nobody in the child empties the handover: refuse at once instead of taking messages in."""
     for publisher in list(_live):
         publisher.forked = True
-        # Another thread may have held the lock at the fork; it does not exist here to release it.
-        publisher.lock._at_fork_reinit()  # type: ignore[attr-defined]
-        publisher.state.hot = CLOSED
+        publisher.handover.room = 0
 
 
 if hasattr(os, "register_at_fork"):

@@ -106,7 +106,7 @@ class _Loop:
         self.closed = False
         self.calls: set[_Call] = set()
         self.farewell: Farewell | None = None
-        self._stopping = False
+        self.sweep: Callable[[], None] | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
@@ -164,6 +164,8 @@ class _Loop:
                 # From here on nobody can post; those who could, just before, are told.
                 for call in list(self.calls):
                     call.ended()
+                if self.sweep is not None:
+                    self.sweep()
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
@@ -202,11 +204,13 @@ class LoopThread:
         """The I/O thread: no blocking call may be made on it."""
         return self._inner.thread
 
-    def at_end(self, name: str, farewell: Farewell) -> None:
-        """What is to be done, in `FAREWELL_SECONDS_MAX`, when this is dropped or the interpreter ends without
-        `close`; ``name`` is what the warning calls it."""
+    def at_end(self, name: str, farewell: Farewell, sweep: Callable[[], None] | None = None) -> None:
+        """``farewell`` is what is to be done, in `FAREWELL_SECONDS_MAX`, when this is dropped or the
+        interpreter ends without `close`; ``name`` is what the warning calls it. ``sweep`` is called after the
+        very end of the loop."""
         self._inner.name = name
         self._inner.farewell = farewell
+        self._inner.sweep = sweep
 
     def check(self) -> None:
         """Raises `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""

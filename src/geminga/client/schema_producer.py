@@ -7,24 +7,9 @@ producer: what is sent through it names that version. Messages of different vers
 
 from __future__ import annotations
 
-from typing import Any
-
 from geminga.client.message_building import MessageBuilder
-from geminga.client.producer import AsyncProducer, Producer
-from geminga.producer.batching import CLOSED, Batch
+from geminga.client.producer import AsyncProducer, Producer, never
 from geminga.schema import Schema
-
-
-class _NoShortWay:
-    """The producer's state without its short way for plain bytes: a view's messages have a version."""
-
-    hot: Batch = CLOSED
-
-    def __init__(self, state: Any) -> None:
-        self._of = state
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
 
 
 class AsyncSchemaProducer(AsyncProducer):
@@ -34,7 +19,7 @@ class AsyncSchemaProducer(AsyncProducer):
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
-        self._state = _NoShortWay(producer._state)  # type: ignore[assignment]
+        self._offer = self._offer_urgent = never
 
     async def with_schema(self, schema: Schema) -> AsyncProducer:
         return await self._origin.with_schema(schema)
@@ -50,7 +35,7 @@ class SchemaProducer(Producer):
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
-        self._state = _NoShortWay(producer._state)  # type: ignore[assignment]
+        self._offer = never
 
     def with_schema(self, schema: Schema) -> Producer:
         return self._origin.with_schema(schema)

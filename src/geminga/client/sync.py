@@ -162,7 +162,7 @@ class Client:
         self._runtime = LoopThread()
         self._core = self._runtime.call(_make_core(self._settings))
         self._schemas = ThreadSchemaVersions(self._runtime, self._core.schemas)
-        self._runtime.at_end(repr(self), self._core.close)
+        self._runtime.at_end(repr(self), self._core.close, self._core.sweep)
         self._source.start(self._core, self._core.loop.call_soon_threadsafe)
 
     @property

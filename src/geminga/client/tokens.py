@@ -1,6 +1,6 @@
 """What waits for a message's outcome, and how it is told.
 
-A token is a callback ``(result, message_id)``, an asyncio future, a `Waiter`, a `FullToken`, or None.
+A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `FullToken`, or None.
 Receipts settle whole operations: all tokens of one are told in one loop, on the event loop's thread.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from geminga.client.waiter import Waiter
 from geminga.errors import Result, result_of
 from geminga.ids import MessageId
 from geminga.producer.operation import SendOperation
@@ -19,29 +19,22 @@ from geminga.producer.operation import SendOperation
 logger = logging.getLogger("geminga.producer")
 
 
-class Waiter:
-    """A thread that waits: for the receipt of its message, or for permits. Cheaper than an Event."""
+class ReceiptWaiter(Waiter):
+    """A thread that waits for the receipt of its message: an id, or an error."""
 
-    __slots__ = ("_lock", "error", "message_id")
+    __slots__ = ("error", "message_id")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        super().__init__()
         self.error: Exception | None = None
         self.message_id: MessageId | None = None
-
-    def wake(self) -> None:
-        self._lock.release()
-
-    def wait(self) -> None:
-        self._lock.acquire()
 
 
 def deliver(settled: list[SendOperation]) -> None:
     """Give every token of the settled operations its outcome, in order; on the loop's thread.
 
-    A token is a callback ``(result, message_id)``, an asyncio future, a `Waiter`, or None. A callback that
-    raises is logged and harms nothing else.
+    A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, or None. A callback
+    that raises is logged and harms nothing else.
     """
     for operation in settled:
         if operation.error is None:
@@ -84,7 +77,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
         if type(token) is asyncio.Future:
             if not token.done():
                 token.set_result(message_id)
-        elif type(token) is Waiter:
+        elif type(token) is ReceiptWaiter:
             token.message_id = message_id
             token.wake()
         else:
@@ -114,7 +107,7 @@ def fail_token(token: Any, error: Exception, result: Result | None = None) -> No
     if isinstance(token, asyncio.Future):
         if not token.done():
             token.set_exception(error)
-    elif isinstance(token, Waiter):
+    elif isinstance(token, ReceiptWaiter):
         token.error = error
         token.wake()
     elif isinstance(token, FullToken):

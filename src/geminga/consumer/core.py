@@ -435,6 +435,17 @@ class ConsumerCore:
         self.flow.want_one()
         self._grant()
 
+    @property
+    def starved(self) -> bool:
+        """The broker has no permit of ours. May be asked on any thread."""
+        return self.flow.outstanding <= 0
+
+    def recover_permits(self) -> None:
+        """The queue is empty and somebody waits: see `FlowControl.recover`."""
+        if self.state is State.READY:
+            self.flow.recover()
+            self._grant()
+
     def resize_queue(self, queue_size: int) -> None:
         """A new share of the total queue."""
         self.flow.resize(queue_size)

@@ -38,7 +38,8 @@ class _Placed(Protocol):
 class Release:
     """Permits that come free when the message carrying this is taken from the queue.
 
-    ``generation`` is the subscription that they were granted to: no other counts them.
+    ``generation`` is the subscription that they were granted to, or its time since permits were missed: no
+    other counts them.
     """
 
     __slots__ = ("generation", "permits")
@@ -52,15 +53,16 @@ class FlowControl:
     """The permits of one consumer on one connection; `reset` begins anew on the next one."""
 
     __slots__ = (
-        "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
-        "_outstanding", "_queue_bytes_max", "_queue_size", "overshoot", "stop",
+        "_aside", "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
+        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "overshoot", "stop",
     )  # fmt: skip
 
     def __init__(self, queue_size: int, queue_bytes_max: int, stop: MessageId | None = None) -> None:
         self._queue_size = queue_size
         self._queue_bytes_max = queue_bytes_max
         self._average_bytes = 0.0
-        self._generation = object()
+        self._subscription = self._generation = object()
+        self._aside = 0
         self._earned = 0
         self._outstanding = 0
         self._block = 0
@@ -129,7 +131,8 @@ class FlowControl:
 
     def reset(self) -> None:
         """A new subscription: the broker knows no permits, and old releases mean nothing."""
-        self._generation = object()
+        self._subscription = self._generation = object()
+        self._aside = 0
         self._earned = self._queue_size
         self._outstanding = 0
         self._block = 0
@@ -180,12 +183,25 @@ class FlowControl:
         """Permits of messages that are busy elsewhere, on their way to a dead letter topic; the release is
         handed back when that is done, so that no more of them pile up than the window holds."""
         self._outstanding -= permits
-        return Release(self._generation, permits)
+        self._aside += permits
+        return Release((self._subscription,), permits)
 
     def released(self, release: Release) -> None:
-        """The application took the message that carries ``release``."""
-        if release.generation is self._generation:
+        """The application took the message that carries ``release``, or what was set aside is done."""
+        generation = release.generation
+        if generation is self._generation:
             self._earned += release.permits
+        elif type(generation) is tuple and generation[0] is self._subscription:
+            self._aside -= release.permits
+            self._earned += release.permits
+
+    def recover(self) -> None:
+        """Nothing waits in the queue, so all permits are at the broker, earned, or set aside. What is missing
+        was lost with somebody who took a message and did not get to say so: a signal's handler raised."""
+        missed = self._queue_size - self._earned - self._outstanding - self._block - self._aside
+        if self._queue_size and missed > 0:
+            self._generation = object()  # a release that comes after all is counted already
+            self._earned += missed
 
     def taken_back(self, releases: list[Release]) -> None:
         """All waiting messages were removed from the queue: every unreleased permit is earned."""

@@ -34,13 +34,13 @@ class PartitionedProducer:
     __slots__ = (
         "_current",
         "_new_producer_id",
-        "_plain_path",
         "_settings",
         "_topic",
         "agenda",
         "hot",
         "memory",
         "partitions",
+        "plain_path",
         "router",
         "shared",
         "tuning",
@@ -68,7 +68,7 @@ class PartitionedProducer:
         self.tuning = None if budget is None else SelfTuning(budget, memory.limit)
         self.router = Router(settings, random, self.tuning)
         self.hot: Batch = CLOSED
-        self._plain_path = plain_path
+        self.plain_path = plain_path
         self._current: PartitionProducer | None = None
         """Where unkeyed messages went last."""
         self.partitions: list[PartitionProducer] = []
@@ -172,7 +172,7 @@ class PartitionedProducer:
             self.agenda.urgent[partition] = None
             self.agenda.attention = True
         if (
-            self._plain_path
+            self.plain_path
             and keyless
             and type(batch) is Batch
             and not batch.explicit
@@ -180,14 +180,22 @@ class PartitionedProducer:
         ):
             self.hot = batch
 
-    def join(self, payload: bytes, token: Any, message: OutgoingMessage) -> bool:
+    def join(
+        self,
+        payload: bytes,
+        token: Any,
+        message: OutgoingMessage,
+        partition: PartitionProducer | None = None,
+    ) -> bool:
         """Let a message with a key or properties join an open batch, where that is all there is to do.
 
-        The second fastest way in. False: `add` has to look. Not for a custom router, nor for a sender
-        that waits.
+        The second fastest way in. False: `add` has to look. Not for a sender that waits. ``partition`` is
+        where the message must go when that was decided before.
         """
         batch: object = self.hot
-        if message.partition_key is not None:
+        if partition is not None:
+            batch = partition.batch
+        elif message.partition_key is not None:
             partitions = self.partitions
             index = 0 if len(partitions) == 1 else self.router.of_key(message.partition_key, len(partitions))
             batch = partitions[index].batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from geminga.errors import ProtocolError
 from geminga.producer.operation import SendOperation
@@ -47,6 +48,10 @@ class PendingQueue:
     @property
     def next_unsent(self) -> SendOperation | None:
         return self._unsent[0] if self._unsent else None
+
+    def first_unsent(self, count: int) -> list[SendOperation]:
+        """The next ``count`` operations to be written, at most."""
+        return list(islice(self._unsent, count))
 
     def append(self, operation: SendOperation) -> None:
         self._queue.append(operation)
