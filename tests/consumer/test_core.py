@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geminga.consumer.core import AcksSettled, ActiveChanged, DeadLettered, EndOfTopic, EntryRefused
+from geminga.consumer.events import AcksSettled, ActiveChanged, DeadLettered, EndOfTopic, EntryRefused
 from geminga.consumer.message import Message
 from geminga.consumer.settings import (
     ConsumerDeadLetterPolicy,

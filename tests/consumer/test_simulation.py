@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from geminga.consumer.core import AcksSettled, ConsumerCore
+from geminga.consumer.core import ConsumerCore
+from geminga.consumer.events import AcksSettled
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import State

@@ -22,8 +22,8 @@ from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receivers import Receivers
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
-from geminga.consumer.core import DeadLettered
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
+from geminga.consumer.events import DeadLettered
 from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, Refused, Taken
 from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue

@@ -11,10 +11,10 @@ from geminga.client.core import ClientCore
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
 from geminga.consumer import commands
-from geminga.consumer.core import (
+from geminga.consumer.core import ConsumerCore
+from geminga.consumer.events import (
     AcksSettled,
     ActiveChanged,
-    ConsumerCore,
     ConsumerEvent,
     DeadLettered,
     EndOfTopic,

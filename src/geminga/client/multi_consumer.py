@@ -16,7 +16,7 @@ from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
 from geminga.client.topic_set import Part, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
-from geminga.consumer.core import DeadLettered
+from geminga.consumer.events import DeadLettered
 from geminga.consumer.message import Message, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end

@@ -10,7 +10,6 @@ States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from geminga.consumer import commands
@@ -18,67 +17,30 @@ from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.commands import ACK_INDIVIDUAL, encode_ack
 from geminga.consumer.dead_letters import is_dead
+from geminga.consumer.events import (
+    AcksSettled,
+    ActiveChanged,
+    ConsumerEvent,
+    DeadLettered,
+    EndOfTopic,
+    EntryKey,
+    EntryRefused,
+)
 from geminga.consumer.flow import FlowControl, Release
 from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.queue import ReceiveQueue
-from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_end, seek_ack_set, start_filter
+from geminga.consumer.seek import NO_FILTER, is_end, seek_ack_set, start_filter
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.state import Event, State, next_state
 from geminga.consumer.unbatching import InvalidEntry
-from geminga.errors import PulsarException
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-EntryKey = tuple[int, int]
-
 REDELIVER_IDS_MAX = 1000
 """Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
-
-
-# --- events --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLettered:
-    """Messages to publish to the dead letter topic; then call `ConsumerCore.dead_letters_settled`."""
-
-    messages: Sequence[Message]
-    release: Release
-
-
-@dataclass(frozen=True, slots=True)
-class AcksSettled:
-    """The acknowledgements with these tokens are done: receipted, or refused with ``error``."""
-
-    tokens: Sequence[Any]
-    error: PulsarException | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRefused:
-    """An entry that cannot be read. ``acknowledged`` is false when it stays with the broker."""
-
-    key: EntryKey
-    error: PulsarException
-    acknowledged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveChanged:
-    """Failover: this consumer became, or is no longer, the active one."""
-
-    is_active: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfTopic:
-    """The topic is terminated and all of it was delivered."""
-
-
-ConsumerEvent = DeadLettered | AcksSettled | EntryRefused | ActiveChanged | EndOfTopic
 
 
 class ConsumerCore:
@@ -698,9 +660,3 @@ class ConsumerCore:
     def take_events(self) -> list[ConsumerEvent]:
         events, self.events = self.events, []
         return events
-
-
-__all__ = [
-    "ALL_INDEXES", "AcksSettled", "ActiveChanged", "ConsumerCore", "ConsumerEvent",
-    "DeadLettered", "EndOfTopic", "EntryRefused", "is_end",
-]  # fmt: skip

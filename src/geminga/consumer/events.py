@@ -1,0 +1,54 @@
+"""Events: what a consumer core has to tell whoever drives it, besides the frames to send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from geminga.consumer.flow import Release
+from geminga.consumer.message import Message
+from geminga.errors import PulsarException
+
+EntryKey = tuple[int, int]
+"""Ledger and entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """Messages to publish to the dead letter topic; then call ``ConsumerCore.dead_letters_settled``."""
+
+    messages: Sequence[Message]
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class AcksSettled:
+    """The acknowledgements with these tokens are done: receipted, or refused with ``error``."""
+
+    tokens: Sequence[Any]
+    error: PulsarException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """An entry that cannot be read. ``acknowledged`` is false when it stays with the broker."""
+
+    key: EntryKey
+    error: PulsarException
+    acknowledged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """Failover: this consumer became, or is no longer, the active one."""
+
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfTopic:
+    """The topic is terminated and all of it was delivered."""
+
+
+ConsumerEvent = DeadLettered | AcksSettled | EntryRefused | ActiveChanged | EndOfTopic

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from geminga.consumer import events
+from geminga.consumer.flow import Release
+
+
+def test_events_are_facts() -> None:
+    """Frozen: a shell may keep them, and the core never changes what it told."""
+    event = events.DeadLettered((), Release(None, 1))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        event.messages = ()  # type: ignore[misc]
+    assert events.AcksSettled(("token",)).error is None
