@@ -10,6 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
+from geminga.broker.serving.embedded import embedded
+
 Earliest = pulsar.InitialPosition.Earliest
 
 
@@ -366,3 +368,23 @@ def test_table_view(client: Any, topic: str) -> None:
     table = client.create_table_view(topic)
     assert table.get("k0") == b"9"
     assert len(table) == 3
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive", "KeyShared"])
+def test_what_the_application_forgets_is_pushed_again(
+    connect: Callable[..., Any], topic: str, kind: str
+) -> None:
+    with embedded(redeliver_unacked_after_seconds=1) as broker:
+        client = connect(broker.service_url)
+        consumer = client.subscribe(topic, "s", consumer_type=getattr(pulsar.ConsumerType, kind))
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(3):
+            producer.send(str(number).encode(), partition_key="k")
+        first = [consumer.receive(timeout_millis=5000) for _ in range(3)]
+        consumer.acknowledge(first[0])
+        consumer.acknowledge(first[2])
+        again = consumer.receive(timeout_millis=10_000)
+        assert (again.data(), again.redelivery_count()) == (b"1", 1)
+        consumer.acknowledge(again)
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(timeout_millis=2500)
