@@ -558,7 +558,8 @@ class CursorWriter:
         self._key = key
         self._closed = False
         self._waiting: list[Done] = []
-        self._pending: deque[list[Done]] = deque()
+        self._pending: deque[list[Done]] | None = None
+        """Made with the first write: an empty one takes 760 bytes, for every subscription of idle topics."""
 
     def when_durable(self, done: Done) -> None:
         """``done`` runs when everything acknowledged so far is durable: at once if it is."""
@@ -574,8 +575,7 @@ class CursorWriter:
         cursor = self._cursor
         if not (cursor.changed and cursor.durable) or self._closed:
             return
-        waiting = self._take_waiting()
-        self._pending.append(waiting)
+        waiting = self._begin()
         try:
             self._store.merge(self._key, cursor.take_delta(), self._written)
         except StoreError as error:
@@ -595,14 +595,24 @@ class CursorWriter:
             for each in waiting:
                 each(None)
             return
-        self._pending.append(waiting)
+        self._begin(waiting)
         try:
             self._store.put(self._key, self._cursor.take_snapshot(), self._written)
         except StoreError as error:
             self._refused(waiting, error)
 
+    def _begin(self, waiting: list[Done] | None = None) -> list[Done]:
+        """A write begins; returns who waits for it."""
+        if waiting is None:
+            waiting = self._take_waiting()
+        if self._pending is None:
+            self._pending = deque()
+        self._pending.append(waiting)
+        return waiting
+
     def _refused(self, waiting: list[Done], error: StoreError) -> None:
-        self._pending.remove(waiting)
+        if self._pending is not None:
+            self._pending.remove(waiting)
         for done in waiting:
             done(error)
 
@@ -621,5 +631,6 @@ class CursorWriter:
         return waiting
 
     def _written(self, error: StoreError | None) -> None:
+        assert self._pending is not None
         for done in self._pending.popleft():
             done(error)
