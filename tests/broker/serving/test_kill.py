@@ -24,7 +24,14 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.core import Broker
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.ids import TopicName
+from geminga.ledger.store import FileStore
 from geminga.wire.frames import FrameDecoder, encode_command, encode_flow
+from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
@@ -231,6 +238,31 @@ def check_acknowledgements(url: str, topic: str, confirmed: set[tuple[int, int]]
     assert not again, f"{len(again)} acknowledged entries come again: {sorted(again)[:5]}"
 
 
+def check_backlogs(folder: Path, topics: list[str]) -> int:
+    """Backlogs are those of the entries themselves, read one by one; returns how many messages."""
+    store = FileStore.open(folder)
+    broker = Broker(store, BrokerSettings(data_dir=folder), now=0.0, now_ms=0)
+    counted = 0
+    for name in topics:
+        topic = broker.topics.find(TopicName.parse(name))
+        subscription = None if topic is None else topic.subscriptions.get("acks")
+        if not isinstance(topic, PersistentTopic) or not isinstance(subscription, PersistentSubscription):
+            continue
+        told = subscription.backlog_tally()
+        messages = size = 0
+        for offset in range(topic.ledger.start, topic.ledger.confirmed):
+            if not subscription.cursor.is_acknowledged(offset):
+                entry = topic.ledger.read_one(offset)
+                assert entry is not None
+                messages += max(1, parse_entry(entry).metadata.num_messages_in_batch)
+                size += len(entry)
+        assert told == (messages, size), name
+        counted += messages
+    broker.close()
+    store.close()
+    return counted
+
+
 @pytest.fixture
 def processes() -> Iterator[list[BrokerProcess]]:
     started: list[BrokerProcess] = []
@@ -245,6 +277,7 @@ def processes() -> Iterator[list[BrokerProcess]]:
 def test_everything_receipted_survives_kills(tmp_path: Path, processes: list[BrokerProcess]) -> None:
     chance = random.Random(20240607)
     topic, receipts, confirmed = "", {"batched": [], "single": []}, set()
+    topics: list[str] = []
     total_messages = total_acks = 0
 
     def start() -> BrokerProcess:
@@ -263,6 +296,7 @@ def test_everything_receipted_survives_kills(tmp_path: Path, processes: list[Bro
             check_messages(url, topic, receipts)
             check_acknowledgements(url, topic, confirmed)
         topic = f"persistent://public/default/round-{number}"
+        topics.append(topic)
         load = Load(url, topic)
         acknowledger = Acknowledger(url, topic)
         time.sleep(chance.uniform(0.05, 0.35))
@@ -274,3 +308,4 @@ def test_everything_receipted_survives_kills(tmp_path: Path, processes: list[Bro
         total_acks += len(confirmed)
     assert total_messages > ROUNDS * 20
     assert total_acks > ROUNDS
+    assert check_backlogs(tmp_path / "store", topics) > ROUNDS * 10
