@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop bench docs proto lock clean
+.PHONY: help install demo test check lint interop bench bench-tuning docs proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
+	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make docs     the reference pages that are drawn from the code"
 
 $(STAMP): requirements/all.lock requirements/java.lock pyproject.toml
@@ -58,6 +59,10 @@ interop: $(STAMP)
 bench: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) -m benchmarks --output build/bench.md
+
+bench-tuning: $(STAMP)
+	$(PY) tools/fetch_pulsar.py
+	$(PY) -m benchmarks.tuning --output build/tuning
 
 docs: $(STAMP)
 	$(PY) tools/generate_docs.py

@@ -79,6 +79,14 @@ def test_bad_input_names_field_value_and_range(field: str, value: object, allowe
         profile(**{field: value})
 
 
+def test_what_a_broker_is_known_to_take_is_kept_back() -> None:
+    found = formula(profile(), reserve_seconds=0.02).settings.producer
+    assert found.batching_max_publish_delay_seconds == 0.03
+    assert (
+        formula(profile(), reserve_seconds=0.2).settings.producer.batching_max_publish_delay_seconds == 0.001
+    )
+
+
 def test_a_delay_above_the_budget_is_refused() -> None:
     with pytest.raises(InvalidConfiguration, match=r"delay_seconds=0\.06 .* latency budget, 0\.05"):
         formula(profile(), delay_seconds=0.06)

@@ -135,7 +135,6 @@ def test_who_takes_part() -> None:
     [
         ({"only": ("nobody",)}, "only=.*patterns of: Geminga, stock;"),
         ({"parts": ("brake",)}, "did you mean 'break'"),
-        ({"parts": ("break",)}, "break_command=None"),
         ({"clients": ("java",)}, "pulsar-perf of a Pulsar distribution"),
         ({"repeats": 0}, "repeats=0"),
     ],
@@ -145,6 +144,15 @@ def test_bad_plans_are_sentences(chosen: dict[str, object], sentence: str) -> No
     values.setdefault("clients", ("geminga",))
     with pytest.raises(InvalidConfiguration, match=sentence):
         Plan(**values)  # type: ignore[arg-type]
+
+
+def test_the_part_break_needs_something_to_break(tmp_path: Path) -> None:
+    wanted = Plan(
+        service_url="pulsar://x", admin_url="http://x", profile=PROFILE, clients=("geminga",),
+        parts=("break",),
+    )  # fmt: skip
+    with pytest.raises(InvalidConfiguration, match="break_command=None"):
+        Prover(wanted, tmp_path, lambda line: None)
 
 
 def test_a_proof_survives_its_own_json() -> None:

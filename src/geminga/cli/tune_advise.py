@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,11 @@ def _sample(path: Path | None, observed: TopicObservation | None, message_bytes:
     return standard_sample(max(1, round(message_bytes)))
 
 
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity: no limit is null there."""
+    return {name: None if value == math.inf else value for name, value in state.items()}
+
+
 def as_dict(advice: Advice) -> dict[str, Any]:
     """Plain values for JSON."""
     seen = advice.observed
@@ -161,8 +167,8 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "profile": advice.profile.to_dict(),
         "settings": advice.settings.to_dict(),
         "reasons": [asdict(choice) for choice in advice.formula.choices],
-        "before": asdict(advice.before),
-        "after": asdict(advice.after),
+        "before": _plain(asdict(advice.before)),
+        "after": _plain(asdict(advice.after)),
         "findings": [
             {"trap": f.trap.name, "severity": f.severity.value, "numbers": f.numbers, "advice": f.advice}
             for f in advice.findings

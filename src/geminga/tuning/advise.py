@@ -88,11 +88,12 @@ def advise(
 
     ``stock``: whose settings are compared with, unless the topic was ``observed``.
     """
-    plain = formula(profile, compression=CompressionType.NONE)
+    reserve = cost.receipt_p99_seconds + DELIVERY_SECONDS
+    plain = formula(profile, compression=CompressionType.NONE, reserve_seconds=reserve)
     fill = expected(profile, plain.settings, cost=cost, sample=sample).batch_fill
     codecs = measured_codecs(profile, fill, sample)
     chosen, reason = _choose(codecs) if compression is None else (compression, "as it was asked for")
-    found = formula(profile, compression=chosen)
+    found = formula(profile, compression=chosen, reserve_seconds=reserve)
     after = expected(profile, found.settings, cost=cost, sample=sample)
     if observed is None:
         # Codecs are compared for themselves: stock settings get the same one.

@@ -34,12 +34,13 @@ from geminga.errors import InvalidConfiguration
 
 FORMAT = 1
 RUNS_MIN = 8
-RESAMPLES = 200
+RESAMPLES = 100
 RELATIVE_NOISE = 0.1
 """How well a run's CPU can be measured, as a part of it ..."""
 ABSOLUTE_NOISE = 0.003
 """... and in seconds a second: what an idle broker varies by."""
-TOGETHER_GRID = (10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1e9)
+WEIGHINGS = 3
+TOGETHER_GRID = (1.0, 3.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1e9)
 SHARING_GRID = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 DATA = Path(__file__).parent / "data"
 STANDARD = "cost-apache-pulsar-4.0.4.json"
@@ -199,9 +200,10 @@ def fit(runs: Sequence[Observation], *, broker: str, machine: Mapping[str, Any])
     names = [
         name for name in TERMS if not name.startswith("copied") or any(run.write_quorum > 1 for run in runs)
     ]
-    together, sharing = _shape(runs, names)
-    best = _coefficients(runs, names, together, sharing)
-    draws = _resampled(runs, names)
+    fitter, everyone = _Fitter(runs, names), list(range(len(runs)))
+    together, sharing = fitter.shape(everyone)
+    best, _ = fitter.fitted(everyone, (together, sharing))
+    draws = fitter.resampled()
     terms = {
         name: Estimate(value=best[i], low=_quantile(draws[i], 0.025), high=_quantile(draws[i], 0.975))
         for i, name in enumerate(names)
@@ -212,7 +214,7 @@ def fit(runs: Sequence[Observation], *, broker: str, machine: Mapping[str, Any])
         terms=terms,
         together=together,
         sharing=sharing,
-        error=_left_out_error(runs, names, together, sharing),
+        error=fitter.left_out_error((together, sharing)),
         idle_per_second=statistics.median(run.idle_per_second for run in runs),
         published_overhead_bytes=_overhead(
             [(run.entries, run.wire_published_bytes, run.stored_bytes) for run in runs]
@@ -244,23 +246,63 @@ def load_of(run: Observation) -> Load:
     )
 
 
-def _design(
-    runs: Sequence[Observation], names: Sequence[str], together: float, sharing: float
-) -> tuple[Any, Any]:
-    """Rows of features and the measured CPU, both divided by how well the CPU was measured."""
-    import numpy as np
+class _Fitter:
+    """Fits to some of the runs: all of them, drawn ones, all but one."""
 
-    rows = [features(load_of(run), together, sharing) for run in runs]
-    matrix = np.array([[row[name] for name in names] for row in rows])
-    measured = np.array([run.cpu_seconds / run.seconds for run in runs])
-    noise = RELATIVE_NOISE * np.abs(measured) + ABSOLUTE_NOISE
-    return matrix / noise[:, None], measured / noise
+    def __init__(self, runs: Sequence[Observation], names: Sequence[str]) -> None:
+        import numpy as np
 
+        self._measured = np.array([run.cpu_seconds / run.seconds for run in runs])
+        self._matrices: dict[tuple[float, float], Any] = {}
+        for shape in ((t, s) for t in TOGETHER_GRID for s in SHARING_GRID):
+            rows = [features(load_of(run), *shape) for run in runs]
+            self._matrices[shape] = np.array([[row[name] for name in names] for row in rows])
 
-def _coefficients(
-    runs: Sequence[Observation], names: Sequence[str], together: float, sharing: float
-) -> list[float]:
-    return _non_negative(*_design(runs, names, together, sharing))
+    def shape(self, chosen: Any) -> tuple[float, float]:
+        """``together`` and ``sharing`` of the best fit to the runs with some numbers."""
+        return min(self._matrices, key=lambda shape: self.fitted(chosen, shape)[1])
+
+    def fitted(self, chosen: Any, shape: tuple[float, float]) -> tuple[list[float], float]:
+        """Coefficients and the weighted sum of squares that they leave.
+
+        A run's weight is that of the mean of what was measured and what is fitted: by the measured CPU
+        alone, runs that came out too low would count more than those that came out too high.
+        """
+        import numpy as np
+
+        matrix, measured = self._matrices[shape][chosen], self._measured[chosen]
+        level = np.abs(measured)
+        for _ in range(WEIGHINGS):
+            noise = RELATIVE_NOISE * level + ABSOLUTE_NOISE
+            found = _non_negative(matrix / noise[:, None], measured / noise)
+            fitted = matrix @ np.array(found)
+            level = (np.abs(measured) + fitted) / 2
+        return found, float(np.sum(((fitted - measured) / (RELATIVE_NOISE * level + ABSOLUTE_NOISE)) ** 2))
+
+    def resampled(self) -> list[list[float]]:
+        """Each coefficient in fits to runs drawn with replacement, the shape found anew each time."""
+        import numpy as np
+
+        draw = random.Random(1)
+        count = len(self._measured)
+        drawn = [np.array([draw.randrange(count) for _ in range(count)]) for _ in range(RESAMPLES)]
+        return [
+            list(column) for column in zip(*(self.fitted(d, self.shape(d))[0] for d in drawn), strict=True)
+        ]
+
+    def left_out_error(self, shape: tuple[float, float]) -> float:
+        """Relative error of predictions of runs that were left out, as a standard deviation of logarithms."""
+        import numpy as np
+
+        errors = []
+        everyone = np.arange(len(self._measured))
+        for number in everyone:
+            coefficients, _ = self.fitted(everyone[everyone != number], shape)
+            predicted = float(self._matrices[shape][number] @ np.array(coefficients))
+            measured = float(self._measured[number])
+            if predicted > 0 and measured > 0:
+                errors.append(math.log(predicted / measured))
+        return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else math.inf
 
 
 def _non_negative(matrix: Any, target: Any) -> list[float]:
@@ -268,6 +310,7 @@ def _non_negative(matrix: Any, target: Any) -> list[float]:
     import numpy as np
 
     left = list(range(matrix.shape[1]))
+    found: Any = ()
     while left:
         found, *_ = np.linalg.lstsq(matrix[:, left], target, rcond=None)
         worst = int(np.argmin(found))
@@ -278,46 +321,6 @@ def _non_negative(matrix: Any, target: Any) -> list[float]:
     for place, value in zip(left, found if left else (), strict=True):
         result[place] = float(value)
     return result
-
-
-def _misfit(runs: Sequence[Observation], names: Sequence[str], together: float, sharing: float) -> float:
-    import numpy as np
-
-    matrix, target = _design(runs, names, together, sharing)
-    return float(np.sum((matrix @ np.array(_non_negative(matrix, target)) - target) ** 2))
-
-
-def _shape(runs: Sequence[Observation], names: Sequence[str]) -> tuple[float, float]:
-    """``together`` and ``sharing`` of the best fit."""
-    pairs = [(t, s) for t in TOGETHER_GRID for s in SHARING_GRID]
-    return min(pairs, key=lambda pair: _misfit(runs, names, *pair))
-
-
-def _resampled(runs: Sequence[Observation], names: Sequence[str]) -> list[list[float]]:
-    """Coefficients of fits to runs drawn with replacement, the shape found anew each time."""
-    draw = random.Random(1)
-    columns: list[list[float]] = [[] for _ in names]
-    for _ in range(RESAMPLES):
-        chosen = draw.choices(runs, k=len(runs))
-        found = _coefficients(chosen, names, *_shape(chosen, names))
-        for column, value in zip(columns, found, strict=True):
-            column.append(value)
-    return columns
-
-
-def _left_out_error(
-    runs: Sequence[Observation], names: Sequence[str], together: float, sharing: float
-) -> float:
-    errors = []
-    for index, run in enumerate(runs):
-        rest = [*runs[:index], *runs[index + 1 :]]
-        coefficients = _coefficients(rest, names, together, sharing)
-        row = features(load_of(run), together, sharing)
-        predicted = sum(c * row[name] for c, name in zip(coefficients, names, strict=True))
-        measured = run.cpu_seconds / run.seconds
-        if predicted > 0 and measured > 0:
-            errors.append(math.log(predicted / measured))
-    return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else math.inf
 
 
 def _overhead(rows: Sequence[tuple[float, int | None, float]]) -> float:

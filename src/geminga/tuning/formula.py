@@ -75,13 +75,19 @@ def formula(
     compression: CompressionType = CompressionType.LZ4,
     max_pending_messages: int | None = None,
     delay_seconds: float | None = None,
+    reserve_seconds: float = 0.0,
 ) -> Formula:
     """The settings for a topic's traffic.
 
-    ``max_pending_messages`` and ``delay_seconds`` override what the rules would choose. Raises
-    `InvalidConfiguration` for a delay that the latency budget does not allow.
+    ``max_pending_messages`` and ``delay_seconds`` override what the rules would choose.
+    ``reserve_seconds``: what sending, storing and delivering are known to take of the latency budget, where
+    that is more than the rules keep back. Raises `InvalidConfiguration` for a delay that the latency budget
+    does not allow.
     """
-    delay = _delay_by_budget(profile) if delay_seconds is None else _given_delay(profile, delay_seconds)
+    if delay_seconds is None:
+        delay = _delay_by_budget(profile, reserve_seconds)
+    else:
+        delay = _given_delay(profile, delay_seconds)
     permits = _permits(profile, delay) if max_pending_messages is None else max_pending_messages
     check_int("max_pending_messages", permits, 2, 1_000_000)
     wanted = math.ceil(permits * profile.partitions * profile.message_bytes)
@@ -117,9 +123,10 @@ def messages_in_delay(profile: TrafficProfile, delay_seconds: float) -> float:
     return rate * delay_seconds / (profile.partitions if profile.keyed else 1)
 
 
-def _delay_by_budget(profile: TrafficProfile) -> float:
+def _delay_by_budget(profile: TrafficProfile, reserve_seconds: float) -> float:
     budget = profile.latency_budget_seconds
-    allowed = min(budget * DELAY_PART_OF_BUDGET, budget - RESERVE_MIN_SECONDS)
+    reserve = max(reserve_seconds, budget * (1 - DELAY_PART_OF_BUDGET), RESERVE_MIN_SECONDS)
+    allowed = round(budget - reserve, 9)
     return min(max(allowed, DELAY_MIN_SECONDS), DELAY_MAX_SECONDS)
 
 
@@ -189,13 +196,13 @@ def _reasons(profile: TrafficProfile, settings: PublishSettings, wanted_memory: 
         ),
         Choice(
             field="batching_partition_switch_frequency", value=SWITCH_FREQUENCY, unit="delays",
-            rule="1",
+            rule="always 1",
             why="a partition gets one batch and the next one its turn: loads stay even, and no partition's "
                 "permits are used up before the turn ends",
         ),
         Choice(
             field="block_if_queue_full", value=True, unit="",
-            rule="True",
+            rule="always on",
             why="a sender waits for room; otherwise the application has to handle every refusal or lose data",
         ),
         Choice(

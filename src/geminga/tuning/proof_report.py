@@ -56,29 +56,64 @@ def kept(outcome: Outcome) -> float:
     return outcome.rate / due if due else 0.0
 
 
+PART_TITLES = {
+    "settings": "Settings",
+    "slow": "One of eight partitions takes a small part of its share",
+    "break": "Something breaks",
+}
+
+
 def table(proof: Proof) -> str:
     """Markdown: the median of each subject's runs, with the lowest and the highest in brackets."""
-    parts = [_heading(proof)]
-    titles = {
-        "settings": "Settings",
-        "slow": "One of eight partitions takes a small part of its share",
-        "break": "Something breaks",
-    }
-    for part, title in titles.items():
-        subjects = proof.of(part)
-        if subjects:
-            parts.append(
-                f"**{title}**\n\n" + _rows(subjects, COLUMNS if part == "settings" else BLOCKED_COLUMNS)
-            )
-    saved = headline(proof)
-    if saved:
-        parts.append("\n".join(f"* {line}" for line in saved["sentences"]))
+    parts = [heading(proof)]
+    for part, title in PART_TITLES.items():
+        if proof.of(part):
+            parts.append(f"**{title}**\n\n" + part_table(proof, part))
+    found = sentences(proof)
+    if found:
+        parts.append("\n".join(f"* {line}" for line in found))
     if proof.stopped:
         parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
     return "\n\n".join(parts) + "\n"
 
 
-def _heading(proof: Proof) -> str:
+def part_table(proof: Proof, part: str) -> str:
+    """The rows of one part."""
+    return _rows(proof.of(part), COLUMNS if part == "settings" else BLOCKED_COLUMNS)
+
+
+def sentences(proof: Proof) -> list[str]:
+    """What it comes to, a sentence each."""
+    found: list[str] = list(headline(proof).get("sentences", ()))
+    for part, what in (
+        ("slow", "with one of eight partitions slow"),
+        ("break", "while something was broken"),
+    ):
+        runs = proof.of(part)
+        if runs:
+            shares = [
+                f"{name} {100 * spread.median:.0f} %"
+                for name, outcomes in runs.items()
+                if (spread := Spread.of([kept(o) for o in outcomes])) is not None
+            ]
+            found.append(f"Receipts in time, {what}: {', '.join(shares)}")
+            gaps = [
+                f"{name} {spread.median:.1f} s"
+                for name, outcomes in runs.items()
+                if (spread := Spread.of([o.longest_gap_seconds if o.by_slice else None for o in outcomes]))
+                is not None
+            ]
+            found.append(f"Longest silence between two receipts, {what}: {', '.join(gaps)}")
+    return found
+
+
+def summary(proof: Proof) -> list[str]:
+    """The sentences for a front page: of the codecs, the one that most would take."""
+    return [s for s in sentences(proof) if not s.startswith("Geminga, formula") or ", ZSTD, against" in s]
+
+
+def heading(proof: Proof) -> str:
+    """Where and what was measured."""
     profile, machine = proof.conditions["profile"], proof.machine
     return (
         f"{proof.broker}; {profile['rate_messages_per_second']:,.0f} msg/s of "

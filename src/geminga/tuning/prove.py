@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from geminga.config import check_choice, check_int, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
@@ -36,6 +36,7 @@ PARTS = ("settings", "slow", "break")
 JVM_WARM_SECONDS = 15.0
 """Load before anything is measured, on a broker in Java."""
 SLOW_PARTITIONS = 8
+BLOCKED_TIMEOUT_SECONDS = 120.0
 BREAK_AFTER = 1 / 3
 """When something is broken, as a part of the measured time."""
 MEND_SECONDS_MAX = 120.0
@@ -80,10 +81,6 @@ class Plan:
         if not any(subjects(self, part) for part in self.parts):
             titles = [s.title for part in self.parts for s in subjects(replace(self, only=()), part)]
             refuse("only", self.only, "patterns of: " + "; ".join(titles))
-        if "break" in self.parts and not self.break_command:
-            refuse(
-                "break_command", self.break_command, "a command that breaks something, for the part 'break'"
-            )
         if "java" in self.clients and self.java_home is None:
             raise InvalidConfiguration(
                 "the client 'java' is pulsar-perf of a Pulsar distribution: name its folder with "
@@ -171,6 +168,8 @@ def _settings_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
 
 def _blocked_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
     tuned = formula(profile, compression=CompressionType.ZSTD).settings
+    # What waits for a slow partition, or for a new owner of a lost one, is to arrive and not to time out.
+    tuned = tuned.changed(send_timeout_seconds=BLOCKED_TIMEOUT_SECONDS)
     found = []
     if "geminga" in plan.clients:
         found += [
@@ -190,7 +189,14 @@ def _blocked_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
 class Prover:
     """Carries a plan out. ``say`` is told a line for each step."""
 
-    def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, folder: Path, say: Callable[[str], None], breaker: Breaker | None = None
+    ) -> None:
+        if breaker is None and plan.break_command is not None:
+            breaker = CommandBreaker(plan.break_command, plan.mend_command)
+        if breaker is None and "break" in plan.parts:
+            refuse("break_command", None, "a command that breaks something, for the part 'break'")
+        self._breaker = breaker
         self._plan = plan
         self._folder = folder
         self._say = say
@@ -250,7 +256,8 @@ class Prover:
         if part == "slow":
             outcome = self._with_slow_partition(view, conditions, subject)
         elif part == "break":
-            with Break(self._plan, self._say) as events:
+            assert self._breaker is not None
+            with _Break(self._breaker, self._plan.seconds * BREAK_AFTER, self._say) as events:
                 outcome = Run(view, conditions, subject).measure(events)
         else:
             outcome = Run(view, conditions, subject).measure()
@@ -278,43 +285,71 @@ class _SlowDown:
         self._relay.slow_down()
 
 
-class Break:
-    """Breaks something in the middle of a run, and mends it afterwards."""
+class Breaker(Protocol):
+    """Something that can be broken while messages flow, and mended."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self._plan = plan
+    def break_it(self) -> None: ...
+
+    def mend(self) -> None:
+        """Returns when all is well."""
+
+
+class CommandBreaker:
+    """Breaks and mends by commands of the shell."""
+
+    def __init__(self, break_command: str, mend_command: str | None) -> None:
+        self._break = break_command
+        self._mend = mend_command
+
+    def break_it(self) -> None:
+        subprocess.run(self._break, shell=True, check=False, timeout=MEND_SECONDS_MAX)
+
+    def mend(self) -> None:
+        if self._mend:
+            subprocess.run(self._mend, shell=True, check=False, timeout=MEND_SECONDS_MAX)
+
+
+class _Break:
+    """Breaks something in the middle of a run, and has it mended afterwards."""
+
+    def __init__(self, breaker: Breaker, after_seconds: float, say: Callable[[str], None]) -> None:
+        self._breaker = breaker
+        self._after_seconds = after_seconds
         self._say = say
         self._timer: threading.Timer | None = None
 
     def measuring(self) -> None:
-        """The measured part begins."""
-        self._timer = threading.Timer(self._plan.seconds * BREAK_AFTER, self._break)
+        self._timer = threading.Timer(self._after_seconds, self._break)
         self._timer.daemon = True
         self._timer.start()
 
     def _break(self) -> None:
-        assert self._plan.break_command is not None
-        self._say(f"    breaking: {self._plan.break_command}")
-        subprocess.run(self._plan.break_command, shell=True, check=False, timeout=MEND_SECONDS_MAX)
+        self._say("    breaking")
+        self._breaker.break_it()
 
-    def __enter__(self) -> Break:
+    def __enter__(self) -> _Break:
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
-        if self._plan.mend_command:
-            self._say(f"    mending: {self._plan.mend_command}")
-            subprocess.run(self._plan.mend_command, shell=True, check=False, timeout=MEND_SECONDS_MAX)
+        self._say("    mending")
+        self._breaker.mend()
 
 
 def _line(outcome: Outcome) -> str:
     if outcome.failure:
         return f"{outcome.rate:.0f} msg/s, then {outcome.failure}"
     p99 = outcome.receipt.p99_ms
+    latency = "" if p99 is None else f", p99 {p99:.1f} ms"
+    if outcome.part != "settings":
+        return (
+            f"{outcome.rate:.0f} of {outcome.offered / (outcome.window_seconds or 1):.0f} msg/s, longest "
+            f"silence {outcome.longest_gap_seconds:.2f} s{latency}"
+        )
     return (
         f"{outcome.rate:.0f} msg/s, {outcome.batch_fill:.1f} messages an entry, broker CPU above idle "
         f"{outcome.broker_cpu_above_idle:.2f} s, client {outcome.client_cpu_seconds:.2f} s, wire "
-        f"{(outcome.wire_bytes or 0) / 1e6:.1f} MB, p99 {'-' if p99 is None else f'{p99:.1f}'} ms"
+        f"{(outcome.wire_bytes or 0) / 1e6:.1f} MB{latency}"
     )

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from geminga.tuning.measuring import conversation
-from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
+from geminga.tuning.measuring.outcome import SLICE_NS
 from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import Payloads, of_samples, stamp_ns, structured_json
 from geminga.tuning.publish_settings import PublishSettings
@@ -34,8 +34,6 @@ BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
 """Different keys that are sent at the most; then they begin again."""
-SLICE_NS = 1_000_000_000 // SLICES_PER_SECOND
-"""The grain of the rate over time."""
 
 
 class Receipts:
@@ -248,9 +246,9 @@ def _report(
     producer: Any,
 ) -> None:
     active_seconds = (max(receipts.last_at_ns, sent_at_ns) - receipts.since_ns) / 1e9
-    sent = sender.sent - warm_sent
     # The loop and the latencies are this program's, not the library's.
-    own = baseline * sent / given["rate"]
+    own = baseline * (sender.sent - warm_sent) / given["rate"]
+    due_before = pace.due_by(given["warm_seconds"])
     with open(given["latency_file"], "wb") as file:
         receipts.latencies_ns.tofile(file)
     gap_at = (receipts.longest_gap_at_ns - receipts.since_ns) / 1e9
@@ -258,8 +256,8 @@ def _report(
     statistics = getattr(producer, "statistics", None)
     conversation.report(
         "sent",
-        offered=pace.due_by(given["warm_seconds"] + given["seconds"]) - pace.due_by(given["warm_seconds"]),
-        sent=sent,
+        offered=pace.due_by(given["warm_seconds"] + given["seconds"]) - due_before,
+        sent=max(0, sender.sent - due_before),
         receipts=len(receipts.latencies_ns),
         failed=receipts.failed,
         failure=failure or receipts.first_failure,

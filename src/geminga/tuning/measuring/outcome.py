@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 SLICES_PER_SECOND = 10
+"""The grain of rates over time."""
+SLICE_NS = 1_000_000_000 // SLICES_PER_SECOND
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 

@@ -127,6 +127,7 @@ def arguments(settings: PublishSettings) -> list[str]:
         ]  # fmt: skip
     else:
         found.append("--disable-batching")
+    found += ["--send-timeout", str(round(producer.send_timeout_seconds))]
     found += ["-o", str(producer.max_pending_messages)]
     found += ["-p", str(producer.max_pending_messages_across_partitions)]
     return [*found, "-ml", str(settings.memory_limit_bytes)]

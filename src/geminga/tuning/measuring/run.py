@@ -296,16 +296,24 @@ class Run:
         latency = perf.finish(FINISH_SECONDS_MAX)
         read = self._end_watcher(watcher, since_ns, after)
         seconds = (after.at if after else time.monotonic()) - before.at
+        broken = conditions.part == "break"
+        values: dict[str, Any] = {}
+        if after is not None:
+            values["receipts"] = values["sent"] = after.counts.messages - before.counts.messages
+        if conditions.part != "settings" and read is not None:
+            # The tool tells no rate over time; what arrived does.
+            values["by_slice"] = read["by_slice"]
+            values["longest_gap_seconds"] = read["longest_gap_seconds"]
+            values["receipts"] = sum(read["latencies"]) // max(1, conditions.profile.subscriptions)
         return self._outcome(
             before, after, wire, read,
             seconds=seconds,
-            offered=round(conditions.profile.rate_messages_per_second * seconds),
-            sent=after.counts.messages - before.counts.messages if after else 0,
-            receipts=after.counts.messages - before.counts.messages if after else 0,
-            failure=problem,
+            offered=round(conditions.profile.rate_messages_per_second * conditions.seconds),
+            failure="" if broken else problem,
             receipt=latency,
             client_cpu_seconds=client_cpu,
             note="receipt latency over the whole run; client CPU with the tool's own",
+            **{"receipts": 0, **values},
         )  # fmt: skip
 
     def _look_after(self, topic: TopicName) -> tuple[str, _Look | None]:

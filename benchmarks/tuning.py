@@ -1,0 +1,147 @@
+"""What tuned producers save, on a real Apache Pulsar: ``make bench-tuning``.
+
+Three proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
+partitions, stock settings against the formula's, and one slow partition. A second profile: orders of 1 kB
+with keys, hard to compress, read by two subscriptions. And a cluster of two brokers of which one is killed
+while messages flow. Tables, pictures and every run go to the output folder; a run that is there is not
+measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import brokers
+from geminga.client.admin import admin
+from geminga.testing.apache_cluster import ApacheCluster
+from geminga.tuning import proof_report
+from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
+from geminga.tuning.prove import Plan, Prover
+from geminga.tuning.traffic import TrafficProfile
+
+HEADLINE = TrafficProfile(
+    rate_messages_per_second=20_000, message_bytes=200, partitions=60, latency_budget_seconds=0.05,
+    name="log lines",
+)  # fmt: skip
+ORDERS = TrafficProfile(
+    rate_messages_per_second=4_000, message_bytes=1_000, message_bytes_variation=0.3, partitions=12,
+    keys=20_000, subscriptions=2, latency_budget_seconds=0.1, name="orders",
+)  # fmt: skip
+CLUSTER = TrafficProfile(
+    rate_messages_per_second=10_000, message_bytes=200, partitions=16, name="two brokers"
+)
+CLUSTER_NAMESPACE = "public/tune"
+BUNDLES = 16
+BREAK_SECONDS = 60.0
+"""Long enough for a client that waits for the cluster to notice."""
+
+
+class KilledBroker:
+    """Kills one of two brokers, and starts it again with its share of the partitions."""
+
+    def __init__(self, cluster: ApacheCluster) -> None:
+        self._cluster = cluster
+
+    def break_it(self) -> None:
+        self._cluster.kill_broker(0)
+
+    def mend(self) -> None:
+        self._cluster.restart_broker(0)
+        # Partitions that have moved come back: each broker is to have some when it is killed.
+        admin(self._cluster.admin_url(1), "PUT", f"namespaces/{CLUSTER_NAMESPACE}/unload")
+        time.sleep(3)
+
+
+def say(line: str) -> None:
+    """Progress goes to standard error, tables to standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def prove(plan: Plan, folder: Path, breaker: KilledBroker | None = None) -> str:
+    """Carry a plan out, and write table, picture and figures; gives the table."""
+    proof = Prover(plan, folder, say, breaker).prove()
+    text = proof_report.table(proof)
+    (folder / "proof.md").write_text(text)
+    (folder / "proof.json").write_text(
+        json.dumps({**proof.to_dict(), "headline": proof_report.headline(proof)}, indent=1)
+    )
+    proof_report.picture(proof, folder / "proof.svg")
+    return text
+
+
+def publish(folder: Path, docs: Path) -> None:
+    """Put pictures and figures where the documentation takes them from."""
+    docs.mkdir(parents=True, exist_ok=True)
+    for found in sorted(folder.glob("*/proof.json")):
+        values = json.loads(found.read_text())
+        for outcome in values["outcomes"]:
+            # Rates over time are in the picture; here only what lies within the load, for the rate.
+            end = round(outcome["window_seconds"] * SLICES_PER_SECOND)
+            inside = sum(n for at, n in outcome["by_slice"].items() if int(at) < end)
+            outcome["by_slice"] = {"0": inside} if outcome["by_slice"] else {}
+        (docs / f"{found.parent.name}.json").write_text(json.dumps(values, indent=1) + "\n")
+        shutil.copy(found.with_suffix(".svg"), docs / f"{found.parent.name}.svg")
+
+
+def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, Plan]:
+    """The plans for one broker, by the name of their folder."""
+    home = brokers.pulsar_home()
+    return {
+        "headline": Plan(
+            service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats, java_home=home
+        ),
+        "orders": Plan(
+            service_url=service_url, admin_url=admin_url, profile=ORDERS, payload="orders", repeats=repeats,
+            parts=("settings",), clients=("geminga",), java_home=home,
+        ),
+    }  # fmt: skip
+
+
+def measure_standalone(folder: Path, names: list[str], repeats: int) -> list[str]:
+    """The proofs on one broker."""
+    if not names:
+        return []
+    with brokers.work_folder() as work, brokers.apache(work) as broker:
+        plans = standalone_plans(broker.service_url, broker.admin_url, repeats)
+        return [prove(plans[name], folder / name) for name in names]
+
+
+def measure_cluster(folder: Path, repeats: int) -> str:
+    """The proof on two brokers."""
+    home = brokers.pulsar_home()
+    with brokers.work_folder() as work, ApacheCluster.start(home, work / "cluster") as cluster:
+        address = cluster.admin_url(1)
+        admin(address, "PUT", f"namespaces/{CLUSTER_NAMESPACE}", {"bundles": {"numBundles": BUNDLES}})
+        plan = Plan(
+            service_url=cluster.service_url, admin_url=address, profile=CLUSTER, parts=("break",),
+            repeats=repeats, seconds=BREAK_SECONDS, namespace=CLUSTER_NAMESPACE, java_home=home,
+        )  # fmt: skip
+        return prove(plan, folder / "cluster", KilledBroker(cluster))
+
+
+def main() -> None:
+    # What was started is to end with us, however we are ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("build/tuning"))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=("headline", "orders", "cluster"), action="append")
+    parser.add_argument("--publish", type=Path, help="also put figures and pictures into this folder")
+    given = parser.parse_args()
+    only = given.only or ["headline", "orders", "cluster"]
+    tables = measure_standalone(given.output, [name for name in only if name != "cluster"], given.repeats)
+    if "cluster" in only:
+        tables.append(measure_cluster(given.output, given.repeats))
+    if given.publish:
+        publish(given.output, given.publish)
+    print("\n\n".join(tables))
+
+
+if __name__ == "__main__":
+    main()

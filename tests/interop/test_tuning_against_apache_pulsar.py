@@ -1,0 +1,114 @@
+"""The advisor against a real Apache Pulsar: the saving shows, blocked partitions are stepped over."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import geminga
+from geminga.client.admin import admin
+from geminga.testing.apache_pulsar import ApachePulsar
+from geminga.tuning.advise import advise
+from geminga.tuning.cost import standard
+from geminga.tuning.expectation import expected
+from geminga.tuning.measuring.outcome import Outcome
+from geminga.tuning.observe import observe
+from geminga.tuning.proof_report import headline, kept, picture, table
+from geminga.tuning.prove import Plan, Prover
+from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.sample import standard_sample
+from geminga.tuning.stock import JAVA
+from geminga.tuning.traffic import TrafficProfile
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PROFILE = TrafficProfile(rate_messages_per_second=10_000, message_bytes=200, partitions=20)
+
+
+def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, Outcome]:
+    values = {
+        "service_url": broker.service_url, "admin_url": broker.admin_url, "profile": PROFILE,
+        "java_home": broker.home, "repeats": 1, "seconds": 6.0, "warm_seconds": 2.0, "idle_seconds": 2.0,
+        **chosen,
+    }  # fmt: skip
+    proof = Prover(Plan(**values), folder, print).prove()  # type: ignore[arg-type]
+    assert proof.stopped == ""
+    assert proof.broker == "Apache Pulsar 4.0.4"
+    print(table(proof))
+    picture(proof, folder / "proof.png")
+    if "settings" in values.get("parts", ()):  # type: ignore[operator]
+        assert headline(proof)["sentences"]
+    return {name: runs[0] for part in ("settings", "slow") for name, runs in proof.of(part).items()}
+
+
+def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+    runs = proof_of(
+        apache_pulsar, tmp_path, parts=("settings",),
+        only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "Java client, stock, LZ4",
+              "pulsar-client, stock"),
+    )  # fmt: skip
+    stock, tuned = runs["Geminga, stock, LZ4"], runs["Geminga, formula, ZSTD"]
+    for outcome in runs.values():
+        assert outcome.failure == ""
+        assert outcome.batch_fill >= 1
+        assert outcome.wire_bytes
+        assert outcome.disk_bytes
+    assert tuned.receipts == tuned.sent == tuned.delivered == pytest.approx(60_000, rel=0.02)
+    assert tuned.entries < stock.entries / 10
+    assert tuned.broker_cpu_above_idle < 0.4 * stock.broker_cpu_above_idle
+    assert (tuned.wire_bytes or 0) < 0.6 * (stock.wire_bytes or 0)
+    assert runs["pulsar-client, stock"].batch_fill == 1.0
+    java = runs["Java client, stock, LZ4"]
+    assert java.receipt.p99_ms
+    assert java.end_to_end.p99_ms
+    # What was expected is what came, the fill within a tenth, and bytes too.
+    foreseen = expected(
+        PROFILE, PublishSettings.from_dict(tuned.settings), cost=standard(), sample=standard_sample(200)
+    )
+    assert tuned.batch_fill == pytest.approx(foreseen.batch_fill, rel=0.1)
+    assert (tuned.wire_bytes or 0) / tuned.seconds == pytest.approx(
+        foreseen.network_bytes_per_second, rel=0.15
+    )
+
+
+def test_a_slow_partition_of_a_real_broker(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+    runs = proof_of(apache_pulsar, tmp_path, parts=("slow",), clients=("geminga", "pulsar"), slow_share=0.2)
+    over = runs["Geminga, stepping over"]
+    assert kept(over) > 0.9
+    assert over.stepped_over
+    for name in ("Geminga, not stepping over", "pulsar-client"):
+        assert kept(runs[name]) < kept(over) - 0.2
+
+
+def test_a_live_topic_of_a_real_broker(apache_pulsar: ApachePulsar) -> None:
+    admin(apache_pulsar.admin_url, "PUT", "persistent/public/default/watched/partitions", 4)
+    ending = threading.Event()
+    with geminga.Client(apache_pulsar.service_url) as client:
+        producer = client.create_producer(
+            "watched", batching_max_publish_delay_ms=1, compression_type=geminga.CompressionType.ZSTD,
+            block_if_queue_full=True,
+        )  # fmt: skip
+
+        def publish() -> None:
+            number = 0
+            while not ending.wait(0.001):
+                for _ in range(5):
+                    producer.send_async(b'{"number":%d,"what":"reading of a sensor"}' % number, None)
+                    number += 1
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            seen = observe(apache_pulsar.service_url, apache_pulsar.admin_url, "watched", seconds=3)
+        finally:
+            ending.set()
+            thread.join()
+    assert (seen.profile.partitions, seen.producers) == (4, 1)
+    assert seen.compression is geminga.CompressionType.ZSTD
+    assert 2 < seen.batch_fill < 60
+    assert seen.sample is not None
+    found = advise(seen.profile, cost=standard(), sample=seen.sample, stock=JAVA, observed=seen)
+    assert found.after.entries_per_second < found.before.entries_per_second / 3
+    assert found.after.broker_cpu.value < found.before.broker_cpu.value
