@@ -6,6 +6,7 @@ compaction, transactions) are there with the value that says "nothing".
 
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
@@ -324,7 +325,7 @@ def _partly_acknowledged(subscription: PersistentSubscription) -> Json:
     """By entry: how many messages it holds, and the batch indexes of those that are not acknowledged."""
     cursor, ledger = subscription.cursor, subscription.topic.ledger
     shown: Json = {}
-    for offset in sorted(cursor.batches)[:BATCHES_SHOWN_MAX]:
+    for offset in heapq.nsmallest(BATCHES_SHOWN_MAX, cursor.batches):
         ledger_id, entry_id = ledger.position(offset)
         messages = ledger.counts.of(offset)[0] if ledger.counts.is_complete else UNKNOWN
         shown[f"{ledger_id}:{entry_id}"] = {"messages": messages, "open": cursor.open_ranges(offset)}
