@@ -146,6 +146,15 @@ class CursorMachine(RuleBasedStateMachine):
         self.cursor = load(value, self.counts)
         self.writer = CursorWriter(self.cursor, self.store, "cursor/t")
 
+    @rule(count=st.integers(0, 500))
+    def find_behind(self, count: int) -> None:
+        opened = [offset for offset in range(END) if offset not in self.done]
+        found = self.cursor.behind_open(count, END)
+        if count < len(opened):
+            assert sum(offset < found for offset in opened) == count
+        else:
+            assert found == END or not count
+
     @rule()
     def doubt(self) -> None:
         """The tally is made anew, as after a start with a cursor of an older version."""

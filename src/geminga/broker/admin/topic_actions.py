@@ -299,14 +299,7 @@ class TopicActions:
     def skip(self, name: TopicName, subscription: str, count: int, done: Done) -> None:
         """Skip the next ``count`` open entries."""
         found = self._subscription(name, subscription)
-        cursor, end = found.cursor, found.topic.ledger.confirmed
-        offset = cursor.mark
-        for _ in range(count):
-            offset = cursor.next_open(offset)
-            if offset >= end:
-                break
-            offset += 1
-        found.skip_to(offset, done)
+        found.skip_to(found.cursor.behind_open(count, found.topic.ledger.confirmed), done)
 
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
         """Skip the next ``count`` open messages, those of a batch one by one; returns how many that were."""
@@ -369,11 +362,7 @@ class TopicActions:
         """The nth open entry of a subscription, counted from 1; 404 past the end."""
         found = self._subscription(name, subscription)
         cursor, ledger = found.cursor, found.topic.ledger
-        offset = cursor.next_open(cursor.mark)
-        for _ in range(nth - 1):
-            if offset >= ledger.confirmed:
-                break
-            offset = cursor.next_open(offset + 1)
+        offset = cursor.next_open(cursor.behind_open(nth - 1, ledger.confirmed))
         entry = self._entry(self._stored(name), offset)
         return MessageId(name.partition, *ledger.position(offset)), entry
 

@@ -39,6 +39,8 @@ _TALLY_FORM = struct.Struct("<QQQQQQ")
 """Mark, entries in holes, partly acknowledged batches: what state the tally is of; then the tally itself:
 messages acknowledged in those batches, messages and bytes in holes. Written with every delta, so it is packed
 quickly rather than tightly."""
+_WINDOW = 4096
+"""Offsets that are counted together."""
 _COLUMN_FROM = 8
 """From so many single offsets on, a delta holds them as a column: shorter, and read ten times as fast."""
 _WORD_BITS = 64
@@ -163,6 +165,22 @@ class Cursor:
     def open_run(self, offset: int, stop: int) -> int:
         """Where the run of open entries that starts at ``offset`` ends, at most ``stop``."""
         return self.holes.next_present(offset, stop)
+
+    def behind_open(self, count: int, end: int) -> int:
+        """The offset behind the next ``count`` open entries; ``end`` when there are no more than those."""
+        offset, left = self.mark, count
+        while offset < end and left > 0:
+            stop = min(offset + _WINDOW, end)
+            there = stop - offset - self.holes.bits(offset, stop).bit_count()
+            if there > left:
+                for _ in range(left):
+                    offset = self.next_open(offset) + 1
+                return offset
+            left -= there
+            offset = stop
+            if not left:
+                break
+        return offset
 
     def backlog(self, end: int) -> int:
         """Entries below ``end`` that are not acknowledged."""
