@@ -77,6 +77,13 @@ BEHAVIOUR = (
         f"{_DETAILS}::test_wrong_arguments_are_value_errors",
     ),
     Behaviour(
+        "closing twice", "producers and clients: `AlreadyClosed`; consumers and readers: `ValueError` "
+        "(asyncio: nothing happens)",
+        "nothing happens; only a producer of asyncio raises `AlreadyClosed`, too",
+        "a `finally` may close what is closed",
+        f"{_DETAILS}::test_closing_twice",
+    ),
+    Behaviour(
         "the classes of errors", "one flat list under `PulsarException`",
         "the same classes, which are also Python's own kinds: `Timeout` is a `TimeoutError`, `ConnectError` "
         "a `ConnectionError`",

@@ -141,6 +141,10 @@ class OperationNotSupported(UsageError):
     """The operation does not exist for this kind of handle or broker."""
 
 
+class NotAMessage(OperationNotSupported, TypeError):
+    """Something else than a message or an id was to be acknowledged."""
+
+
 class CumulativeAcknowledgementNotAllowedError(UsageError):
     """Cumulative acknowledgement on a Shared or Key_Shared subscription."""
 

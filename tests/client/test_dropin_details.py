@@ -11,6 +11,7 @@ import importlib
 import re
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -146,6 +147,104 @@ def test_a_plug_in_that_cannot_be_loaded_never_connects(p: Any, pulsar_broker: A
     client.close()
 
 
+def test_a_time_out_in_the_past_takes_what_is_there(p: Any, client: Any, pulsar_topic: str) -> None:
+    consumer = client.subscribe(pulsar_topic, "s")
+    with pytest.raises(p.Timeout):
+        consumer.receive(-1)
+    client.create_producer(pulsar_topic).send(b"m")
+    message = consumer.receive(TIMEOUT_MILLIS)
+    consumer.redeliver_unacknowledged_messages()
+    for _ in range(100):
+        try:
+            assert consumer.receive(-1).message_id() == message.message_id()
+            break
+        except p.Timeout:
+            time.sleep(0.05)
+    else:
+        raise AssertionError("the message never came")
+
+
+def test_a_consumer_of_no_topics(p: Any, client: Any) -> None:
+    consumer = client.subscribe([], "s")
+    with pytest.raises(p.Timeout):
+        consumer.receive(100)
+    consumer.redeliver_unacknowledged_messages()
+    consumer.close()
+
+
+@pytest.mark.parametrize("what", [None, 1, "id", [1]])
+def test_what_is_no_message_is_a_type_error(p: Any, client: Any, pulsar_topic: str, what: Any) -> None:
+    consumer = client.subscribe(pulsar_topic, "s")
+    for acknowledge in (
+        consumer.acknowledge,
+        consumer.negative_acknowledge,
+        consumer.acknowledge_cumulative,
+    ):
+        with pytest.raises(TypeError):
+            acknowledge(what)
+
+
+def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
+    """A refused message comes again without a word; the rest is refused."""
+    producer = client.create_producer(pulsar_topic)
+    consumer = client.subscribe(pulsar_topic, "s")
+    message_id = producer.send(b"m")
+    consumer.close()
+    consumer.negative_acknowledge(message_id)
+    consumer.redeliver_unacknowledged_messages()
+    for call in (
+        lambda: consumer.acknowledge(message_id),
+        lambda: consumer.receive(100),
+        consumer.unsubscribe,
+    ):
+        with pytest.raises(p.AlreadyClosed):
+            call()
+    producer.close()
+    for call in (producer.flush, lambda: producer.send(b"m")):
+        with pytest.raises(p.AlreadyClosed):
+            call()
+
+
+def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def run() -> None:
+        client = p.asyncio.Client(pulsar_broker.service_url)
+        producer = await client.create_producer(pulsar_topic)
+        consumer = await client.subscribe(pulsar_topic, "s")
+        message_id = await producer.send(b"m")
+        for _ in range(2):
+            await consumer.close()
+        await consumer.negative_acknowledge(message_id)
+        consumer.redeliver_unacknowledged_messages()
+        await producer.close()
+        for call in (
+            producer.close,
+            lambda: producer.send(b"m"),
+            consumer.receive,
+            consumer.unsubscribe,
+        ):
+            with pytest.raises(p.asyncio.PulsarException) as raised:
+                await call()
+            assert raised.value.error() == p.Result.AlreadyClosed
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    async def run() -> None:
+        client = p.asyncio.Client(pulsar_broker.service_url)
+        producer = await client.create_producer(pulsar_topic, batching_max_publish_delay_ms=60_000)
+        sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
+        done, _ = await asyncio.wait(sends, timeout=0.3)
+        assert not done
+        await producer.flush()
+        first, second = await asyncio.gather(*sends)
+        assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
+        await client.close()
+
+    asyncio.run(run())
+
+
 def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:
     """A library with an `asyncio` of its own must not hand it out."""
     program = (
@@ -228,6 +327,25 @@ def test_an_http_service_url(p: Any, pulsar_broker: Any, pulsar_topic: str) -> N
 
 
 # --- not the same ------------------------------------------------------------------------------------
+
+
+def test_closing_twice(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = connect(p, pulsar_broker.service_url)
+    producer = client.create_producer(pulsar_topic)
+    consumer = client.subscribe(pulsar_topic, "s")
+    reader = client.create_reader(pulsar_topic, p.MessageId.earliest)
+    for handle, theirs in [
+        (producer, p.AlreadyClosed),
+        (consumer, ValueError),
+        (reader, ValueError),
+        (client, p.AlreadyClosed),
+    ]:
+        handle.close()
+        if ours(p):
+            handle.close()
+        else:
+            with pytest.raises(theirs):
+                handle.close()
 
 
 def test_wrong_arguments_are_value_errors(p: Any, client: Any) -> None:

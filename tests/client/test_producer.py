@@ -359,7 +359,7 @@ def test_initial_and_explicit_sequence_ids(client, topic):
 def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
     async def scene():
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, batching_max_publish_delay_ms=60_000)
+            producer = await client.create_producer(topic)
             ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
             assert ids == sorted(ids)
             assert producer.statistics().sent_batches == 1

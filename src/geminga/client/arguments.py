@@ -262,8 +262,6 @@ def checked_topics(topic: object) -> str | list[str] | re.Pattern[str]:
     if isinstance(topic, str):
         return checked_topic(topic)
     if isinstance(topic, (list, tuple)):
-        if not topic:
-            refuse("topic", topic, "at least one topic name")
         return list(dict.fromkeys(checked_topic(name) for name in topic))
     if isinstance(topic, re.Pattern) and isinstance(topic.pattern, str):
         return topic

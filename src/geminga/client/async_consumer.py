@@ -9,6 +9,7 @@ operation each, and no task, lock or thread hand-over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
@@ -32,6 +33,7 @@ from geminga.errors import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
+    NotAMessage,
     OperationNotSupported,
     PulsarException,
     Timeout,
@@ -122,7 +124,7 @@ class AsyncConsumer:
 
     async def _await_message(self, timeout_millis: int | None) -> Message:
         if timeout_millis is not None:
-            check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
+            check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else self.core.now() + timeout_millis / 1000
         while True:
             waited = await self.wait(deadline)
@@ -229,9 +231,7 @@ class AsyncConsumer:
             if not self.closed:
                 self.group.handle_of(message)
         elif not isinstance(message, Message):
-            raise OperationNotSupported(
-                f"a Message or a MessageId can be acknowledged, not {type(message).__name__}"
-            )
+            raise NotAMessage(f"a Message or a MessageId can be acknowledged, not {type(message).__name__}")
 
     def check_cumulative(self, message: Acknowledgeable) -> None:
         """Raises what `acknowledge_cumulative` raises."""
@@ -253,7 +253,8 @@ class AsyncConsumer:
     def refuse(self, message: Acknowledgeable) -> None:
         """`negative_acknowledge`, on any thread."""
         self.check_place(message)
-        self.inbox.add_urgent(Refused(message))
+        with contextlib.suppress(AlreadyClosed):  # the broker redelivers what a closed consumer had
+            self.inbox.add_urgent(Refused(message))
 
     def redeliver_unacknowledged_messages(self) -> asyncio.Future[None]:
         """Have all unacknowledged messages delivered again, those that wait in the queue included.
@@ -268,7 +269,7 @@ class AsyncConsumer:
     def redeliver_all(self) -> None:
         """On the loop's thread."""
         if self.closed:
-            raise AlreadyClosed("the consumer is closed")
+            return
         self._drain()
         for handle in self.group.handles.values():
             handle.consumer.redeliver_unacknowledged()

@@ -106,7 +106,7 @@ class Consumer:
     def _await_message(self, timeout_millis: int | None) -> Message:
         """The next message, when none was found."""
         if timeout_millis is not None:
-            check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
+            check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
         while True:
             waited = self.wait(deadline)
@@ -234,7 +234,8 @@ class Consumer:
         async def redeliver() -> None:
             self._consumer.redeliver_all()
 
-        self._call(redeliver())
+        if not self._consumer.closed:
+            self._call(redeliver())
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None

@@ -159,4 +159,4 @@ class Forwarder:
             if not task.done():
                 task.cancel()
         opened = [t.result() for t in tasks if t.done() and not t.cancelled() and t.exception() is None]
-        await asyncio.gather(*(producer.close() for producer in opened), return_exceptions=True)
+        await asyncio.gather(*(producer.end() for producer in opened), return_exceptions=True)

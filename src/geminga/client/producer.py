@@ -21,7 +21,7 @@ from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.producer.result import Result
-from geminga.producer.settings import ProducerSettings
+from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
 from geminga.schema import Schema
 from geminga.wire.encryption import RENEWAL_SECONDS, PayloadEncryptor
@@ -82,6 +82,11 @@ async def renew_data_key(core: ClientCore, encryptor: PayloadEncryptor) -> None:
         logger.warning("sending goes on without a new data key (crypto_failure_action=SEND): %s", error)
 
 
+def waiters_close_batches(settings: ProducerSettings) -> bool:
+    """Whether a sender that waits closes its batch; a delay longer than the default is waited out."""
+    return settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
+
+
 def never(payload: bytes, token: Any) -> bool:
     """Stands for `Handover.offer` where every message has to be looked at."""
     return False
@@ -99,7 +104,10 @@ class AsyncProducer:
         self._messages = MessageBuilder(self, core, publisher.settings, state.partitioned)
         # The short way is only for bytes that nobody has to look at.
         self._offer = publisher.handover.offer if state.plain_path else never
-        self._offer_urgent = publisher.handover.offer_urgent if state.plain_path else never
+        self._at_once = waiters_close_batches(publisher.settings)
+        self._offer_waited = publisher.handover.offer_urgent if state.plain_path else never
+        if not self._at_once:
+            self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -112,7 +120,7 @@ class AsyncProducer:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+        await self.end()
 
     def topic(self) -> str:
         """The full name of the topic, without a partition suffix."""
@@ -150,7 +158,8 @@ class AsyncProducer:
         """Publish one message and return its id at the receipt.
 
         The batch that it joins is closed at the end of this turn of the event loop: tasks that send at the
-        same time share it, and none waits for the batching delay. Times are milliseconds since 1970.
+        same time share it, and none waits for the batching delay, unless a delay longer than the default was
+        asked for. Times are milliseconds since 1970.
         ``content`` None is a null value. Raises `InvalidMessage`, `MessageTooBig`, `ProducerQueueIsFull`,
         `MemoryBufferIsFull`, `Timeout`, `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and what
         else the broker reports.
@@ -160,7 +169,7 @@ class AsyncProducer:
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == NO_EXTRAS and self._offer_urgent(content, future):
+        if type(content) is bytes and extras == NO_EXTRAS and self._offer_waited(content, future):
             return await future
         return await self._send(content, extras, future)
 
@@ -173,9 +182,9 @@ class AsyncProducer:
         payload, token, message = self._messages.prepare(content, future, extras)
         try:
             if self._blocking:
-                await self._publisher.publish_waiting(payload, token, message, urgent=True)
+                await self._publisher.publish_waiting(payload, token, message, urgent=self._at_once)
             else:
-                self._publisher.publish(payload, token, message, urgent=True, waits=False)
+                self._publisher.publish(payload, token, message, urgent=self._at_once, waits=False)
         except PulsarException as error:
             if token is future:
                 raise
@@ -216,11 +225,25 @@ class AsyncProducer:
                 raise
 
     async def flush(self) -> None:
-        """Send what is open and return when everything handed over before has its receipt."""
+        """Send what is open and return when everything handed over before has its receipt.
+
+        Raises `AlreadyClosed`.
+        """
+        if self._publisher.closed:
+            raise AlreadyClosed("the producer is closed")
         await self._publisher.flush()
 
     async def close(self) -> None:
-        """Send what is open, wait for the receipts while there is a connection, and end."""
+        """Send what is open, wait for the receipts while there is a connection, and end.
+
+        Raises `AlreadyClosed` the second time, as in pulsar-client.
+        """
+        if self._publisher.closed:
+            raise AlreadyClosed("the producer is closed")
+        await self.end()
+
+    async def end(self) -> None:
+        """`close`, which may be called again."""
         self._stop_tasks()
         if not self._publisher.closed:
             await self._publisher.close()
@@ -477,14 +500,17 @@ class Producer:
                 raise
 
     def flush(self) -> None:
-        """Send what is open and return when everything handed over before has its receipt."""
+        """Send what is open and return when everything handed over before has its receipt.
+
+        Raises `AlreadyClosed`.
+        """
         self._runtime.call(self._producer.flush())
 
     def close(self) -> None:
         """Send what is open, wait for the receipts while there is a connection, and end."""
         if self._publisher.closed:
             return
-        self._runtime.call(self._producer.close())
+        self._runtime.call(self._producer.end())
 
     def with_schema(self, schema: Schema) -> Producer:
         """This producer, publishing values of another schema; see `AsyncProducer.with_schema`."""

@@ -297,6 +297,8 @@ async def create_reader(
 
     ``start``: an id, or a publish time in milliseconds since 1970.
     """
+    if not topic:
+        refuse("topic", topic, "at least one topic name")
     topics = TopicSet(core, topic)
     start_message_id = MessageId.earliest if isinstance(start, int) else start
     if not isinstance(topic, str) and not is_end(start_message_id):

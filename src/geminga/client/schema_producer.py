@@ -19,13 +19,13 @@ class AsyncSchemaProducer(AsyncProducer):
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
-        self._offer = self._offer_urgent = never
+        self._offer = self._offer_waited = never
 
     async def with_schema(self, schema: Schema) -> AsyncProducer:
         return await self._origin.with_schema(schema)
 
-    async def close(self) -> None:
-        await self._origin.close()
+    async def end(self) -> None:
+        await self._origin.end()
 
 
 class SchemaProducer(Producer):

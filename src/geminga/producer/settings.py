@@ -81,6 +81,10 @@ class HashingScheme(Enum):
     Murmur3_32Hash = "Murmur3_32Hash"
 
 
+BATCHING_DELAY_SECONDS = 0.01
+"""The default of ``batching_max_publish_delay_seconds``; ``await send`` waits a longer one out."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProducerSettings:
     """Everything that can be chosen for a producer; refuses values out of range.
@@ -118,7 +122,7 @@ class ProducerSettings:
     batching_max_messages: int = 1000
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     """Sum of payload bytes of one batch, before compression."""
-    batching_max_publish_delay_seconds: float = 0.01
+    batching_max_publish_delay_seconds: float = BATCHING_DELAY_SECONDS
     """How long a batch stays open for more messages when nobody waits for it."""
     batching_partition_switch_frequency: int = 10
     """An unkeyed round robin stays on one partition for so many publish delays, or until a batch is full."""
