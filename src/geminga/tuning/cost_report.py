@@ -77,12 +77,16 @@ def picture(model: CostModel, path: Path) -> None:
     axes.set_xlabel("measured, % of a core")
     axes.set_ylabel("fitted, % of a core")
     axes = figure.add_subplot(1, 2, 2)
-    for run in model.observations:
-        rate = run.entries / run.seconds
-        if rate > 0 and run.cpu_seconds > 0:
-            colour = ("#888888", "#2a7fb8", "#c8743c", "#7a3cc8")[min(3, run.subscriptions)]
-            axes.loglog(rate, 1e6 * run.cpu_seconds / run.entries, "o", color=colour, markersize=4)
-    axes.set_xlabel("entries a second (colour: subscriptions)")
+    for readers, colour in enumerate(("#888888", "#2a7fb8", "#c8743c", "#7a3cc8")):
+        points = [
+            (run.entries / run.seconds, 1e6 * run.cpu_seconds / run.entries)
+            for run in model.observations
+            if min(3, run.subscriptions) == readers and run.entries > 0 and run.cpu_seconds > 0
+        ]
+        if points:
+            axes.loglog(*zip(*points, strict=True), "o", color=colour, markersize=4, label=str(readers))
+    axes.legend(title="subscriptions", fontsize=7, title_fontsize=7)
+    axes.set_xlabel("entries a second")
     axes.set_ylabel("broker CPU an entry, µs")
     figure.subplots_adjust(wspace=0.3)
     save(figure, path)

@@ -265,12 +265,12 @@ def picture(advice: Advice, path: Path) -> None:
             if height is None:
                 continue
             colour = BAR_COLOURS["formula" if place else "stock"]
-            error = None
+            error, top = None, height
             if "CPU" in title:
                 cpu = state.broker_cpu.scaled(100)
-                error = [[cpu.value - cpu.low], [cpu.high - cpu.value]]
+                error, top = [[cpu.value - cpu.low], [cpu.high - cpu.value]], cpu.high
             axes.bar(place, height, color=colour, yerr=error, ecolor="#333333", capsize=3, width=0.6)
-            axes.text(place, height, f"{height:.3g}", ha="center", va="bottom", fontsize=8)
+            axes.text(place, top, f"{height:.3g}", ha="center", va="bottom", fontsize=8)
         axes.set_xticks(
             [0, 1], [textwrap.fill(s.title, 14) for s in (advice.before, advice.after)], fontsize=7
         )

@@ -8,6 +8,7 @@ measured with a producer that does nothing, so that it can be told from what the
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import random
@@ -15,7 +16,7 @@ import resource
 import threading
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from geminga.tuning.measuring import conversation
@@ -37,42 +38,60 @@ KEYS_MAX = 1 << 16
 
 
 class Receipts:
-    """What came back from ``since_ns`` on. Filled on the client's threads."""
+    """What came back of the messages of one part of the load. Filled on the client's threads.
 
-    def __init__(self, ok: Any) -> None:
+    The first message of each chunk tells the time; the others are only counted, so that measuring costs
+    little beside what is measured.
+    """
+
+    def __init__(self, ok: Any, until_ns: int = 0) -> None:
         self._ok = ok
-        self.since_ns = 0
-        self.until_ns = 0
-        self.latencies_ns = array("q")
-        """Of messages that were due from then on, too."""
-        self.settled_count = 0
-        """All of them, the warm-up included."""
+        self._until_ns = until_ns
+        self.received = 0
         self.failed = 0
         self.first_failure = ""
+        self.latencies_ns = array("q")
         self.last_at_ns = 0
         self.longest_gap_ns = 0
-        self.longest_gap_at_ns = 0
-        self.by_slice: dict[int, int] = {}
+        self.received_by: dict[int, int] = {}
+        """How many there were at the end of each slice of time."""
 
-    def settled(self, result: Any, due_ns: int) -> None:
+    @property
+    def settled(self) -> int:
+        """Receipts and failures."""
+        return self.received + self.failed
+
+    def counted(self, result: Any, _message_id: Any) -> None:
         """A message's receipt or failure."""
-        now = stamp_ns()
-        self.settled_count += 1
-        if now < self.since_ns:
-            return
-        if result != self._ok:
+        if result == self._ok:
+            self.received += 1
+        else:
             self.failed += 1
             self.first_failure = self.first_failure or str(result)
+
+    def timed(self, due_ns: int, result: Any, _message_id: Any) -> None:
+        """The same of a message that was due at a time."""
+        self.counted(result, None)
+        if result != self._ok:
             return
+        now = stamp_ns()
         gap = now - self.last_at_ns
         # What trickles in after the last message was due is no silence of a load.
-        if gap > self.longest_gap_ns and self.last_at_ns and self.last_at_ns < self.until_ns:
-            self.longest_gap_ns, self.longest_gap_at_ns = gap, self.last_at_ns
+        if gap > self.longest_gap_ns and self.last_at_ns and self.last_at_ns < self._until_ns:
+            self.longest_gap_ns = gap
         self.last_at_ns = now
-        slice_number = now // SLICE_NS
-        self.by_slice[slice_number] = self.by_slice.get(slice_number, 0) + 1
-        if due_ns >= self.since_ns:
-            self.latencies_ns.append(now - due_ns)
+        self.latencies_ns.append(now - due_ns)
+        self.received_by[now // SLICE_NS] = self.received
+
+    def by_slice(self, since_ns: int) -> dict[str, int]:
+        """Receipts of each slice of time after ``since_ns``."""
+        first, before, found = since_ns // SLICE_NS, 0, {}
+        for number, received in sorted(self.received_by.items()):
+            found[str(number - first)] = received - before
+            before = received
+        if found:
+            found[max(found, key=int)] += self.received - before  # counted after the last look at the clock
+        return found
 
 
 class Sender:
@@ -92,7 +111,7 @@ class Sender:
         """
         head, tails, tail_count = self._payloads.head, self._payloads.tails, len(self._payloads.tails)
         keys, key_count = self._keys, len(self._keys)
-        settled, number = receipts.settled, self.sent
+        timed, counted, number = receipts.timed, receipts.counted, self.sent
         while True:
             now = (stamp_ns() - start_ns) / 1e9
             due = self._pace.due_by(min(now, until_seconds))
@@ -104,16 +123,14 @@ class Sender:
                     break
                 due_ns = start_ns + int(due_at * 1e9)
                 stamped = head + b"%d" % due_ns
-
-                def back(result: Any, _message_id: Any, due_ns: int = due_ns) -> None:
-                    settled(result, due_ns)
-
+                back: Callable[[Any, Any], None] = functools.partial(timed, due_ns)
                 for index in range(number, min(due, number + CHUNK)):
                     if key_count:
                         key = keys[index % key_count]
                         send(stamped + tails[index % tail_count], back, partition_key=key)
                     else:
                         send(stamped + tails[index % tail_count], back)
+                    back = counted
                     number += 1
                 self.sent = number
             if now >= until_seconds:
@@ -200,18 +217,37 @@ def publish(given: dict[str, Any]) -> None:
     conversation.report("ready", baseline_cpu_per_second=baseline)
     if not conversation.await_order("go"):
         return
-    sender, receipts = Sender(payloads, pace, keys), Receipts(ok)
     warm_seconds, seconds = given["warm_seconds"], given["seconds"]
     start_ns = stamp_ns()
-    receipts.since_ns = start_ns + int(warm_seconds * 1e9)
-    receipts.until_ns = receipts.since_ns + int(seconds * 1e9)
-    sender.run(producer.send_async, receipts, start_ns, warm_seconds)
-    before, warm_sent, sender.behind_seconds_max = _cpu_seconds(), sender.sent, 0.0
-    conversation.report("measuring", since_ns=receipts.since_ns)
+    since_ns = start_ns + int(warm_seconds * 1e9)
+    sender, warm = Sender(payloads, pace, keys), Receipts(ok)
+    receipts = Receipts(ok, since_ns + int(seconds * 1e9))
+    sender.run(producer.send_async, warm, start_ns, warm_seconds)
+    sent_before, cpu_before, sender.behind_seconds_max = sender.sent, _cpu_seconds(), 0.0
+    conversation.report("measuring", since_ns=since_ns)
     failure = _send_measured(sender, producer, receipts, start_ns, warm_seconds + seconds)
     sent_at_ns = stamp_ns()
-    _drain(sender, receipts)
-    _report(given, pace, sender, receipts, warm_sent, before, sent_at_ns, baseline, failure, producer)
+    sent = sender.sent - sent_before
+    _drain(lambda: warm.settled + receipts.settled >= sender.sent)
+    with open(given["latency_file"], "wb") as file:
+        receipts.latencies_ns.tofile(file)
+    statistics = getattr(producer, "statistics", None)
+    conversation.report(
+        "sent",
+        offered=pace.due_by(warm_seconds + seconds) - pace.due_by(warm_seconds),
+        sent=sent,
+        receipts=receipts.received,
+        failed=receipts.failed,
+        failure=failure or receipts.first_failure,
+        seconds=(max(receipts.last_at_ns, sent_at_ns) - since_ns) / 1e9,
+        cpu_seconds=_cpu_seconds() - cpu_before,
+        # The loop and the latencies are this program's, not the library's.
+        own_cpu_seconds=baseline * sent / given["rate"],
+        behind_seconds_max=sender.behind_seconds_max,
+        longest_gap_seconds=receipts.longest_gap_ns / 1e9,
+        by_slice=receipts.by_slice(since_ns),
+        stepped_over=statistics().stepped_over if statistics is not None else None,
+    )
     conversation.await_order("close")
     closing = threading.Thread(target=client.close, daemon=True)
     closing.start()
@@ -227,49 +263,10 @@ def _send_measured(sender: Sender, producer: Any, receipts: Receipts, start_ns: 
     return ""
 
 
-def _drain(sender: Sender, receipts: Receipts) -> None:
+def _drain(done: Callable[[], bool]) -> None:
     end = time.monotonic() + DRAIN_SECONDS_MAX
-    while receipts.settled_count < sender.sent and time.monotonic() < end:
+    while not done() and time.monotonic() < end:
         time.sleep(TICK_SECONDS)
-
-
-def _report(
-    given: Mapping[str, Any],
-    pace: Pace,
-    sender: Sender,
-    receipts: Receipts,
-    warm_sent: int,
-    cpu_before: float,
-    sent_at_ns: int,
-    baseline: float,
-    failure: str,
-    producer: Any,
-) -> None:
-    active_seconds = (max(receipts.last_at_ns, sent_at_ns) - receipts.since_ns) / 1e9
-    # The loop and the latencies are this program's, not the library's.
-    own = baseline * (sender.sent - warm_sent) / given["rate"]
-    due_before = pace.due_by(given["warm_seconds"])
-    with open(given["latency_file"], "wb") as file:
-        receipts.latencies_ns.tofile(file)
-    gap_at = (receipts.longest_gap_at_ns - receipts.since_ns) / 1e9
-    first = receipts.since_ns // SLICE_NS
-    statistics = getattr(producer, "statistics", None)
-    conversation.report(
-        "sent",
-        offered=pace.due_by(given["warm_seconds"] + given["seconds"]) - due_before,
-        sent=max(0, sender.sent - due_before),
-        receipts=len(receipts.latencies_ns),
-        failed=receipts.failed,
-        failure=failure or receipts.first_failure,
-        seconds=active_seconds,
-        cpu_seconds=_cpu_seconds() - cpu_before,
-        own_cpu_seconds=own,
-        behind_seconds_max=sender.behind_seconds_max,
-        longest_gap_seconds=receipts.longest_gap_ns / 1e9,
-        longest_gap_at_seconds=gap_at,
-        by_slice={str(number - first): count for number, count in sorted(receipts.by_slice.items())},
-        stepped_over=statistics().stepped_over if statistics is not None else None,
-    )
 
 
 if __name__ == "__main__":
