@@ -23,6 +23,8 @@ from geminga.tuning.traps import Finding, traps
 CORE_IN_BYTES_SHARE = 10.0
 """How a codec is chosen: one core of a client's CPU is held as dear as ten times all network bytes that there
 would be without compression. So one per cent of a core may be spent to save ten per cent of the bytes."""
+SAVING_MIN = 0.1
+"""A codec that saves less of the bytes is not worth having: that much lies in what surrounds messages."""
 CODECS = (CompressionType.LZ4, CompressionType.ZSTD, CompressionType.ZLib, CompressionType.SNAPPY)
 
 
@@ -134,7 +136,8 @@ def _choose(codecs: list[Codec]) -> tuple[CompressionType, str]:
         spent = codec.client_cpu_per_second - plain.client_cpu_per_second
         return codec.entry_bytes / plain.entry_bytes + CORE_IN_BYTES_SHARE * max(0.0, spent)
 
-    best = min(codecs, key=price)
+    worthwhile = [c for c in codecs if c.entry_bytes <= (1 - SAVING_MIN) * plain.entry_bytes]
+    best = min([plain, *worthwhile], key=price)
     if best is plain:
         return best.compression, "no codec saves bytes that are worth its CPU"
     saved = 1 - best.entry_bytes / plain.entry_bytes
