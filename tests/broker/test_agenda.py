@@ -232,7 +232,10 @@ def test_housekeeping_goes_on_after_a_topic_that_fails(
 
     monkeypatch.setattr(maintenance, "keep", keep)
     caplog.set_level(logging.ERROR)
-    harness.advance(31)
+    for number in range(2):
+        for producer in (1, 2):
+            two_topics[0].send(number, producer_id=producer)
+        harness.advance(15)
     assert sorted(kept) == sorted([str(NAME), str(OTHER)] * 2)
     assert harness.broker.agenda.failures["housekeeping"] == 2
     assert len(caplog.records) == 1

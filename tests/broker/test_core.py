@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import core
+from geminga.broker.topics.looks import ROUND_SECONDS
 from geminga.ids import TopicName
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -210,7 +210,7 @@ def test_the_wall_clock_goes_on_where_a_call_does_not_bring_it(harness: Any) -> 
 
 def test_the_deadline_is_known_at_any_time(harness: Any) -> None:
     before = harness.broker.deadline
-    assert before <= harness.now + core.HOUSEKEEPING_SECONDS
+    assert before <= harness.now + ROUND_SECONDS
     harness.peer(connect=False)
     assert harness.broker.deadline == min(before, harness.now + harness.settings.handshake_seconds)
 

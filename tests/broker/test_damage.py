@@ -409,7 +409,7 @@ def test_what_is_settled_must_be_listed(lives: Lives) -> None:
 
 def test_every_bit_of_a_brokers_key_records() -> None:
     """The broker starts, the damage is named, every other topic and subscription works."""
-    lives = Lives(ledger_seconds_max=1e6)
+    lives = Lives(ledger_seconds_max=86_400)
     harness = lives.harness
     for topic in ("a", "b"):
         peer = harness.peer()

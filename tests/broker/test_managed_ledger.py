@@ -115,7 +115,7 @@ def test_an_empty_ledger_is_forgotten_on_load(fixture: Fixture) -> None:
 
 def test_trimming_keeps_offsets(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
-    assert fixture.ledger.unneeded(5, lambda segment, closed_ms: True) == 1
+    assert fixture.ledger.unneeded(5, lambda segment, written_ms: True) == 1
     fixture.ledger.forget(1)
     assert fixture.ledger.start == 3
     assert fixture.ledger.offset(0, 0) is None
@@ -125,14 +125,42 @@ def test_trimming_keeps_offsets(fixture: Fixture) -> None:
     assert fixture.all() == ENTRIES[3:]
 
 
-def test_the_last_ledger_is_never_trimmed(fixture: Fixture) -> None:
-    fixture.append(*ENTRIES[:3])
-    assert fixture.ledger.unneeded(3, lambda segment, closed_ms: True) == 0
+@pytest.mark.parametrize("reopened", [False, True])
+def test_the_last_ledger_goes_too_and_the_next_entry_begins_another(fixture: Fixture, reopened: bool) -> None:
+    fixture.append(*ENTRIES[:5])
+    if reopened:
+        fixture.open()
+    assert fixture.ledger.unneeded(5, lambda segment, written_ms: True) == 2
+    fixture.ledger.forget(2)
+    assert fixture.store.ledgers("t") == []
+    assert [key for key, _ in fixture.store.scan("")] == ["ledgers/t"]
+    fixture.append(*ENTRIES[5:])
+    assert fixture.ledger.position(5)[1] == 0
+    assert fixture.all() == ENTRIES[5:]
+    ledger = fixture.open()
+    assert (ledger.start, ledger.end) == (5, 8)
+    assert ledger.counts.between(5, 8)[0] == 3
+
+
+def test_what_is_under_way_is_needed(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES[:2])
+    fixture.ledger.confirmed = 1
+    assert fixture.ledger.unneeded(2, lambda segment, written_ms: True) == 0
+
+
+def test_when_a_ledger_was_written_last(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES[:3], now_ms=1000)
+    fixture.append(ENTRIES[3], now_ms=5000)
+    fixture.append(ENTRIES[4], now_ms=6000)
+    assert [fixture.ledger.written_ms(index) for index in (0, 1)] == [1000, 6000]
+    # After a restart it is known at least that it was before the next ledger began, and within a day.
+    ledger = fixture.open()
+    assert [ledger.written_ms(index) for index in (0, 1)] == [5000, 5000 + 86_400_000]
 
 
 def test_trimming_stops_at_the_first_ledger_that_stays(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
-    assert fixture.ledger.unneeded(8, lambda segment, closed_ms: segment.base != 0) == 0
+    assert fixture.ledger.unneeded(8, lambda segment, written_ms: segment.base != 0) == 0
 
 
 @pytest.mark.parametrize("reopened", [False, True])

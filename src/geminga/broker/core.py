@@ -27,16 +27,15 @@ from geminga.broker.peer import Output
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.loaded import LoadedTopics
+from geminga.broker.topics.looks import Looks
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic import TopicServices
+from geminga.broker.topics.upkeep import Upkeep
 from geminga.broker.turns import Turns
 from geminga.ledger.api import EntryStore
 
-HOUSEKEEPING_SECONDS = 15.0
-"""How often idle topics are let go, and retention, TTL and quotas are looked at."""
-HOUSEKEEPING_SLICE_SECONDS = 0.02
-"""With many topics a round is made in slices, this far apart."""
 ENTRY_CACHE_BYTES = 16 * 1024 * 1024
 
 
@@ -66,12 +65,21 @@ class Broker:
         self.watched = WatchedLists(self.agenda, self.turns)
         self.namespaces = Namespaces(store, settings)
         self.schemas = Schemas(store, self.namespaces)
+        services = TopicServices(
+            self.agenda,
+            self.turns,
+            store,
+            settings,
+            EntryCache(ENTRY_CACHE_BYTES),
+            CountsCache(),
+            DueIndex(store),
+            Looks(),
+        )
         self.topics = LoadedTopics(
-            TopicServices(
-                self.agenda, self.turns, store, settings, EntryCache(ENTRY_CACHE_BYTES), CountsCache()
-            ),
+            services,
             self.namespaces,
         )
+        self._upkeep = Upkeep(services, self.topics, self.namespaces)
         self.topics.watch(self.watched.topic_changed)
         self._services = Services(
             version=f"Geminga {__version__}",
@@ -84,7 +92,6 @@ class Broker:
             watched=self.watched,
             bytes=self.bytes,
         )
-        self._schedule_housekeeping(HOUSEKEEPING_SECONDS)
 
     # --- from the shell ---
     def open_session(self, output: Output, address: str, now: float) -> Session:
@@ -135,14 +142,3 @@ class Broker:
             self.agenda.isolated("session", session, session.close)
         self.agenda.flush_cursors()
         self.topics.close()
-
-    # --- housekeeping ---
-    def _schedule_housekeeping(self, seconds: float) -> None:
-        self.agenda.after(seconds, self._housekeeping, self)
-
-    def _housekeeping(self) -> None:
-        unfinished = False
-        try:
-            unfinished = self.topics.housekeeping(self.agenda.now)
-        finally:
-            self._schedule_housekeeping(HOUSEKEEPING_SLICE_SECONDS if unfinished else HOUSEKEEPING_SECONDS)

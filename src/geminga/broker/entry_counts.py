@@ -317,16 +317,20 @@ class EntryCounts:
             counts = self._known.pop(ledger.ledger_id, None)
             if counts is not None:
                 self._cache.forget(counts)
+                if counts is self._current:
+                    self._current = None
             if _has_blocks(ledger):
                 self._store.delete(blocks_key(self._owner, ledger.ledger_id))
         gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
         for ledger_id in gone:
             del totals[ledger_id]
-        if gone:
+        if gone and totals:
             record = bytearray()
             for ledger_id, (messages, size) in totals.items():
                 _put_total(record, ledger_id, messages, size)
             self._store.put(totals_key(self._owner), bytes(record))
+        elif gone:
+            self._store.delete(totals_key(self._owner))
 
     def delete_all(self, ledgers: Sequence[Counted]) -> None:
         """The topic is being deleted."""

@@ -16,9 +16,11 @@ import logging
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
+from geminga.broker.settings import LEDGER_SECONDS_LIMIT
 from geminga.ledger.api import Buffer, Done, EntryStore
 from geminga.ledger.damage import EntriesDamaged
 
@@ -33,9 +35,12 @@ SegmentTest = Callable[["Segment", int], bool]
 
 
 class Segment:
-    """One ledger of the topic. ``created_ms`` is wall-clock time."""
+    """One ledger of the topic. ``created_ms`` is the broker's wall-clock time, as ``written_ms`` is.
 
-    __slots__ = ("base", "created_ms", "entries", "ledger_id", "size_bytes")
+    ``written_ms`` is when its last entry came; 0 where that is not known.
+    """
+
+    __slots__ = ("base", "created_ms", "entries", "ledger_id", "size_bytes", "written_ms")
 
     def __init__(self, ledger_id: int, base: int, created_ms: int, entries: int, size_bytes: int) -> None:
         self.ledger_id = ledger_id
@@ -43,6 +48,7 @@ class Segment:
         self.created_ms = created_ms
         self.entries = entries
         self.size_bytes = size_bytes
+        self.written_ms = 0
 
     @property
     def end(self) -> int:
@@ -76,13 +82,22 @@ class ManagedLedger:
     """See the module. Entries at ``start <= offset < confirmed`` can be read; ``end`` is the next one's."""
 
     __slots__ = (
-        "_bases", "_by_id", "_cache", "_current", "_key", "_owner", "_store",
+        "_bases", "_by_id", "_cache", "_current", "_key", "_owner", "_rolled", "_store",
         "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
     def __init__(
-        self, store: EntryStore, owner: str, cache: EntryCache, counts: CountsCache, *, now_ms: int = 0
+        self,
+        store: EntryStore,
+        owner: str,
+        cache: EntryCache,
+        counts: CountsCache,
+        *,
+        now_ms: int = 0,
+        rolled: Callable[[], None] | None = None,
     ) -> None:
+        """``rolled`` is called whenever a new ledger was begun."""
+        self._rolled = rolled
         self._store = store
         self._owner = owner
         self._key = ledger_list.key_of(owner)
@@ -146,6 +161,10 @@ class ManagedLedger:
             return current
         index = bisect_right(self._bases, offset) - 1
         return self.segments[index] if index >= 0 else None
+
+    def index_of(self, offset: int) -> int:
+        """The place in ``segments`` of `segment_of`; -1 for None."""
+        return bisect_right(self._bases, offset) - 1
 
     def position(self, offset: int) -> tuple[int, int]:
         """Ledger and entry id of an entry that exists."""
@@ -228,6 +247,7 @@ class ManagedLedger:
         segment.entries += 1
         size = len(entry)
         segment.size_bytes += size
+        segment.written_ms = now_ms
         self.counts.append(messages if counted is None else counted, size)
         self.end = offset + 1
         if keep:
@@ -243,6 +263,8 @@ class ManagedLedger:
         self._add_segment(segment)
         self.counts.roll(ledger_id)
         self._current = segment
+        if self._rolled is not None:
+            self._rolled()
         return segment
 
     # --- reading ---
@@ -328,14 +350,30 @@ class ManagedLedger:
         return self.end
 
     # --- trimming ---
-    def unneeded(self, keep_from: int, expired: SegmentTest) -> int:
-        """How many of the oldest closed ledgers lie wholly below ``keep_from`` and are ``expired``.
+    def is_open(self, segment: Segment) -> bool:
+        """Whether the next entry may go into the ledger."""
+        return segment is self._current
 
-        ``expired(segment, closed_ms)`` is asked oldest first, and no further than the first refusal.
+    def written_ms(self, index: int) -> int:
+        """When the last entry of the ledger at ``index`` came: at the latest, where that is not known."""
+        segment = self.segments[index]
+        if segment.written_ms:
+            return segment.written_ms
+        latest = segment.created_ms + LEDGER_SECONDS_LIMIT * 1000
+        following = self.segments[index + 1].created_ms if index + 1 < len(self.segments) else latest
+        return min(latest, following)
+
+    def unneeded(self, keep_from: int, expired: SegmentTest) -> int:
+        """How many of the oldest ledgers lie wholly below ``keep_from`` and are ``expired``.
+
+        ``expired(segment, written_ms)`` is asked oldest first, and no further than the first refusal.
         """
+        keep_from = min(keep_from, self.confirmed)
         gone = 0
-        for segment, following in zip(self.segments, self.segments[1:], strict=False):
-            if segment.end > keep_from or not expired(segment, following.created_ms):
+        for index, segment in enumerate(self.segments):
+            if segment.end > keep_from or not segment.entries:
+                break
+            if not expired(segment, self.written_ms(index)):
                 break
             gone += 1
         return gone
@@ -354,6 +392,8 @@ class ManagedLedger:
         del self._bases[:count]
         for segment in deleted:
             del self._by_id[segment.ledger_id]
+            if segment is self._current:
+                self._current = None
         start = self.start
         self.damaged = [run for run in self.damaged if run[1] > start]
         for offset in [at for at in self.cached if at < start]:
@@ -369,6 +409,10 @@ class ManagedLedger:
         # Should damage take this write, a list with places of ledgers that are gone is as good.
         self._store.put(self._key, self._list(), same=True)
 
+    def leave_memory(self) -> None:
+        """Nobody is told anything any more."""
+        self._rolled = None
+
     def delete_all(self) -> None:
         """Forget every entry and the ledger list: the topic is being deleted."""
         ids = [segment.ledger_id for segment in self.segments]
@@ -377,6 +421,12 @@ class ManagedLedger:
         if ids:
             self._store.delete_ledgers(ids)
         self._store.delete(self._key)
+
+
+@lru_cache(maxsize=1024)
+def ledger_limits(entries_max: int, bytes_max: int, seconds_max: float) -> LedgerLimits:
+    """Limits that all topics with the same ones share."""
+    return LedgerLimits(entries_max, bytes_max, seconds_max)
 
 
 class LedgerLimits:

@@ -22,6 +22,8 @@ TopicKind = Literal["non-partitioned", "partitioned"]
 SYNC_MODES: Final = ("always", "interval", "never")
 TOPIC_KINDS: Final = ("non-partitioned", "partitioned")
 QUOTA_ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+LEDGER_SECONDS_LIMIT: Final = 86_400
+"""No ledger takes entries for longer, whatever is set: so its age bounds when its last entry came."""
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
@@ -156,7 +158,7 @@ class BrokerSettings:
     ledger_bytes_max: int = 256 * 1024 * 1024
     """See ``ledger_entries_max``."""
     ledger_seconds_max: float = 4 * 3600.0
-    """See ``ledger_entries_max``."""
+    """See ``ledger_entries_max``; a day at most. Shorter where messages expire or are deleted soon."""
 
     def __post_init__(self) -> None:
         self._check_where()
@@ -239,7 +241,7 @@ class BrokerSettings:
         check_choice("backlog_quota_action", self.backlog_quota_action, QUOTA_ACTIONS)
         check_int("ledger_entries_max", self.ledger_entries_max, 1)
         check_int("ledger_bytes_max", self.ledger_bytes_max, 1)
-        check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001)
+        check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001, LEDGER_SECONDS_LIMIT)
 
     @property
     def lookup_through_service_url(self) -> bool:

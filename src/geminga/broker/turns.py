@@ -69,6 +69,11 @@ class Turns:
             self._ask()
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """What measures how long work takes."""
+        return self._clock
+
+    @property
     def over(self) -> bool:
         """Whether this turn's time is used up: what can wait should `wait`."""
         return self._spent + self._clock() - self._began >= TURN_SECONDS

@@ -117,14 +117,16 @@ def test_documents_are_copies(namespaces: Namespaces) -> None:
 
 
 def test_policies_are_set_and_removed(namespaces: Namespaces) -> None:
-    seen: list[tuple[str, TopicName | None]] = []
-    namespaces.watch(lambda namespace, topic: seen.append((namespace, topic)))
+    seen: list[tuple[str, TopicName | None, int | None]] = []
+    namespaces.watch(
+        lambda namespace, topic, was: seen.append((namespace, topic, was and was.max_producers_per_topic))
+    )
     before = namespaces.policies("public", "default")
     namespaces.set_policy("public", "default", "max_producers_per_topic", 3)
     assert namespaces.policies("public", "default").max_producers_per_topic == 3
     namespaces.set_policy("public", "default", "max_producers_per_topic", None)
     assert namespaces.policies("public", "default") == before
-    assert seen == [("public/default", None)] * 2
+    assert seen == [("public/default", None, 0), ("public/default", None, 3)]
     refused(400, lambda: namespaces.set_policy("public", "default", "max_producer_per_topic", 3))
 
 

@@ -8,12 +8,7 @@ import pytest
 
 from geminga.broker.refusal import Refused
 from geminga.broker.topics import maintenance
-from geminga.broker.topics.loaded import (
-    TOPICS_KEPT_MAX,
-    TOPICS_LOADED_IDLE_SECONDS,
-    parse_topic,
-    partitioned_key,
-)
+from geminga.broker.topics.loaded import parse_topic, partitioned_key
 from geminga.broker.topics.persistent import topic_key
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
@@ -83,19 +78,6 @@ def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None
     harness.store.put(partitioned_key(NAME), b"[1]")
     with pytest.raises(Exception, match="record of partitioned topic"):
         topics.partition_count(NAME)
-
-
-def test_housekeeping_goes_in_slices(harness: Any, topics: Any) -> None:
-    count = TOPICS_KEPT_MAX * 2 + 10
-    for number in range(count):
-        topics.make(TopicName.parse(f"t{number}"))
-    later = harness.now + TOPICS_LOADED_IDLE_SECONDS + 1
-    left = []
-    while topics.housekeeping(later):
-        left.append(len(topics.loaded()))
-    assert left == [count - TOPICS_KEPT_MAX, count - 2 * TOPICS_KEPT_MAX]
-    assert topics.loaded() == []
-    assert len(list(topics.walk("public/default", persistent=True))) == count
 
 
 def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, topics: Any) -> None:

@@ -2,67 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from geminga.broker.core import HOUSEKEEPING_SECONDS
-from geminga.ids import MessageId, TopicName
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
-
-
-class Topic:
-    """A topic with small ledgers to which entries are published at the time that it is."""
-
-    def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
-        self.harness = harness
-        self.topics = harness.broker.topics
-        self.actions = harness.actions
-        self._make_entry = make_entry
-        self.peer = harness.peer()
-        self.peer.producer(TOPIC)
-        self.count = 0
-
-    def publish(self, count: int, size: int = 100) -> None:
-        for _ in range(count):
-            entry = self._make_entry(b"x" * size, publish_time=self.harness.now_ms)
-            self.peer.send(self.count, entry)
-            self.count += 1
-        self.peer.receipts()
-
-    def subscribe(self, name: str = "s") -> None:
-        self.actions.create_subscription(NAME, name, MessageId.earliest, lambda error: None)
-
-    @property
-    def stored(self) -> int:
-        ledger = self.topics.find(NAME).ledger
-        return int(ledger.confirmed - ledger.start)
-
-    def backlog(self, name: str = "s") -> int:
-        return int(self.topics.find(NAME).subscriptions[name].backlog)
-
-    def keep_connected(self, seconds: float) -> None:
-        """Let time pass; the producer answers PINGs."""
-        while seconds > 0:
-            step = min(seconds, HOUSEKEEPING_SECONDS)
-            self.harness.advance(step)
-            if not self.peer.is_closed:
-                self.peer.command("ping")
-                self.peer.take(Command.PONG)
-            seconds -= step
-
-
-@pytest.fixture
-def make(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> Callable[..., Topic]:
-    def new(**settings: Any) -> Topic:
-        return Topic(make_harness(**{"ledger_entries_max": 2, **settings}), make_entry)
-
-    return new
+from geminga.broker.topics.looks import ROUND_SECONDS
+from tests.broker.topics.conftest import NAME, TOPIC, done
 
 
 # --- retention ---
@@ -72,8 +17,10 @@ def test_by_default_acknowledged_messages_stay_for_a_week(make: Any) -> None:
     topic.keep_connected(60)
     assert topic.stored == 6
     topic.peer.disconnect()
-    topic.harness.advance(7 * 24 * 3600)
-    assert topic.stored == 2
+    topic.harness.advance(7 * 24 * 3600 - 120)
+    assert (topic.ledgers, topic.in_memory) == (3, False)
+    topic.harness.advance(180)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +47,7 @@ def test_what_a_subscription_has_not_acknowledged_stays(make: Any) -> None:
     topic.publish(6)
     topic.keep_connected(20)
     assert topic.stored == 6
-    topic.actions.skip(NAME, "s", 3, lambda error: None)
+    topic.actions.skip(NAME, "s", 3, done)
     topic.keep_connected(20)
     assert (topic.stored, topic.backlog()) == (4, 3)
 
@@ -124,9 +71,9 @@ def test_topics_that_are_not_in_memory_are_looked_after_too(make: Any) -> None:
     topic.peer.disconnect()
     topic.harness.actions.unload(NAME)
     assert topic.topics.loaded() == []
-    topic.harness.advance(HOUSEKEEPING_SECONDS * 4)
+    topic.harness.advance(ROUND_SECONDS * 4)
     assert topic.topics.loaded() == []
-    assert len(topic.harness.store.ledgers(TOPIC)) == 1
+    assert topic.ledgers == 0
 
 
 # --- TTL ---
@@ -150,7 +97,7 @@ def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
     topic = make(message_ttl_seconds=10)
     topic.subscribe()
     topic.publish(2)
-    topic.actions.skip_all(NAME, "s", lambda error: None)
+    topic.actions.skip_all(NAME, "s", done)
     topic.keep_connected(60)
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 

@@ -81,7 +81,7 @@ class TopicActions:
             self.topics.policies(name)
             if self.exists(name):
                 raise AdminError(409, "This topic already exists")
-            self.topics.make(name, properties, done)
+            self.topics.create(name, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
 

@@ -125,6 +125,7 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
             handles.opened(producer.producer_id, producer)
             _answer(session, producer, request_id, ready=True)
 
+    topic.used()
     if not topic.access.add(producer, admitted):
         attempt.waiting = producer
         _answer(session, producer, request_id, ready=False)

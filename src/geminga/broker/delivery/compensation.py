@@ -112,6 +112,11 @@ class Compensation:
         elif self._timer is None:
             self._timer = self._subscription.agenda.after(self._round_seconds, self._run, self._subscription)
 
+    def close(self) -> None:
+        """The subscription leaves memory, and is not to be kept there by this."""
+        self.stop()
+        del self._subscription
+
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

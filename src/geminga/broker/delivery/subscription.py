@@ -78,7 +78,6 @@ class OwningTopic(SubscribedTopic, Protocol):
 
     name: TopicName
     store: EntryStore
-    consumers_connected: int
 
     @property
     def terminated(self) -> bool: ...
@@ -93,6 +92,16 @@ class OwningTopic(SubscribedTopic, Protocol):
     def publish_time(self, offset: int) -> int: ...
 
     def count_entries(self) -> None: ...
+
+    def consumer_joined(self, subscription: str) -> None: ...
+
+    def consumer_left(self) -> None: ...
+
+    def touch(self) -> None:
+        """Upkeep is to look at the topic: what was acknowledged may let entries go."""
+
+    def rearm(self) -> None:
+        """Entries that were acknowledged are open again: they may expire sooner than was thought."""
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None: ...
 
@@ -168,7 +177,7 @@ class PersistentSubscription:
         self.type = consumer.type
         self.dispatcher = dispatcher
         self.consumers.append(consumer)
-        self.topic.consumers_connected += 1
+        self.topic.consumer_joined(self.name)
         self._apply_compensation()
 
     def _new_dispatcher(self, consumer: Consumer) -> Dispatcher:
@@ -189,7 +198,7 @@ class PersistentSubscription:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
-        self.topic.consumers_connected -= 1
+        self.topic.consumer_left()
         self.last_active_ms = self.agenda.now_ms
         self.messages_out_gone += consumer.messages_out
         self.bytes_out_gone += consumer.bytes_out
@@ -215,6 +224,10 @@ class PersistentSubscription:
 
     def _apply_compensation(self) -> None:
         self.compensation.apply(self.topic.policies.redeliver_unacked, self.cursor.properties)
+
+    def leave_memory(self) -> None:
+        """The topic leaves memory: nothing is left that waits."""
+        self.compensation.close()
 
     def disconnect_all(self) -> None:
         """CLOSE_CONSUMER to every consumer: they look the topic up again."""
@@ -322,6 +335,7 @@ class PersistentSubscription:
         cursor = self.cursor
         if cursor.mark != mark_before:
             self.last_mark_ms = now_ms
+            self.topic.touch()
         if cursor.changed:
             self.agenda.mark_cursor(self)
         if self.topic.terminated:
@@ -391,6 +405,7 @@ class PersistentSubscription:
         self.disconnect_all()
         self.resetting = False
         self.cursor.reset(offset)
+        self.topic.rearm()
         self.harmed = ""
         if words:
             # A batch whose size nobody can tell is delivered again as a whole.

@@ -33,7 +33,10 @@ from geminga.ledger.api import Done, EntryStore
 log = logging.getLogger("geminga.broker")
 
 Json = dict[str, Any]
-Watcher = Callable[[str, TopicName | None], None]
+Watcher = Callable[[str, TopicName | None, Policies | None], None]
+"""``watcher("tenant/namespace", topic or None, before)`` with the policies that were in force there before.
+
+``before`` is None where nobody knows, and where the namespace is gone."""
 
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
@@ -88,7 +91,7 @@ class Namespaces:
         self._create_defaults()
 
     def watch(self, watcher: Watcher) -> None:
-        """``watcher("tenant/namespace", topic or None)`` is called after each change of policies."""
+        """``watcher`` is called after each change of policies."""
         self._watchers.append(watcher)
 
     # --- clusters ---
@@ -278,8 +281,9 @@ class Namespaces:
         else:
             document[field] = check_policy(field, value)
         _check_quota_below_retention(document, f"namespace {tenant}/{namespace}")
+        before = self.policies(tenant, namespace)
         self._write("namespace/", self._namespaces, f"{tenant}/{namespace}", document, done)
-        self._changed(f"{tenant}/{namespace}", None)
+        self._changed(f"{tenant}/{namespace}", None, before)
 
     def get_topic_policy(self, topic: TopicName, field: str) -> Any:
         """What was set for the topic itself, None if nothing was."""
@@ -295,11 +299,12 @@ class Namespaces:
         else:
             document[field] = check_policy(field, value)
         _check_quota_below_retention(document, f"topic {key}")
+        before = self.topic_policies(topic)
         if document:
             self._write("topic-policies/", self._topics, key, document, done)
         else:
             self._remove("topic-policies/", self._topics, key, done)
-        self._changed(topic.namespace_name, topic.base)
+        self._changed(topic.namespace_name, topic.base, before)
 
     def forget_topic(self, topic: TopicName, done: Done | None = None) -> None:
         """Drops a deleted topic's own policies."""
@@ -319,14 +324,14 @@ class Namespaces:
             raise RuleBroken(Wrong.MISSING, f"Namespace {tenant}/{namespace} does not exist")
         return found
 
-    def _changed(self, namespace: str, topic: TopicName | None) -> None:
+    def _changed(self, namespace: str, topic: TopicName | None, before: Policies | None = None) -> None:
         self._resolved.pop(namespace, None)
         if topic is None:
             self._resolved_topics.clear()
         else:
             self._resolved_topics.pop(str(topic), None)
         for watcher in self._watchers:
-            watcher(namespace, topic)
+            watcher(namespace, topic, before)
 
     def _create_defaults(self) -> None:
         for tenant, namespace in _DEFAULT_NAMESPACES:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
-from geminga.broker.topics import maintenance
+from geminga.broker.topics import deadlines
+from geminga.broker.topics.due import NEVER
+from geminga.broker.topics.looks import UNUSED_SECONDS
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
 from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
 from geminga.broker.topics.topic import Json, Topic, TopicServices
@@ -28,13 +30,6 @@ log = logging.getLogger("geminga.broker")
 TopicChange = Callable[[TopicName, bool], None]
 """``change(name, exists)`` after a topic was created (True) or deleted (False)."""
 
-TOPICS_LOADED_IDLE_SECONDS = 60.0
-"""A topic that nobody is connected to leaves memory after this."""
-TOPICS_KEPT_MAX = 500
-"""Loaded topics that one slice of housekeeping looks at."""
-TOPICS_SWEPT_MAX = 50
-"""Topics that are not in memory and are looked after in one round of housekeeping."""
-
 
 class LoadedTopics:
     """Finds, creates, loads and unloads topics."""
@@ -47,9 +42,6 @@ class LoadedTopics:
         self._loaded: dict[str, Topic] = {}
         self._changes: list[TopicChange] = []
         self._counts: dict[str, int] = {}
-        self._unkept: list[str] = []
-        self._unswept: list[str] = []
-        self._unswept_namespaces: list[str] = []
         namespaces.watch(self._policies_changed)
 
     # --- what exists ---
@@ -91,20 +83,20 @@ class LoadedTopics:
         numbers = [key[len(prefix) :] for key, _ in self._store.scan(prefix)]
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
-    def walk(self, namespace: str, *, persistent: bool) -> Iterator[str]:
-        """Topics of ``tenant/namespace`` in order, partitions as topics of their own.
+    def walk(self, namespace: str, *, persistent: bool, after: str = "") -> Iterator[str]:
+        """Topics of ``tenant/namespace`` behind ``after`` in order, partitions as topics of their own.
 
         They may be read in steps: what is created or deleted meanwhile may be among them or not.
         """
         if not persistent:
             prefix = f"non-persistent://{namespace}/"
-            return iter(sorted(text for text in self._loaded if text.startswith(prefix)))
-        return self._walk(topic_key(f"persistent://{namespace}/"), len(topic_key("")))
+            return iter(sorted(text for text in self._loaded if text.startswith(prefix) and text > after))
+        return self._walk(topic_key(""), f"persistent://{namespace}/", after)
 
     def walk_partitioned(self, namespace: str, *, persistent: bool) -> Iterator[str]:
         """Partitioned topics of ``tenant/namespace``, in order."""
         domain = "persistent" if persistent else "non-persistent"
-        return self._walk(f"{_PARTITIONED}{domain}://{namespace}/", len(_PARTITIONED))
+        return self._walk(_PARTITIONED, f"{domain}://{namespace}/")
 
     def _count(self, namespace: str) -> int:
         """Persistent topics of ``tenant/namespace``: read once, and followed from then on."""
@@ -113,8 +105,8 @@ class LoadedTopics:
             count = self._counts[namespace] = sum(1 for _ in self.walk(namespace, persistent=True))
         return count
 
-    def _walk(self, prefix: str, skip: int) -> Iterator[str]:
-        return (key[skip:] for key, _ in self._store.scan(prefix))
+    def _walk(self, kind: str, prefix: str, after: str = "") -> Iterator[str]:
+        return (key[len(kind) :] for key, _ in self._store.scan(kind + prefix, after=kind + after))
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
@@ -139,8 +131,12 @@ class LoadedTopics:
             # Nothing is kept of the attempt: the next request tries again.
             log.error("topic %s cannot be loaded: %s", text, error)
             raise storage_refusal(error) from error
-        self._loaded[text] = topic
+        self._enter(topic)
         return topic
+
+    def _enter(self, topic: Topic) -> None:
+        self._loaded[topic.text] = topic
+        self._services.looks.plan(topic, UNUSED_SECONDS)
 
     def find_or_create(self, name: TopicName, *, may_create: bool = True) -> Topic:
         """The topic, created if that is allowed; raises `Refused`."""
@@ -167,21 +163,11 @@ class LoadedTopics:
         self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
     ) -> Topic:
         """A new topic, loaded; ``done`` reports when it is durable. Raises `Refused`."""
-        policies = self.policies(name)
-        namespace = name.namespace_name
-        limit = policies.max_topics_per_namespace
-        if limit and self._count(namespace) >= limit:
-            raise Refused(
-                pb.NotAllowedError, f"Exceed maximum number of topics in namespace {namespace}: {limit}"
-            )
-        text = str(name)
+        policies = self._checked_policies(name)
         topic: Topic
         if name.persistent:
-            record: Json = {"created_ms": self._agenda.now_ms}
-            if properties:
-                record["properties"] = properties
             try:
-                self._store.put(topic_key(text), encode_record(record), done)
+                record = self._store_topic(name, policies, properties, done)
                 topic = PersistentTopic(self._services, name, record, policies)
             except StoreError as error:
                 raise storage_refusal(error) from error
@@ -189,9 +175,48 @@ class LoadedTopics:
             topic = NonPersistentTopic(self._services, name, policies)
             if done is not None:
                 done(None)
-        self._loaded[text] = topic
+        self._enter(topic)
         self._changed(name, True)
         return topic
+
+    def create(
+        self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
+    ) -> None:
+        """A new topic; a persistent one is loaded when it is used. Raises `Refused`."""
+        if not name.persistent:
+            self.make(name, properties, done)
+            return
+        policies = self._checked_policies(name)
+        try:
+            self._store_topic(name, policies, properties, done)
+        except StoreError as error:
+            raise storage_refusal(error) from error
+        self._changed(name, True)
+
+    def _checked_policies(self, name: TopicName) -> Policies:
+        """What is in force for a topic that is to be made; raises `Refused` when there are too many."""
+        policies = self.policies(name)
+        limit = policies.max_topics_per_namespace
+        if limit and self._count(name.namespace_name) >= limit:
+            raise Refused(
+                pb.NotAllowedError,
+                f"Exceed maximum number of topics in namespace {name.namespace_name}: {limit}",
+            )
+        return policies
+
+    def _store_topic(
+        self, name: TopicName, policies: Policies, properties: dict[str, str] | None, done: Done | None
+    ) -> Json:
+        """Write a new topic's record, which says when it is to be looked at first. Raises `StoreError`."""
+        text, now_ms = str(name), self._agenda.now_ms
+        record: Json = {"created_ms": now_ms}
+        if properties:
+            record["properties"] = properties
+        soonest_ms = deadlines.soonest_ms(policies)
+        if soonest_ms < NEVER:
+            self._services.due.arm(text, record, now_ms + soonest_ms)
+        self._store.put(topic_key(text), encode_record(record), done)
+        return record
 
     def create_partitions(
         self, name: TopicName, count: int, properties: dict[str, str] | None, done: Done | None
@@ -241,7 +266,7 @@ class LoadedTopics:
             for index in range(first, count):
                 partition = name.partition_name(index)
                 if not self.is_stored(partition):
-                    store.put(topic_key(str(partition)), encode_record({"created_ms": self._agenda.now_ms}))
+                    self._store_topic(partition, self._namespaces.topic_policies(name), None, None)
                     self._changed(partition, True)
                 if turns.enough:
                     yield None
@@ -267,83 +292,48 @@ class LoadedTopics:
         # Out of the map first: who is disconnected and comes back finds no topic, or makes a new one.
         del self._loaded[str(name)]
         topic.delete(done)
+        self._services.looks.drop(topic)
         self._changed(name, False)
 
     def delete_partition_record(self, name: TopicName, done: Done | None) -> None:
         self._store.delete(partitioned_key(name), done)
 
     def unload_topic(self, topic: Topic) -> None:
-        """Disconnect everybody and leave memory; the next use loads the topic again."""
+        """Disconnect everybody and leave memory; the next use loads the topic again. Raises `StoreError`."""
         topic.disconnect_all()
         if topic.persistent and topic.idle:
-            topic.close()
-            self._loaded.pop(topic.text, None)
+            self.let_go(topic)
 
-    def housekeeping(self, now: float) -> bool:
-        """Expire, trim, look at quotas, and let go of topics that nobody has used for a while.
-
-        A round is made in slices of `TOPICS_KEPT_MAX` loaded topics; True when the round is not over.
-        """
-        if not self._unkept:
-            self._sweep()
-            self._unkept = list(self._loaded)
-        for _ in range(min(TOPICS_KEPT_MAX, len(self._unkept))):
-            topic = self._loaded.get(self._unkept.pop())
-            if topic is not None:
-                self._agenda.isolated("housekeeping", topic, self._keep, topic, now)
-        return bool(self._unkept)
-
-    def _keep(self, topic: Topic, now: float) -> None:
-        if isinstance(topic, PersistentTopic):
-            maintenance.keep(topic)
-        if not topic.idle:
-            topic.last_used = now
-            return
-        unused = now - topic.last_used
-        if maintenance.is_inactive(topic, unused):
-            log.info("%r: deleted, it has been inactive for %d s", topic, unused)
-            self.delete_topic(topic.name, None)
-        elif unused >= TOPICS_LOADED_IDLE_SECONDS:
-            topic.close()
-            del self._loaded[topic.text]
-
-    def _sweep(self) -> None:
-        """Housekeeping of topics that are not in memory, some at a time, namespace after namespace."""
-        if not self._unswept:
-            if not self._unswept_namespaces:
-                self._unswept_namespaces = self._namespaces.all_namespaces()
-            self._unswept = list(self.walk(self._unswept_namespaces.pop(), persistent=True))
-        for _ in range(min(TOPICS_SWEPT_MAX, len(self._unswept))):
-            text = self._unswept.pop()
-            if text in self._loaded or not self._store.ledgers(text):
-                continue
-            self._agenda.isolated("housekeeping", text, self._sweep_one, text)
-
-    def _sweep_one(self, text: str) -> None:
-        try:
-            topic = self.find(TopicName.parse(text))
-        except (Refused, InvalidTopicName) as error:
-            log.error("topic %s cannot be looked after: %s", text, error)
-            return
-        if isinstance(topic, PersistentTopic):
-            try:
-                maintenance.keep(topic)
-                topic.close()
-            finally:
-                del self._loaded[text]
+    def let_go(self, topic: Topic) -> None:
+        """A topic that nobody is connected to leaves memory. Raises `StoreError`: then it stays."""
+        topic.close()
+        self._services.looks.drop(topic)
+        del self._loaded[topic.text]
 
     def close(self) -> None:
         """Write what loaded topics have not written."""
         for topic in self._loaded.values():
             self._agenda.isolated("housekeeping", topic, topic.close)
+            self._services.looks.drop(topic)
         self._loaded.clear()
 
-    def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
-        for topic in list(self._loaded.values()):
+    def _policies_changed(self, namespace: str, base: TopicName | None, before: Policies | None) -> None:
+        self._services.turns.start(self._apply_policies(namespace, base), namespace)
+
+    def _apply_policies(self, namespace: str, base: TopicName | None) -> Job:
+        """A job: tell the topics in memory. Those that are loaded meanwhile know already."""
+        for number, topic in enumerate([*self._loaded.values()], 1):
             name = topic.name
             meant = name.namespace_name == namespace and (base is None or name.base == base)
-            if meant and self._namespaces.exists(name.tenant, name.namespace):
-                topic.policies_changed(self._namespaces.topic_policies(name))
+            if meant and self._namespaces.exists(name.tenant, name.namespace) and self._is_here(topic):
+                policies = self._namespaces.topic_policies(name)
+                self._agenda.isolated("job", topic, topic.policies_changed, policies)
+                self._services.looks.soon(topic)
+            if number % 64 == 0 and self._services.turns.enough:
+                yield None
+
+    def _is_here(self, topic: Topic) -> bool:
+        return self._loaded.get(topic.text) is topic
 
 
 _PARTITIONED = "partitioned/"

@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 
 from geminga.broker.managed_ledger import Segment
-from geminga.broker.topics import quota
+from geminga.broker.topics import deadlines, quota
+from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
 
-CAUGHT_UP = "delete_when_subscriptions_caught_up"
+OPEN_LEDGER_UNUSED_SECONDS = 300
+"""The ledger that a topic writes to is deleted only when nothing was written for this long."""
 READER_LEFTOVER_SECONDS = 60
 """A reader that was told to come back after a seek and does not is forgotten after this."""
-_MEGABYTE = 1024 * 1024
 
 
 def keep(topic: PersistentTopic) -> None:
@@ -38,18 +39,42 @@ def expire(topic: PersistentTopic) -> None:
     seconds = topic.policies.message_ttl_seconds
     if seconds <= 0:
         return
-    before_ms = topic.agenda.now_ms - seconds * 1000
-    offset = -1
-    for subscription in list(topic.subscriptions.values()):
-        if not subscription.durable or not subscription.backlog:
-            continue
-        if topic.publish_time(subscription.cursor.mark) >= before_ms:
-            continue
-        if offset < 0:
-            offset = topic.offset_by_time(before_ms)
-        expired = subscription.expire(offset)
+    waiting = [each for each in topic.subscriptions.values() if each.durable and each.backlog]
+    if not waiting:
+        return
+    offset = too_old_below(
+        topic, min(each.cursor.mark for each in waiting), topic.agenda.now_ms - seconds * 1000
+    )
+    for subscription in waiting:
+        expired = subscription.expire(offset) if subscription.cursor.mark < offset else 0
         if expired:
             log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
+
+
+def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
+    """The first entry from ``first`` on that came at ``before_ms`` or later.
+
+    The broker's clock tells which ledgers are past as a whole, the producers' clocks only where to cut the
+    one ledger that is not: see `PersistentTopic.arrived_ms`.
+    """
+    ledger = topic.ledger
+    index = max(0, ledger.index_of(first))
+    while index < len(ledger.segments) and ledger.written_ms(index) < before_ms:
+        first = ledger.segments[index].end
+        index += 1
+    if index == len(ledger.segments) or ledger.segments[index].created_ms >= before_ms:
+        return first
+    segment = ledger.segments[index]
+    low, high = max(first, segment.base), min(segment.end, ledger.confirmed)
+    if low < high and topic.arrived_ms(low) >= before_ms:
+        return first
+    while low < high:
+        middle = (low + high) // 2
+        if topic.arrived_ms(middle) < before_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def forget_unused_subscriptions(topic: PersistentTopic) -> None:
@@ -68,42 +93,45 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
             subscription.delete(None)
 
 
-def is_inactive(topic: Topic, unused_seconds: float) -> bool:
+def readers_due(topic: PersistentTopic) -> int:
+    """When the first reader that has left over is to be forgotten."""
+    left = (
+        each.last_active_ms for each in topic.subscriptions.values() if not (each.durable or each.consumers)
+    )
+    return min((since + READER_LEFTOVER_SECONDS * 1000 for since in left), default=NEVER)
+
+
+def is_inactive(topic: Topic) -> bool:
     """Whether the policies want a topic deleted that nobody has been connected to for so long."""
     policies = topic.policies
-    if not policies.delete_inactive_topics or unused_seconds < policies.inactive_topic_seconds:
-        return False
-    if not topic.persistent or policies.inactive_topic_mode == CAUGHT_UP:
-        return not any(each.backlog for each in topic.subscriptions.values())
-    return not topic.subscriptions
-
-
-def _slowest(topic: PersistentTopic) -> int:
-    """The first entry that a durable subscription waits for; the end when none waits for any."""
-    wanted = [each.wanted_from for each in topic.subscriptions.values() if each.durable]
-    return min(wanted, default=topic.ledger.confirmed)
+    unused_ms = topic.agenda.now_ms - topic.last_used_ms
+    is_due = policies.delete_inactive_topics and unused_ms >= policies.inactive_topic_seconds * 1000
+    return is_due and topic.idle and deadlines.may_be_inactive(topic)
 
 
 def trim(topic: PersistentTopic) -> int:
-    """Delete ledgers that every durable subscription is past and retention lets go."""
+    """Delete ledgers that every durable subscription is past and retention lets go; returns how many.
+
+    The one that is written to goes too, when nothing has come for a while: the next entry begins another.
+    """
     policies = topic.policies
     ledger = topic.ledger
     minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
+    if (minutes < 0 and megabytes < 0) or not ledger.segments:
+        return 0
     now_ms = topic.agenda.now_ms
     size = ledger.size_bytes
 
-    def expired(segment: Segment, closed_ms: int) -> bool:
+    def expired(segment: Segment, written_ms: int) -> bool:
         nonlocal size
-        too_old = minutes >= 0 and now_ms - closed_ms >= minutes * 60_000
-        too_large = megabytes >= 0 and size - segment.size_bytes >= megabytes * _MEGABYTE
+        unused_ms = now_ms - written_ms
+        too_old = minutes >= 0 and unused_ms >= minutes * 60_000
+        too_large = megabytes >= 0 and size - segment.size_bytes >= megabytes << 20
         size -= segment.size_bytes
-        return too_old or too_large
+        may_close = not ledger.is_open(segment) or unused_ms >= OPEN_LEDGER_UNUSED_SECONDS * 1000
+        return (too_old or too_large) and may_close
 
-    slowest = _slowest(topic)
-    segments = ledger.segments
-    if (minutes < 0 and megabytes < 0) or len(segments) < 2 or segments[0].end > slowest:
-        return 0
-    gone = ledger.unneeded(slowest, expired)
+    gone = ledger.unneeded(deadlines.slowest(topic), expired)
     if gone:
         topic.delete_ledgers(gone)
         for subscription in topic.subscriptions.values():

@@ -54,6 +54,7 @@ class NonPersistentSubscription:
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda each: (each.priority, each.name))
         self.topic.consumers_connected += 1
+        self.topic.touch()
 
     def started(self, consumer: Consumer) -> None:
         if self.type == FAILOVER:
@@ -68,6 +69,7 @@ class NonPersistentSubscription:
             return
         self.consumers.remove(consumer)
         self.topic.consumers_connected -= 1
+        self.topic.touch()
         self.messages_out_gone += consumer.messages_out
         self.bytes_out_gone += consumer.bytes_out
         if self._selector is not None and consumer.type == KEY_SHARED:
@@ -151,7 +153,10 @@ class NonPersistentTopic:
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
-        self.last_used = services.agenda.now
+        self.loaded_at = services.agenda.now
+        self.last_used_ms = services.agenda.now_ms
+        self.look_round = 0
+        self._looks = services.looks
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out_gone = 0
@@ -166,8 +171,17 @@ class NonPersistentTopic:
     def last_sequence_id(self, producer_name: str) -> int:
         return -1
 
+    def touch(self) -> None:
+        """Somebody has come or gone."""
+        self.last_used_ms = self.agenda.now_ms
+        self._looks.soon(self)
+
+    def used(self) -> None:
+        self.touch()
+
     def remove_producer(self, producer: Producer) -> None:
         self.access.remove(producer)
+        self.touch()
 
     @property
     def idle(self) -> bool:

@@ -11,10 +11,10 @@ from geminga.broker.agenda import Timer
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count, count_of, head_of
-from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger
+from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
-from geminga.broker.topics import quota
+from geminga.broker.topics import deadlines, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
 from geminga.broker.topics.producer import Producer
@@ -62,9 +62,9 @@ class PersistentTopic:
 
     __slots__ = (
         "_appended", "_counting", "_deleted", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone",
-        "consumers_connected", "dedup", "last_used", "ledger", "limits", "messages_in",
-        "messages_out_gone", "name", "policies", "quota_exceeded", "record", "restricted", "settings",
-        "store", "subscriptions", "text",
+        "consumers_connected", "dedup", "due", "last_used_ms", "ledger", "limits", "loaded_at", "look_round",
+        "looks", "messages_in", "messages_out_gone", "name", "policies", "quota_exceeded", "record",
+        "restricted", "settings", "store", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
@@ -72,15 +72,20 @@ class PersistentTopic:
     def __init__(self, services: TopicServices, name: TopicName, record: Json, policies: Policies) -> None:
         self.agenda = services.agenda
         self.store = services.store
-        self.settings = settings = services.settings
+        self.due = services.due
+        self.looks = services.looks
+        self.look_round = 0
+        self.settings = services.settings
         self.name = name
         self.text = str(name)
         self.record = record
-        self.limits = LedgerLimits(
-            settings.ledger_entries_max, settings.ledger_bytes_max, settings.ledger_seconds_max
-        )
         self.ledger = ManagedLedger(
-            services.store, self.text, services.cache, services.counts, now_ms=services.agenda.now_ms
+            services.store,
+            self.text,
+            services.cache,
+            services.counts,
+            now_ms=services.agenda.now_ms,
+            rolled=self._ledger_rolled,
         )
         self._counting: Timer | None = None
         self._deleted = False
@@ -89,7 +94,8 @@ class PersistentTopic:
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
-        self.last_used = services.agenda.now
+        self.loaded_at = services.agenda.now
+        self.last_used_ms = services.agenda.now_ms
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out_gone = 0
@@ -97,6 +103,7 @@ class PersistentTopic:
         self._pending: deque[PendingEntry] = deque()
         self._appended = self._entry_done
         self._load_cursors()
+        deadlines.recall(self)
         if not policies.deduplication:
             forget_stale(self.store, self.text)
         self.policies_changed(policies)
@@ -155,6 +162,12 @@ class PersistentTopic:
     def policies_changed(self, policies: Policies) -> None:
         """Take over what the namespace or the topic's own policies say now."""
         self.policies = policies
+        settings = self.settings
+        self.limits = ledger_limits(
+            settings.ledger_entries_max,
+            settings.ledger_bytes_max,
+            deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
+        )
         self.restricted = bool(
             policies.encryption_required
             or policies.delayed_delivery_seconds_max
@@ -303,9 +316,12 @@ class PersistentTopic:
 
     def remove_producer(self, producer: Producer) -> None:
         self.access.remove(producer)
+        self._left()
 
     def dispatch(self) -> None:
         """New entries are durable: hand them out."""
+        if self.look_round != self.looks.next_round:
+            self.looks.soon(self)
         for subscription in list(self.subscriptions.values()):
             self.agenda.isolated("dispatch", subscription, subscription.new_entries)
 
@@ -365,6 +381,7 @@ class PersistentTopic:
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
         self.subscriptions[name] = subscription
+        self.rearm()
         subscription.write_snapshot(done)
         return subscription
 
@@ -443,10 +460,50 @@ class PersistentTopic:
             offset = behind
         return self.agenda.now_ms
 
+    def arrived_ms(self, offset: int) -> int:
+        """When an entry came: as its producer's clock says, within what ours says of its ledger."""
+        ledger = self.ledger
+        claimed_ms = self.publish_time(offset)
+        index = ledger.index_of(offset)
+        if index < 0:
+            return claimed_ms
+        return min(max(claimed_ms, ledger.segments[index].created_ms), ledger.written_ms(index))
+
     def _head(self, offset: int) -> EntryHead | None:
         """The metadata of an entry; None where there is none that can be read."""
         entry = self.ledger.read_one(offset) if offset >= self.ledger.start else None
         return None if entry is None else head_of(entry)
+
+    # --- who uses it, and when it is to be looked at ---
+    def touch(self) -> None:
+        """Something happened that upkeep has to look at."""
+        self.looks.soon(self)
+
+    def rearm(self) -> None:
+        """Entries wait that did not before: see that they are looked at in time, even by the next start."""
+        deadlines.arm_by(self, self.agenda.now_ms + deadlines.soonest_ms(self.policies))
+        self.looks.soon(self)
+
+    def _ledger_rolled(self) -> None:
+        deadlines.arm_by(self, self.agenda.now_ms + deadlines.soonest_ms(self.policies))
+
+    def used(self) -> None:
+        """Somebody connects: since when it is unused does not hold any more."""
+        deadlines.in_use(self)
+        self.looks.soon(self)
+
+    def consumer_joined(self, subscription: str) -> None:
+        self.consumers_connected += 1
+        deadlines.in_use(self, subscription)
+        self.looks.soon(self)
+
+    def consumer_left(self) -> None:
+        self.consumers_connected -= 1
+        self._left()
+
+    def _left(self) -> None:
+        self.last_used_ms = self.agenda.now_ms
+        self.looks.soon(self)
 
     # --- deleting entries ---
     def truncate(self, done: Done) -> None:
@@ -517,15 +574,20 @@ class PersistentTopic:
             self.dedup.forget()
             self.dedup = None
         self.ledger.delete_all()
+        self.due.disarm(self.text, self.record.get("due_ms"))
         self.store.delete(topic_key(self.text), done)
 
     def close(self) -> None:
-        """Leave memory: what is not written yet is written."""
+        """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
         self._stop_counting()
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():
             subscription.flush()
+        deadlines.settle(self, leaving=True)
+        for subscription in self.subscriptions.values():
+            subscription.leave_memory()
+        self.ledger.leave_memory()
 
 
 def topic_key(text: str) -> str:

@@ -13,6 +13,8 @@ from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
+from geminga.broker.topics.due import DueIndex
+from geminga.broker.topics.looks import Looks
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.turns import Turns
@@ -32,6 +34,8 @@ class TopicServices:
     settings: BrokerSettings
     cache: EntryCache
     counts: CountsCache
+    due: DueIndex
+    looks: Looks[Topic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +58,15 @@ class Topic(PublishedTopic, Protocol):
     """A loaded topic."""
 
     name: TopicName
+    agenda: Agenda
     policies: Policies
     access: ProducerAccess
     consumers_connected: int
-    last_used: float
+    last_used_ms: int
+    """When somebody was connected last: wall-clock time, looked at only while nobody is."""
+    look_round: int
+    loaded_at: float
+    """Monotonic time."""
     messages_in: int
     bytes_in: int
     messages_out_gone: int
@@ -80,6 +89,9 @@ class Topic(PublishedTopic, Protocol):
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
         """By name."""
+
+    def used(self) -> None:
+        """A producer connects. Raises `Refused`."""
 
     def subscribe(self, request: SubscriptionRequest) -> Subscription:
         """The subscription, made if it is new and may be; raises `Refused`."""

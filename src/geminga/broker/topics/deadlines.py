@@ -1,0 +1,319 @@
+"""When a topic next needs something by itself, and since when nobody has used it.
+
+The first is worked out from what is stored and from the policies that are in force (`next_due`), and kept
+in the index of what is due (`due`). The second is what inactive topics and unused subscriptions are deleted
+by. It is kept in the topic's record, and only while it is true: ``unused_ms`` and ``unused_subscriptions``
+are taken out before somebody connects, so that after a crash nothing counts as unused that was not.
+
+Times are milliseconds since 1970, by the broker's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from geminga.broker.agenda import Agenda
+from geminga.broker.delivery.consumer import Subscription
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.rules.policies import Policies
+from geminga.broker.topics.due import NEVER, DueIndex
+from geminga.broker.topics.looks import ROUND_SECONDS
+from geminga.broker.topics.quota import EVICTION
+from geminga.errors import StoreError
+
+log = logging.getLogger("geminga.broker")
+
+CAUGHT_UP: Final = "delete_when_subscriptions_caught_up"
+HELD_MS: Final = 3_600_000
+"""A topic whose oldest entries a subscription holds is looked at again after this, or after retention.
+
+While it is in memory it is looked at when they are acknowledged; this is for what a crash left behind."""
+SOONEST_MS: Final = int(ROUND_SECONDS * 1000)
+"""Nothing that was looked at is due again before this."""
+_LEDGER_SECONDS_MIN = 60.0
+_LEDGERS_PER_TIME = 8
+"""A ledger takes entries for this part of the TTL or the retention: what is past goes by ledgers."""
+_LEDGERS_KEPT_MAX = 200
+"""As many ledgers, about, may be kept by retention."""
+
+Json = dict[str, Any]
+
+
+class SubscribedTopic(Protocol):
+    """What `may_be_inactive` asks of a topic of any kind."""
+
+    policies: Policies
+
+    @property
+    def persistent(self) -> bool: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+
+class TimedTopic(SubscribedTopic, Protocol):
+    """What is asked of a persistent topic."""
+
+    text: str
+    agenda: Agenda
+    ledger: ManagedLedger
+    record: Json
+    due: DueIndex
+    last_used_ms: int
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
+
+    def arrived_ms(self, offset: int) -> int: ...
+
+    def save_record(self) -> None: ...
+
+
+# --- what policies want ---
+def ledger_seconds(policies: Policies, seconds_max: float) -> float:
+    """For how long a ledger takes entries.
+
+    What is expired frees its space ledger by ledger, and within a ledger only the producers' clocks tell
+    how old an entry is. So short times have short ledgers, unless retention would keep very many of them.
+    """
+    wanted = [seconds_max]
+    if policies.message_ttl_seconds > 0:
+        wanted.append(policies.message_ttl_seconds / _LEDGERS_PER_TIME)
+    if policies.retention_minutes >= 0:
+        wanted.append(policies.retention_minutes * 60 / _LEDGERS_PER_TIME)
+    least = _LEDGER_SECONDS_MIN
+    if policies.retention_minutes:
+        kept = (
+            policies.retention_minutes * 60 / _LEDGERS_KEPT_MAX
+            if policies.retention_minutes > 0
+            else seconds_max
+        )
+        least = max(least, kept)
+    return min(seconds_max, max(least, min(wanted)))
+
+
+def soonest_ms(policies: Policies) -> int:
+    """How soon something may be needed of a topic, whatever happens to it now; `NEVER` if nothing ever.
+
+    Limits of size are not among it: they are looked at while a topic grows, and if they could not be kept
+    then, `next_due` knows.
+    """
+    found = [NEVER]
+    if policies.message_ttl_seconds > 0:
+        found.append(policies.message_ttl_seconds * 1000)
+    if policies.retention_minutes >= 0:
+        found.append(policies.retention_minutes * 60_000)
+    if _eviction_seconds(policies):
+        found.append(_eviction_seconds(policies) * 1000)
+    if policies.subscription_expiration_minutes > 0:
+        found.append(policies.subscription_expiration_minutes * 60_000)
+    if policies.delete_inactive_topics:
+        found.append(policies.inactive_topic_seconds * 1000)
+    return min(found)
+
+
+def acts_earlier(before: Policies, after: Policies) -> bool:
+    """Whether a change of policies may make something due that was not: topics are to be looked at."""
+    limits = [
+        (policies.message_ttl_seconds or NEVER, _unlimited(policies.retention_minutes),
+         _unlimited(policies.retention_megabytes), policies.subscription_expiration_minutes or NEVER,
+         policies.inactive_topic_seconds if policies.delete_inactive_topics else NEVER,
+         _eviction_seconds(policies) or NEVER,
+         policies.backlog_quota_bytes if _evicts_by_size(policies) else NEVER)
+        for policies in (before, after)
+    ]  # fmt: skip
+    modes = before.inactive_topic_mode != after.inactive_topic_mode and after.delete_inactive_topics
+    return modes or any(new < old for old, new in zip(*limits, strict=True))
+
+
+def _unlimited(value: int) -> int:
+    return NEVER if value < 0 else value
+
+
+def _evicts_by_size(policies: Policies) -> bool:
+    return policies.backlog_quota_action == EVICTION and policies.backlog_quota_bytes >= 0
+
+
+def _eviction_seconds(policies: Policies) -> int:
+    """After how long the oldest messages of a backlog are given up by its quota; 0 when they are not."""
+    if policies.backlog_quota_age_action == EVICTION and policies.backlog_quota_seconds > 0:
+        return policies.backlog_quota_seconds
+    return 0
+
+
+# --- when a topic needs something ---
+def slowest(topic: TimedTopic) -> int:
+    """The first entry that a durable subscription waits for; the end when none waits for any."""
+    wanted = [each.wanted_from for each in topic.subscriptions.values() if each.durable]
+    return min(wanted, default=topic.ledger.confirmed)
+
+
+def next_due(topic: TimedTopic) -> int:
+    """When something is to be done if nothing happens until then; `NEVER` if nothing ever."""
+    wanted_from = slowest(topic)
+    return min(
+        _waiting_due(topic, wanted_from),
+        _retention_due(topic, wanted_from),
+        _subscriptions_due(topic),
+        _inactive_due(topic),
+    )
+
+
+def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
+    """When the oldest open entry is too old: for the TTL, or for a quota."""
+    policies, ledger = topic.policies, topic.ledger
+    quota = _eviction_seconds(policies) if topic.idle else policies.backlog_quota_seconds
+    limits = [seconds for seconds in (policies.message_ttl_seconds, quota) if seconds > 0]
+    index = ledger.index_of(wanted_from)
+    if not limits or wanted_from >= ledger.confirmed or index < 0:
+        return NEVER
+    # No entry is read for this unless its ledger is as old already.
+    due = ledger.segments[index].created_ms + min(limits) * 1000
+    if due <= topic.agenda.now_ms:
+        try:
+            due = topic.arrived_ms(wanted_from) + min(limits) * 1000
+        except StoreError as error:
+            log.warning("%r: the age of its oldest message is not known: %s", topic, error)
+            due = topic.agenda.now_ms + HELD_MS
+    return due
+
+
+def _retention_due(topic: TimedTopic, wanted_from: int) -> int:
+    """When the oldest ledger may go."""
+    policies, ledger, now_ms = topic.policies, topic.ledger, topic.agenda.now_ms
+    minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
+    if not ledger.segments or (minutes < 0 and megabytes < 0):
+        return NEVER
+    if ledger.segments[0].end <= wanted_from and minutes >= 0:
+        return ledger.written_ms(0) + minutes * 60_000
+    is_too_large = megabytes >= 0 and ledger.size_bytes > megabytes << 20
+    if is_too_large or minutes < 0:
+        return now_ms + HELD_MS if is_too_large else NEVER
+    return now_ms + max(minutes * 60_000, HELD_MS)
+
+
+def _subscriptions_due(topic: TimedTopic) -> int:
+    minutes = topic.policies.subscription_expiration_minutes
+    unused = _unused_subscriptions(topic).values() if minutes > 0 else ()
+    return min((since + minutes * 60_000 for since in unused), default=NEVER)
+
+
+def _inactive_due(topic: TimedTopic) -> int:
+    policies = topic.policies
+    if not policies.delete_inactive_topics or not topic.idle or not may_be_inactive(topic):
+        return NEVER
+    return topic.last_used_ms + policies.inactive_topic_seconds * 1000
+
+
+def may_be_inactive(topic: SubscribedTopic) -> bool:
+    """Whether its subscriptions let the topic be deleted when nobody uses it."""
+    if not topic.persistent or topic.policies.inactive_topic_mode == CAUGHT_UP:
+        return not any(each.backlog for each in topic.subscriptions.values())
+    return not topic.subscriptions
+
+
+# --- since when it is unused ---
+def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
+    """Somebody connects, to that subscription: what is written down of its being unused is taken back."""
+    record = topic.record
+    is_news = record.pop("unused_ms", None) is not None
+    unused: dict[str, int] = record.get("unused_subscriptions", {})
+    if subscription is not None and unused.pop(subscription, None) is not None:
+        is_news = True
+    if is_news:
+        try:
+            topic.save_record()
+        except StoreError as error:
+            log.warning("%r: that it is in use is not written down: %s", topic, error)
+
+
+def recall(topic: TimedTopic) -> None:
+    """The topic was loaded: what its record says of the time before."""
+    record = topic.record
+    topic.last_used_ms = record.get("unused_ms", topic.agenda.now_ms)
+    for name, unused_ms in record.get("unused_subscriptions", {}).items():
+        subscription = topic.subscriptions.get(name)
+        if subscription is not None:
+            subscription.last_active_ms = unused_ms
+    ledger_id, written_ms = record.get("written", (-1, 0))
+    segment = topic.ledger.segment(ledger_id)
+    if segment is not None:
+        segment.written_ms = written_ms
+
+
+def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
+    """Note in the record what `recall` is to find; whether that is news."""
+    policies, segments = topic.policies, topic.ledger.segments
+    facts: Json = {}
+    if policies.delete_inactive_topics and topic.idle:
+        facts["unused_ms"] = topic.last_used_ms
+    if policies.subscription_expiration_minutes > 0:
+        facts["unused_subscriptions"] = _unused_subscriptions(topic)
+    written = topic.record.get("written")
+    if leaving and segments and segments[-1].written_ms:
+        written = [segments[-1].ledger_id, segments[-1].written_ms]
+    if written is not None:
+        facts["written"] = written
+    record = topic.record
+    is_news = False
+    for name in ("unused_ms", "unused_subscriptions", "written"):
+        if facts.get(name) != record.get(name):
+            is_news = True
+            if facts.get(name):
+                record[name] = facts[name]
+            else:
+                del record[name]
+    return is_news
+
+
+def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
+    """When each durable subscription that nobody is connected to was used last."""
+    return {
+        name: each.last_active_ms
+        for name, each in topic.subscriptions.items()
+        if each.durable and not each.consumers
+    }
+
+
+# --- the index of what is due ---
+def arm_by(topic: TimedTopic, when_ms: int) -> None:
+    """See that the topic is looked at by then, also after a crash. Raises `StoreError`."""
+    if when_ms < NEVER and topic.record.get("due_ms", NEVER) > when_ms:
+        _arm(topic, when_ms)
+
+
+def settle(topic: TimedTopic, *, leaving: bool) -> int:
+    """Write down when the topic is due and since when it is unused, as far as the store does not say so.
+
+    When it leaves memory the index alone knows of it. Until then a key that is due already is good enough:
+    it is read after a crash. Returns when it is due. Raises `StoreError`.
+    """
+    is_news = _remember(topic, leaving=leaving)
+    wanted = max(next_due(topic), topic.agenda.now_ms + SOONEST_MS)
+    record = topic.record
+    due_ms = record.get("due_ms", NEVER)
+    if due_ms > wanted or (leaving and due_ms <= topic.due.frontier):
+        _arm(topic, wanted)
+    elif is_news:
+        topic.save_record()
+    return wanted
+
+
+def _arm(topic: TimedTopic, when_ms: int) -> None:
+    due_ms = topic.record.get("due_ms")
+    try:
+        before = topic.due.arm(topic.text, topic.record, when_ms)
+        topic.save_record()
+    except StoreError:
+        # What the store says holds on; a key of none is taken away when it is read.
+        topic.record.pop("due_ms", None)
+        if due_ms is not None:
+            topic.record["due_ms"] = due_ms
+        raise
+    topic.due.disarm(topic.text, before)
