@@ -310,7 +310,7 @@ def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(
         target = {"ledgerId": 0, "entryId": entry_id, "ack_set": [-4 if entry_id else -1, *[-1] * 50_000]}
         assert peer.request("seek", consumer_id=1, message_id=target)
         assert (cursor.mark, cursor.batches) == (entry_id, kept)
-        assert len(cursor.take_snapshot()) < 40
+        assert len(cursor.take_snapshot()) < 100
         peer.frames.clear()
 
 
