@@ -179,6 +179,12 @@ class Query:
         return {name: each for name, each in found.items() if each.get("isDurable", True)}
 
     @property
+    def lag(self) -> dict[str, Any]:
+        reported = self.reader.reportLatestOffset()
+        assert reported is not None
+        return dict(reported["lag"][self.topic])
+
+    @property
     def backlog(self) -> int:
         (only,) = self.stats().values()
         return int(only["msgBacklog"])
@@ -217,7 +223,9 @@ def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsa
     for number, size in enumerate((10, 10, 5)):
         assert query.batch() == numbers(10 * number, size)
         query.latest()
-        assert query.backlog == max(0, 15 - 10 * number)
+        left = max(0, 15 - 10 * number)
+        assert query.backlog == left
+        assert query.lag["messages"] == max(0, left - 10), "behind the end of the micro-batch that is planned"
     (name,) = query.stats()
     assert name.startswith("mine-")
     publish(client, pulsar_topic, 25, 10)
@@ -329,6 +337,31 @@ def test_the_first_micro_batch_of_a_stream_from_latest(
         query.restart()
         assert query.run(planned) == numbers(5, 5)
         assert query.batch() == numbers(10, 5)
+
+
+def test_few_messages_wait_for_more(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(PulsarStreamReader, "clock", staticmethod(lambda: clock[0]))
+    publish(client, pulsar_topic, 0, 5)
+    query = Query(
+        broker, pulsar_topic, startingOffsets="earliest", minRowsPerTrigger=10, maxTriggerDelay="1m"
+    )
+    assert query.batch() == numbers(0, 5), "nothing was there before it started"
+    publish(client, pulsar_topic, 5, 5)
+    assert query.latest() == query.log[-1]
+    assert query.lag["messages"] == 5
+    publish(client, pulsar_topic, 10, 8)
+    assert query.batch() == numbers(5, 13)
+    publish(client, pulsar_topic, 18, 1)
+    clock[0] += 59
+    assert query.latest() == query.log[-1]
+    clock[0] += 2
+    assert query.batch() == numbers(18, 1)
+    publish(client, pulsar_topic, 19, 1)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == numbers(19, 1)
 
 
 def test_no_limit_and_no_news(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.offsets import Offset
-from geminga.spark.options import OPTIONS, read_options, write_options
+from geminga.spark.options import OPTIONS, ConnectionOptions, read_options, write_options
 
 URL = {"service.url": "pulsar://localhost:6650"}
 READ = {**URL, "topic": "t"}
@@ -34,9 +34,54 @@ def test_names_in_lower_case_and_aliases() -> None:
     assert options.starting_offsets == "earliest"
     assert (options.max_rows_per_trigger, options.max_bytes_per_trigger) == (5, 64 << 20)
     assert not options.fail_on_data_loss
-    assert options.connection.token == "secret"
+    assert (options.connection.auth_plugin, options.connection.auth_params) == ("token", "token:secret")
     assert options.columns == ("value", "__key")
     assert "secret" not in repr(options)
+
+
+def test_names_of_the_kafka_source_and_of_pulsar_spark() -> None:
+    options = read_options({
+        **URL, "assign": '{"t": [0, 2]}', "startingOffsetsByTimestamp": '{"t": {"0": 5}, "u-partition-1": 6}',
+        "endingTimestamp": "7", "minOffsetsPerTrigger": "8", "maxTriggerDelay": "2m", "groupIdPrefix": "g",
+        "kafkaConsumer.pollTimeoutMs": "9", "fetchOffset.numRetries": "3", "includeHeaders": "true",
+        "startingOffsetsByTimestampStrategy": "latest",
+        "pulsar.client.numIoThreads": "4", "pulsar.admin.readTimeoutMs": "5", "pulsar.reader.readerName": "n",
+        "pulsar.producer.maxPendingMessages": "5", "pulsar.producer.compressionType": "LZ4",
+        "pulsar.client.keepAliveIntervalSeconds": "20", "allowDifferentTopicSchemas": "true",
+    })  # fmt: skip
+    assert options.topics == (f"{TOPIC}-partition-0", f"{TOPIC}-partition-2")
+    assert options.starting_times == {(TOPIC, 0): 5, ("persistent://public/default/u", 1): 6}
+    assert (options.ending_time_ms, options.min_rows_per_trigger, options.max_trigger_delay_ms) == (
+        7,
+        8,
+        120_000,
+    )
+    assert (options.subscription_prefix, options.poll_timeout_ms, options.future_is_latest) == ("g", 9, True)
+    assert options.connection.keep_alive_interval_seconds == 20
+    wanted = write_options({
+        **READ, "pulsar.producer.batchingEnabled": "false", "pulsar.producer.blockIfQueueFull": "true",
+        "pulsar.reader.receiverQueueSize": "5", "pulsar.producer.producerName": "me",
+    })  # fmt: skip
+    assert (wanted.messages_in_a_batch, wanted.sink_name) == (1, "me")
+
+
+def test_every_authentication_of_the_client() -> None:
+    def of(**given: str) -> ConnectionOptions:
+        return read_options(
+            {**READ, **{name.replace("_", "."): value for name, value in given.items()}}
+        ).connection
+
+    java = "org.apache.pulsar.client.impl.auth.Authentication"
+    assert of(auth_token="file:///t").auth_params == "file:///t"
+    for plugin in ("basic", "oauth2"):
+        assert of(auth_plugin=plugin, auth_params="{}").auth_plugin == plugin
+    assert of(auth_plugin=f"{java}Tls", auth_params="tlsCertFile:/c,tlsKeyFile:/k").auth_plugin == "tls"
+    assert of(auth_plugin="org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2",
+              auth_params="{}").auth_plugin == "oauth2"  # fmt: skip
+    with_files = of(auth_plugin="tls", tls_certificateFilePath="/c", tls_keyFilePath="/k")
+    assert (with_files.tls_certificate_file_path, with_files.tls_key_file_path) == ("/c", "/k")
+    secret = '{"userId": "u", "password": "canary"}'
+    assert "canary" not in repr(of(auth_plugin="basic", auth_params=secret))
 
 
 def test_offsets() -> None:
@@ -74,6 +119,18 @@ def test_offsets() -> None:
         ({**READ, "maxBytesPerTrigger": "many"}, "a number of bytes"),
         ({**READ, "pulsar.client.authPluginClassName": "AuthenticationAthenz"}, "AuthenticationToken"),
         ({**READ, "auth.token": "token:"}, "holds no token"),
+        ({**READ, "auth.token": "a", "auth.params": "b"}, "auth.token and auth.params"),
+        ({**READ, "auth.plugin": "basic"}, "needs auth.params"),
+        ({**READ, "pulsar.client.useKeyStoreTls": "true"}, "PEM files"),
+        ({**READ, "pulsar.client.numIoThread": "4"}, "unknown option 'pulsar.client.numIoThread'"),
+        ({**READ, "maxTriggerDelay": "soon"}, "a time like 500ms"),
+        ({**URL, "assign": '{"t": 3}'}, "JSON like"),
+        ({**URL, "assign": "t"}, "JSON like"),
+        ({**READ, "startingOffsetsByTimestamp": '{"t": {"0": "x"}}'}, "JSON like"),
+        (
+            {**READ, "endingOffsets": '{"t": "5:1"}', "endingTime": "1"},
+            "endingOffsets and endingTime exclude",
+        ),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )

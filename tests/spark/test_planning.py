@@ -126,6 +126,33 @@ def test_a_starting_time_in_the_future_is_refused() -> None:
         )
 
 
+def test_ending_times_and_times_by_partition() -> None:
+    cluster = three_ledgers()
+    cluster.publish((TOPIC, 0), 3, [[b"v"]] * 5, publish_time=5000)
+    del cluster.topics[ONE]
+    cluster.topics[TOPIC, 1] = three_ledgers().topics[ONE]
+    asked = [(TOPIC, 0), (TOPIC, 1)]
+    assert planner(cluster, ending_time_ms=7002).ending(asked) == {
+        asked[0]: Offset(3, 4),
+        asked[1]: Offset(7, 1),
+    }
+    times = {(TOPIC, 1): 8003, (TOPIC, -1): 5002}
+    assert planner(cluster, ending_times=times).ending(asked) == {
+        asked[0]: Offset(3, 1),
+        asked[1]: Offset(8, 2),
+    }
+    found = planner(cluster, starting_times={(TOPIC, 1): 7001}, starting_offsets="latest").starting(
+        "earliest"
+    )
+    assert found == {asked[0]: Offset(3, 4), asked[1]: Offset(7, 0)}
+    with pytest.raises(
+        InvalidConfiguration, match=r"startingOffsetsByTimestamp names .*-partition-7, which this"
+    ):
+        planner(cluster, starting_times={(TOPIC, 7): 1}).starting("earliest")
+    future = planner(cluster, starting_time_ms=1 << 42, future_is_latest=True)
+    assert future.starting("earliest") == {asked[0]: Offset(3, 4), asked[1]: Offset(8, 4)}
+
+
 @pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
 def test_starting_time(time_ms: int) -> None:
     cluster = three_ledgers()

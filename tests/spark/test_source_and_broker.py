@@ -16,6 +16,8 @@ from pyspark.sql.types import BinaryType, StructType
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
+from geminga.client.crypto import CryptoKeyReader
+from geminga.errors import CryptoError
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.reading import DataLossError
@@ -170,3 +172,50 @@ def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
         whole = batch_reader(url, topic)
         assert read(whole, whole.partitions()) == numbers(0, 105)
     stream.stop()
+
+
+@pytest.fixture(scope="module")
+def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A public and a private key."""
+    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
+    from cryptography.hazmat.primitives import serialization as form
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    folder = tmp_path_factory.mktemp("keys")
+    public, private = folder / "public.pem", folder / "private.pem"
+    public.write_bytes(
+        key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    )
+    private.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
+    return public, private
+
+
+def test_encrypted_topics(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, key_files: tuple[Path, Path]
+) -> None:
+    public, private = map(str, key_files)
+    url = pulsar_broker.service_url
+    given = {
+        "encryptionKeys": "k",
+        "crypto.publicKeyPath": public,
+        "compression": "LZ4",
+        "batchingMaxMessages": "7",
+    }
+    writer = PulsarDataSource({"service.url": url, "topic": pulsar_topic, **given}).writer(SCHEMA, False)
+    rows = pa.record_batch({"value": pa.array(numbers(0, 50), pa.binary())})
+    writer.write(iter([rows]))  # type: ignore[arg-type]
+    reader_of_keys = CryptoKeyReader(public, private)
+    with pulsar_client.create_producer(
+        pulsar_topic, encryption_key="k", crypto_key_reader=reader_of_keys, batching_enabled=False,
+        chunking_enabled=True, chunk_max_message_size=1000,
+    ) as producer:  # fmt: skip
+        producer.send(b"large" * 1000)
+    publish(pulsar_client, pulsar_topic, 50, 5)
+    reader = batch_reader(url, pulsar_topic, maxEntriesPerSplit=4, **{"crypto.privateKeyPath": private})
+    assert sorted(read(reader, reader.partitions())) == sorted([*numbers(0, 55), b"large" * 1000])
+    without = batch_reader(url, pulsar_topic)
+    with pytest.raises(CryptoError, match="the entry is encrypted") as caught:
+        read(without, without.partitions())
+    assert any("crypto.privateKeyPath" in note for note in caught.value.__notes__)
+    partly = batch_reader(url, pulsar_topic, cryptoFailureAction="DISCARD")
+    assert read(partly, partly.partitions()) == numbers(50, 5)

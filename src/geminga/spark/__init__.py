@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
+    from geminga.spark.observing import query_lag as query_lag
+    from geminga.spark.observing import serve_metrics as serve_metrics
     from geminga.spark.sessions import register as register
     from geminga.spark.sessions import session as session
 
 _PLACES = {
     "PulsarDataSource": "geminga.spark.datasource",
+    "query_lag": "geminga.spark.observing",
+    "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",
 }
 
-__all__ = ("PulsarDataSource", "register", "session")
+__all__ = ("PulsarDataSource", "query_lag", "register", "serve_metrics", "session")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from geminga.errors import PulsarException, TopicNotFound
+from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import MessageId, TopicName
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
+    from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
     from geminga.spark.admission import Peek, Seen
     from geminga.spark.cursor import Cursors
@@ -147,17 +148,35 @@ class PulsarCluster:
 
 def open_client(options: ConnectionOptions) -> Client:
     """A new client for the options."""
-    from geminga.client.authentication import AuthenticationToken
     from geminga.client.sync import Client
 
     return Client(
         options.service_url,
-        authentication=AuthenticationToken(options.token) if options.token else None,
+        authentication=_authentication(options),
         operation_timeout_seconds=options.operation_timeout_ms / 1000,
+        connection_timeout_ms=options.connection_timeout_ms,
+        keep_alive_interval_seconds=options.keep_alive_interval_seconds,
+        listener_name=options.listener_name,
         tls_trust_certs_file_path=options.tls_trust_certs_file_path,
         tls_allow_insecure_connection=options.tls_allow_insecure_connection,
         tls_validate_hostname=options.tls_validate_hostname,
+        tls_certificate_file_path=options.tls_certificate_file_path,
+        tls_private_key_file_path=options.tls_key_file_path,
     )
+
+
+def _authentication(options: ConnectionOptions) -> Authentication | None:
+    from geminga.client.authentication import Authentication, AuthenticationTLS
+
+    if options.auth_plugin is None:
+        return None
+    if options.auth_params is not None:
+        return Authentication(options.auth_plugin, options.auth_params)
+    if options.tls_certificate_file_path is None or options.tls_key_file_path is None:
+        raise InvalidConfiguration(
+            "option auth.plugin='tls' needs auth.params, or tls.certificateFilePath and tls.keyFilePath"
+        )
+    return AuthenticationTLS(options.tls_certificate_file_path, options.tls_key_file_path)
 
 
 _lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import Limits
+from geminga.spark.lag import LAG
 from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
 from geminga.spark.planning import Planner, Range
@@ -62,8 +64,10 @@ class PulsarDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = read_options(options_for(READ, self.options, schema))
-        if options.ending_offsets != "latest":
-            raise InvalidConfiguration("option endingOffsets is for batch queries: a stream does not end")
+        if options.says_end:
+            raise InvalidConfiguration(
+                "endingOffsets and endingTime are for batch queries: a stream has no end"
+            )
         return PulsarStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -111,6 +115,8 @@ class PulsarReader(DataSourceReader):
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. All that a restart needs is in the offsets of its checkpoint."""
 
+    clock = staticmethod(time.monotonic)
+
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         message_columns(schema)
         self.options = options
@@ -124,6 +130,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
+        self._went_on = float("-inf")
         self._own_name = f"{options.subscription_prefix}-{uuid.uuid4().hex}"
 
     @property
@@ -136,8 +143,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark asks twice, for the plan of the first micro-batch and for its tasks.
         if self._initial is None:
             planner, options = self.planner, self.options
-            starts = options.starting_offsets is not None or options.starting_time_ms is not None
-            if options.subscription is not None and not starts:
+            if options.subscription is not None and not options.says_start:
                 planner.subscribe(options.subscription)
                 self._initial = planner.position(planner.partitions())
             else:
@@ -167,17 +173,32 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_gone(begin.offsets, latest)
         # A partition that the query has not seen yet starts at its first message.
         offsets = {partition: begin.offsets.get(partition, EARLIEST) for partition in latest}
-        self._reported = to_json({p: max(latest[p], offsets[p]) for p in latest})
-        limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
-        end = self.planner.limited(offsets, latest, limits)
-        if end == begin.offsets:
-            return start
+        newest = {p: max(latest[p], offsets[p]) for p in latest}
+        end = offsets
+        if self._is_enough(offsets, newest):
+            limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
+            end = self.planner.limited(offsets, latest, limits)
+        self._reported = {**to_json(newest), LAG: self.planner.lag(end, newest)}
+        return start if end == begin.offsets else self._ended(begin, end)
+
+    def _ended(self, begin: Checkpoint, end: Offsets) -> dict[str, Any]:
         is_first = begin.offsets == self._initial
         return Checkpoint(
             offsets=end,
             subscription=self._subscription(begin.subscription),
             start=begin.offsets if is_first else None,
         ).to_json()
+
+    def _is_enough(self, begin: Offsets, newest: Offsets) -> bool:
+        """Whether to go on now, by ``minRowsPerTrigger`` and ``maxTriggerDelay``."""
+        minimum, now = self.options.min_rows_per_trigger, self.clock()
+        if minimum is not None and self._target is None and begin != newest:
+            waited_ms = (now - self._went_on) * 1000
+            is_due = waited_ms >= self.options.max_trigger_delay_ms
+            if not is_due and self.planner.rows_between(begin, newest) < minimum:
+                return False
+        self._went_on = now
+        return True
 
     def _subscription(self, remembered: str | None) -> str | None:
         """The name of the query's own subscription; None when it has none."""

@@ -213,7 +213,7 @@ class _Encoder:
             partitions=partitions,
             hashing=self.options.hashing,
             first_partition=self.turns[topic],
-            max_messages=self.options.batching_max_messages,
+            max_messages=self.options.messages_in_a_batch,
             max_bytes=self.options.batching_max_bytes,
         )
         self.turns[topic] += sum(not batch.keyed for batch in batches)

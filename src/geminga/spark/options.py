@@ -7,7 +7,7 @@ over in lower case; they are matched without regard to case.
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +15,13 @@ from typing import Any
 from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
-from geminga.errors import InvalidConfiguration, InvalidTopicName, InvalidUrl
-from geminga.ids import TopicName
+from geminga.errors import InvalidConfiguration, InvalidUrl
 from geminga.spark import offsets
+from geminga.spark import option_values as values
+from geminga.spark.option_names import NO_EFFECT, REFUSED
+from geminga.spark.option_values import Times
+
+logger = logging.getLogger("geminga.spark")
 
 READ = "read"
 WRITE = "write"
@@ -36,224 +40,168 @@ class Option:
     aliases: tuple[str, ...] = ()
 
 
-def _refuse(name: str, value: str, allowed: str) -> InvalidConfiguration:
-    return InvalidConfiguration(f"option {name}={value!r} is not allowed; allowed: {allowed}")
-
-
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise _refuse(name, value, "a text that is not empty")
-    return value.strip()
-
-
-def _number(minimum: int) -> Callable[[str, str], int]:
-    def parse(name: str, value: str) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            number = minimum - 1
-        if number < minimum:
-            raise _refuse(name, value, f"a whole number >= {minimum}")
-        return number
-
-    return parse
-
-
-_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def _bytes(name: str, value: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)b?\s*", value.lower())
-    if not match or int(match[1]) < 1:
-        raise _refuse(name, value, "a number of bytes >= 1, optionally with k, m, g or t")
-    return int(match[1]) * _SIZE_UNITS[match[2]]
-
-
-def _flag(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise _refuse(name, value, "true or false")
-    return value.lower() == "true"
-
-
-def _choice(*choices: str) -> Callable[[str, str], str]:
-    def parse(name: str, value: str) -> str:
-        for choice in choices:
-            if choice.lower() == value.strip().lower():
-                return choice
-        raise _refuse(name, value, ", ".join(choices) + suggestion(value, choices))
-
-    return parse
-
-
-def _topic(name: str, value: str) -> tuple[str, ...]:
-    return (_one_topic(name, value),)
-
-
-def _one_topic(name: str, value: str) -> str:
-    try:
-        return str(TopicName.parse(value.strip()))
-    except InvalidTopicName as error:
-        raise InvalidConfiguration(f"option {name}: {error}") from None
-
-
-def _topics(name: str, value: str) -> tuple[str, ...]:
-    found = tuple(_one_topic(name, part) for part in value.split(",") if part.strip())
-    if not found:
-        raise _refuse(name, value, "topic names, separated by commas")
-    if len(set(found)) < len(found):
-        raise _refuse(name, value, "every topic once")
-    return found
-
-
-def _pattern(name: str, value: str) -> str:
-    """``tenant/namespace/regular expression``, as `TopicName` completes it."""
-    found = _one_topic(name, value)
-    try:
-        re.compile(TopicName.parse(found).local)
-    except re.error as error:
-        raise _refuse(name, value, f"a regular expression ({error})") from None
-    return found
-
-
-def _names(name: str, value: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _starting(name: str, value: str) -> str | offsets.Offsets:
-    return _offsets(name, value)
-
-
-def _offsets(name: str, value: str) -> str | offsets.Offsets:
-    if value.strip().lower() in ("earliest", "latest"):
-        return value.strip().lower()
-    if not value.lstrip().startswith("{"):
-        near = suggestion(value, ("earliest", "latest"))
-        raise _refuse(name, value, f'earliest, latest or JSON like {{"topic": {{"0": "5:12"}}}}{near}')
-    try:
-        return offsets.from_json(value)
-    except (InvalidConfiguration, InvalidTopicName) as error:
-        raise InvalidConfiguration(f"option {name}: {error}") from None
-
-
-def _auth_class(name: str, value: str) -> str:
-    if not value.strip().endswith("AuthenticationToken"):
-        raise _refuse(name, value, "org.apache.pulsar.client.impl.auth.AuthenticationToken")
-    return "token"
-
-
-def _auth_params(name: str, value: str) -> str:
-    token = value.strip().removeprefix("token:")
-    if not token:
-        raise InvalidConfiguration(f"option {name} holds no token; allowed: token:<JWT>")
-    return token
-
-
 COMPRESSIONS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 HASHINGS = ("JavaStringHash", "Murmur3_32Hash", "BoostHash")
 
 _TABLE = (
-    Option(name="service.url", field="service_url", use=BOTH, parse=_text,
-           text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster. Required."),
-    Option(name="admin.url", field="admin_url", use=BOTH, parse=_text,
+    Option(name="service.url", field="service_url", use=BOTH, parse=values.text,
+           aliases=("pulsar.client.serviceUrl",),
+           text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster, several hosts "
+                "separated by commas. Required."),
+    Option(name="admin.url", field="admin_url", use=BOTH, parse=values.text,
            text="``http://host:port`` of the admin REST; accepted, but not needed."),
-    Option(name="auth.token", field="token", use=BOTH, parse=_auth_params,
-           aliases=("pulsar.client.authParams",), text="JSON web token to authenticate with."),
-    Option(name="pulsar.client.authPluginClassName", field="auth_class", use=BOTH, parse=_auth_class,
-           text="The Java name of token authentication, beside ``pulsar.client.authParams``."),
-    Option(name="tls.trustCertsFilePath", field="tls_trust_certs_file_path", use=BOTH, parse=_text,
+    Option(name="auth.token", field="token", use=BOTH, parse=values.secret,
+           text="JSON web token to authenticate with, or ``file:///path`` or ``env:NAME`` of one."),
+    Option(name="auth.plugin", field="auth_plugin", use=BOTH, parse=values.plugin,
+           aliases=("pulsar.client.authPluginClassName",),
+           text="``token`` (default), ``tls``, ``basic`` or ``oauth2``, or the Java class of that name."),
+    Option(name="auth.params", field="auth_params", use=BOTH, parse=values.secret,
+           aliases=("pulsar.client.authParams",),
+           text="What the plug-in is given: ``token:<JWT>``, ``tlsCertFile:/path,tlsKeyFile:/path``, or "
+                "JSON."),
+    Option(name="tls.trustCertsFilePath", field="tls_trust_certs_file_path", use=BOTH, parse=values.text,
            aliases=("pulsar.client.tlsTrustCertsFilePath",),
            text="PEM file of trusted certificates, present on every machine; default: the system's."),
-    Option(name="tls.allowInsecureConnection", field="tls_allow_insecure_connection", use=BOTH, parse=_flag,
-           aliases=("pulsar.client.tlsAllowInsecureConnection",),
+    Option(name="tls.certificateFilePath", field="tls_certificate_file_path", use=BOTH, parse=values.text,
+           aliases=("pulsar.client.tlsCertificateFilePath",),
+           text="PEM file of the certificate that connections show; with ``tls.keyFilePath``."),
+    Option(name="tls.keyFilePath", field="tls_key_file_path", use=BOTH, parse=values.text,
+           aliases=("pulsar.client.tlsKeyFilePath",), text="PEM file of that certificate's private key."),
+    Option(name="tls.allowInsecureConnection", field="tls_allow_insecure_connection", use=BOTH,
+           parse=values.flag, aliases=("pulsar.client.tlsAllowInsecureConnection",),
            text="Trust any certificate: for tests only. Default false."),
-    Option(name="tls.validateHostname", field="tls_validate_hostname", use=BOTH, parse=_flag,
+    Option(name="tls.validateHostname", field="tls_validate_hostname", use=BOTH, parse=values.flag,
            aliases=("pulsar.client.tlsHostnameVerificationEnable",),
            text="Check the host name in the certificate. Default true."),
-    Option(name="operationTimeoutMs", field="operation_timeout_ms", use=BOTH, parse=_number(1),
+    Option(name="operationTimeoutMs", field="operation_timeout_ms", use=BOTH, parse=values.number(1),
            aliases=("pulsar.client.operationTimeoutMs",),
            text="The most that lookups, opening and closing take, and how long a broker that can't be "
                 "reached is waited for. Default 30000."),
-    Option(name="topic", field="topics", use=BOTH, parse=_topic, aliases=("path",),
-           text="The topic to read or write."),
-    Option(name="topics", field="topics", use=READ, parse=_topics, aliases=("subscribe",),
+    Option(name="connectionTimeoutMs", field="connection_timeout_ms", use=BOTH, parse=values.number(1),
+           aliases=("pulsar.client.connectionTimeoutMs",),
+           text="The most that connecting to a broker takes. Default 10000."),
+    Option(name="keepAliveIntervalSeconds", field="keep_alive_interval_seconds", use=BOTH,
+           parse=values.number(1), aliases=("pulsar.client.keepAliveIntervalSeconds",),
+           text="How long a connection may be silent until it is probed. Default 30."),
+    Option(name="listenerName", field="listener_name", use=BOTH, parse=values.text,
+           aliases=("pulsar.client.listenerName",),
+           text="Which of the brokers' advertised listeners to connect to."),
+    Option(name="topic", field="topics", use=BOTH, parse=values.topic,
+           aliases=("path", "pulsar.producer.topicName"), text="The topic to read or write."),
+    Option(name="topics", field="topics", use=READ, parse=values.topics, aliases=("subscribe",),
            text="Topics to read, separated by commas."),
-    Option(name="topicsPattern", field="topics_pattern", use=READ, parse=_pattern,
+    Option(name="topicsPattern", field="topics_pattern", use=READ, parse=values.pattern,
            aliases=("subscribePattern",),
            text="Regular expression for the local names of the topics of one namespace."),
-    Option(name="columns", field="columns", use=READ, parse=_names,
+    Option(name="assign", field="topics", use=READ, parse=values.assigned,
+           text='Single partitions to read, as JSON: ``{"topic": [0, 2]}``.'),
+    Option(name="columns", field="columns", use=READ, parse=values.names,
            text="Columns to deliver, separated by commas: Spark does no column pruning here, and each column "
                 "that nobody needs costs time."),
-    Option(name="startingOffsets", field="starting_offsets", use=READ, parse=_offsets,
+    Option(name="startingOffsets", field="starting_offsets", use=READ, parse=values.places,
            text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON of the "
                 "first message a partition. A restarted stream goes on from its checkpoint."),
-    Option(name="endingOffsets", field="ending_offsets", use=READ, parse=_offsets,
+    Option(name="endingOffsets", field="ending_offsets", use=READ, parse=values.places,
            text="``latest`` (default) or JSON of the last message a partition. Batch queries only."),
-    Option(name="startingTime", field="starting_time_ms", use=READ, parse=_number(0),
+    Option(name="startingTime", field="starting_time_ms", use=READ, parse=values.number(0),
            aliases=("startingTimestamp",),
            text="Start at the first message published at or after this time, in milliseconds since 1970, not "
                 "in the future."),
-    Option(name="failOnDataLoss", field="fail_on_data_loss", use=READ, parse=_flag,
+    Option(name="endingTime", field="ending_time_ms", use=READ, parse=values.number(0),
+           aliases=("endingTimestamp",),
+           text="End before the first message published at or after this time. Batch queries only."),
+    Option(name="startingOffsetsByTimestamp", field="starting_times", use=READ, parse=values.times,
+           text="``startingTime`` by partition, as JSON: ``{\"topic\": {\"0\": 1700000000000}}``; the others "
+                "start as without it."),
+    Option(name="endingOffsetsByTimestamp", field="ending_times", use=READ, parse=values.times,
+           text="``endingTime`` by partition likewise."),
+    Option(name="startingOffsetsByTimestampStrategy", field="future_is_latest", use=READ,
+           parse=lambda name, value: values.choice("error", "latest")(name, value) == "latest",
+           text="What a starting time in the future is: ``error`` (default) or ``latest``."),
+    Option(name="failOnDataLoss", field="fail_on_data_loss", use=READ, parse=values.flag,
            text="Fail when messages that were to be read may have been removed by retention, or a topic was "
                 "deleted. Default true."),
-    Option(name="minPartitions", field="min_partitions", use=READ, parse=_number(1),
+    Option(name="minPartitions", field="min_partitions", use=READ, parse=values.number(1),
            text="Split partitions into at least this many tasks, as far as they have entries."),
-    Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=_number(1),
+    Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
            text="Entries (batches) that one task reads at the most; more is split. Default 10000."),
-    Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=_number(1),
-           aliases=("maxOffsetsPerTrigger",),
+    Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
+           aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
            text="Messages that one micro-batch takes at the most; one batch of a producer is never cut."),
-    Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", use=READ, parse=_bytes,
+    Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", use=READ, parse=values.size,
            text="Stored bytes that one micro-batch takes at the most (``64m``)."),
-    Option(name="maxEntriesPerTrigger", field="max_entries_per_trigger", use=READ, parse=_number(1),
+    Option(name="maxEntriesPerTrigger", field="max_entries_per_trigger", use=READ, parse=values.number(1),
            text="Entries (batches) that one micro-batch takes at the most: the cheapest of the limits, since "
-                "nothing has to be read to keep it."),
-    Option(name="pollTimeoutMs", field="poll_timeout_ms", use=READ, parse=_number(1),
+                "nothing has to be looked at to keep it."),
+    Option(name="minRowsPerTrigger", field="min_rows_per_trigger", use=READ, parse=values.number(1),
+           aliases=("minOffsetsPerTrigger", "minMessagesPerTrigger"),
+           text="Wait until about so many messages are there, but no longer than ``maxTriggerDelay``."),
+    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", use=READ, parse=values.duration_ms,
+           text="How long ``minRowsPerTrigger`` may hold messages back (``30s``). Default 15m."),
+    Option(name="pollTimeoutMs", field="poll_timeout_ms", use=READ, parse=values.number(1),
+           aliases=("kafkaConsumer.pollTimeoutMs",),
            text="How long a task waits for the next message of its range. Default 120000."),
-    Option(name="receiverQueueSize", field="receiver_queue_size", use=READ, parse=_number(1),
+    Option(name="receiverQueueSize", field="receiver_queue_size", use=READ, parse=values.number(1),
            aliases=("pulsar.reader.receiverQueueSize",),
            text="Messages that a task asks the broker for in advance. Default 20000."),
-    Option(name="subscriptionPrefix", field="subscription_prefix", use=READ, parse=_text,
-           aliases=("subscriptionNamePrefix", "pulsar.reader.subscriptionRolePrefix"),
+    Option(name="subscriptionPrefix", field="subscription_prefix", use=READ, parse=values.text,
+           aliases=("subscriptionNamePrefix", "pulsar.reader.subscriptionRolePrefix", "groupIdPrefix"),
            text="Prefix of the names of readers, which leave nothing behind, and of the durable "
                 "subscription. Default ``spark``."),
-    Option(name="predefinedSubscription", field="subscription", use=READ, parse=_text,
+    Option(name="predefinedSubscription", field="subscription", use=READ, parse=values.text,
            text="Streams: a durable subscription of this query alone, which is kept at what Spark has "
                 "committed. Without a starting option the query starts where it stands."),
-    Option(name="durableSubscription", field="durable_subscription", use=READ, parse=_flag,
+    Option(name="durableSubscription", field="durable_subscription", use=READ, parse=values.flag,
            text="Streams: such a subscription with a name made from ``subscriptionPrefix``, which the "
                 "checkpoint remembers. Default false."),
-    Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=_flag,
+    Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=values.flag,
            text="Go on with no data while a topic does not exist. Default false: the query fails."),
-    Option(name="allowDifferentTopicSchemas", field="allow_different_schemas", use=READ, parse=_flag,
-           text="Accepted for the Scala connector's sake: values are always handed over raw."),
-    Option(name="compression", field="compression", use=WRITE, parse=_choice(*COMPRESSIONS),
+    Option(name="includeHeaders", field="include_headers", use=READ, parse=values.flag,
+           text="Accepted: properties are in the column ``__messageProperties``."),
+    Option(name="crypto.privateKeyPath", field="crypto_private_key_path", use=READ, parse=values.text,
+           text="PEM file, present on every machine, of the private key that encrypted messages are opened "
+                "with. Without it they fail the query."),
+    Option(name="cryptoFailureAction", field="crypto_failure_action", use=READ,
+           parse=values.choice("FAIL", "DISCARD"), aliases=("pulsar.reader.cryptoFailureAction",),
+           text="What happens to a message that can't be decrypted: ``FAIL`` (default) the query, or "
+                "``DISCARD`` the message, with a warning."),
+    Option(name="compression", field="compression", use=WRITE, parse=values.choice(*COMPRESSIONS),
            aliases=("pulsar.producer.compressionType",),
            text="``NONE`` (default), ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."),
-    Option(name="hashingScheme", field="hashing", use=WRITE, parse=_choice(*HASHINGS),
+    Option(name="hashingScheme", field="hashing", use=WRITE, parse=values.choice(*HASHINGS),
            aliases=("pulsar.producer.hashingScheme",),
            text="How a key decides the partition: ``JavaStringHash`` (default, as the Scala connector), "
                 "``Murmur3_32Hash``, or ``BoostHash`` (as ``pulsar-client``)."),
-    Option(name="batchingMaxMessages", field="batching_max_messages", use=WRITE, parse=_number(1),
+    Option(name="batchingMaxMessages", field="batching_max_messages", use=WRITE, parse=values.number(1),
            aliases=("pulsar.producer.batchingMaxMessages",), text="Messages in a batch. Default 1000."),
-    Option(name="batchingMaxBytes", field="batching_max_bytes", use=WRITE, parse=_bytes,
+    Option(name="batchingMaxBytes", field="batching_max_bytes", use=WRITE, parse=values.size,
            aliases=("pulsar.producer.batchingMaxBytes",),
            text="Payload bytes in a batch. Default 131072."),
-    Option(name="settingsFile", field="settings_file", use=WRITE, parse=_text,
+    Option(name="batchingEnabled", field="batching_enabled", use=WRITE, parse=values.flag,
+           aliases=("pulsar.producer.batchingEnabled",),
+           text="False: an entry for each message, as single messages are sent. Default true."),
+    Option(name="settingsFile", field="settings_file", use=WRITE, parse=values.text,
            text="A settings file, as ``geminga tune advise --apply`` writes it, read where the query is "
                 "started: compression, hashing, batch limits and send time-out, unless they are given."),
-    Option(name="sendTimeoutMs", field="send_timeout_ms", use=WRITE, parse=_number(1),
+    Option(name="sendTimeoutMs", field="send_timeout_ms", use=WRITE, parse=values.number(1),
            aliases=("pulsar.producer.sendTimeoutMs",),
            text="How long a receipt may take until the task fails. Default 30000."),
-    Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=_flag,
+    Option(name="crypto.publicKeyPath", field="crypto_public_key_path", use=WRITE, parse=values.text,
+           text="PEM file of the public key that messages are encrypted with; with ``encryptionKeys``."),
+    Option(name="encryptionKeys", field="encryption_keys", use=WRITE, parse=values.names,
+           aliases=("pulsar.producer.encryptionKeys",),
+           text="Names of that key, separated by commas, that travel with the messages."),
+    Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=values.flag,
            text="Stage the rows and publish them in the commit: of a stream's micro-batches with sequence "
                 "ids that the broker's deduplication recognises, of a batch query when all tasks have "
                 "succeeded. Default false."),
-    Option(name="sinkName", field="sink_name", use=WRITE, parse=_text,
+    Option(name="sinkName", field="sink_name", use=WRITE, parse=values.text,
+           aliases=("pulsar.producer.producerName",),
            text="Producer name of the exactly-once sink. Default: made from the query's id."),
-    Option(name="stagingLocation", field="staging_location", use=WRITE, parse=_text,
+    Option(name="stagingLocation", field="staging_location", use=WRITE, parse=values.text,
            text="Folder, seen by all machines, where the exactly-once sink stages. Default: the "
                 "checkpoint's; a batch query has none."),
-    Option(name="checkpointLocation", field="checkpoint_location", use=BOTH, parse=_text,
+    Option(name="checkpointLocation", field="checkpoint_location", use=BOTH, parse=values.text,
            text="Spark's own option; the exactly-once sink stages below it."),
 )  # fmt: skip
 
@@ -263,14 +211,6 @@ OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 _BY_LOWER_NAME = {
     name.lower(): option for option in _TABLE for name in (option.name, *option.aliases)
 }  # fmt: skip
-
-_REFUSED = {
-    "assign": "name the topic of a partition ('...-partition-3') in 'topics'",
-    "kafka.bootstrap.servers": "the option is 'service.url', like pulsar://localhost:6650",
-    "includeheaders": "ask for the column __messageProperties",
-    "endingtime": "use endingOffsets",
-    "endingtimestamp": "use endingOffsets",
-}
 
 _SPARK_ITS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 
@@ -282,7 +222,7 @@ _OF_THE_CATALOG = frozenset(
 )
 """What the catalog notes about a table beside its options."""
 
-SECRETS = frozenset({"auth.token", "pulsar.client.authparams"})
+SECRETS = frozenset({"auth.token", "auth.params", "pulsar.client.authparams"})
 """Options, in lower case, whose values show in no plan, log or catalog."""
 
 
@@ -302,7 +242,13 @@ class ConnectionOptions:
     """What a client is made from; the key of the cache of clients."""
 
     service_url: str
-    token: str | None = field(default=None, repr=False)
+    auth_plugin: str | None = None
+    auth_params: str | None = field(default=None, repr=False)
+    tls_certificate_file_path: str | None = None
+    tls_key_file_path: str | None = None
+    connection_timeout_ms: int = 10_000
+    keep_alive_interval_seconds: int = 30
+    listener_name: str | None = None
     tls_trust_certs_file_path: str | None = None
     tls_allow_insecure_connection: bool = False
     tls_validate_hostname: bool = True
@@ -320,18 +266,26 @@ class ReadOptions:
     starting_offsets: str | offsets.Offsets | None = None
     ending_offsets: str | offsets.Offsets = "latest"
     starting_time_ms: int | None = None
+    ending_time_ms: int | None = None
+    starting_times: Times = field(default_factory=dict)
+    ending_times: Times = field(default_factory=dict)
+    future_is_latest: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int = 1
     max_entries_per_split: int = 10_000
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     max_entries_per_trigger: int | None = None
+    min_rows_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
     poll_timeout_ms: int = 120_000
     receiver_queue_size: int = 20_000
     subscription_prefix: str = "spark"
     subscription: str | None = None
     durable_subscription: bool = False
     wait_for_topics: bool = False
+    crypto_private_key_path: str | None = None
+    crypto_failure_action: str = "FAIL"
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.topics_pattern):
@@ -339,8 +293,29 @@ class ReadOptions:
                 "exactly one of the options topic, topics and topicsPattern must be given"
                 + (" (two are)" if self.topics else "; for example .option('topic', 'my-topic')")
             )
-        if self.starting_offsets is not None and self.starting_time_ms is not None:
-            raise InvalidConfiguration("startingOffsets and startingTime exclude each other")
+        _one_of("startingOffsets", self.starting_offsets is not None, "startingTime", self.starting_time_ms)
+        _one_of(
+            "startingTime",
+            self.starting_time_ms is not None,
+            "startingOffsetsByTimestamp",
+            self.starting_times,
+        )
+        _one_of("endingOffsets", self.ending_offsets != "latest", "endingTime", self.ending_time_ms)
+        _one_of("endingTime", self.ending_time_ms is not None, "endingOffsetsByTimestamp", self.ending_times)
+
+    @property
+    def says_start(self) -> bool:
+        """Whether an option says where a new query starts."""
+        return bool(self.starting_offsets or self.starting_time_ms is not None or self.starting_times)
+
+    @property
+    def says_end(self) -> bool:
+        return bool(self.ending_offsets != "latest" or self.ending_time_ms is not None or self.ending_times)
+
+
+def _one_of(one: str, has_one: bool, other: str, value: object) -> None:
+    if has_one and value not in (None, {}):
+        raise InvalidConfiguration(f"{one} and {other} exclude each other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,11 +328,24 @@ class WriteOptions:
     hashing: str = "JavaStringHash"
     batching_max_messages: int = 1000
     batching_max_bytes: int = 128 * 1024
+    batching_enabled: bool = True
     send_timeout_ms: int = 30_000
+    crypto_public_key_path: str | None = field(default=None)
+    encryption_keys: tuple[str, ...] = ()
     exactly_once: bool = False
     sink_name: str | None = None
     staging_location: str | None = None
     checkpoint_location: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.encryption_keys) != (self.crypto_public_key_path is not None):
+            raise InvalidConfiguration(
+                "encryptionKeys and crypto.publicKeyPath go together: give both or none"
+            )
+
+    @property
+    def messages_in_a_batch(self) -> int:
+        return self.batching_max_messages if self.batching_enabled else 1
 
     @property
     def topic(self) -> str | None:
@@ -366,7 +354,7 @@ class WriteOptions:
 
 
 _CONNECTION_FIELDS = frozenset(ConnectionOptions.__dataclass_fields__)
-_UNUSED_FIELDS = frozenset({"admin_url", "auth_class", "allow_different_schemas"})
+_UNUSED_FIELDS = frozenset({"admin_url", "include_headers"})
 
 
 def for_use(options: Mapping[str, str], use: str) -> dict[str, str]:
@@ -387,6 +375,11 @@ def _parsed(options: Mapping[str, str], use: str) -> dict[str, Any]:
         if option is None or option.use not in (use, BOTH):
             if lower in _SPARK_ITS_OWN:
                 continue
+            if lower in NO_EFFECT or lower.startswith("pulsar.admin."):
+                logger.info("option %s has no effect here", name)
+                continue
+            if option is not None and lower.startswith(("pulsar.reader.", "pulsar.producer.")):
+                continue  # one set of options for reading and writing, as the Scala connector's users have
             raise _unknown(name, option, use)
         if option.field in given:
             raise InvalidConfiguration(
@@ -401,7 +394,7 @@ def _unknown(name: str, option: Option | None, use: str) -> InvalidConfiguration
     if option is not None:
         other = "writing" if use == READ else "reading"
         return InvalidConfiguration(f"option {option.name!r} is for {other} only")
-    reason = _REFUSED.get(name.lower())
+    reason = REFUSED.get(name.lower())
     if reason:
         return InvalidConfiguration(f"option {name!r} is not supported: {reason}")
     known = [each.name for each in _TABLE if each.use in (use, BOTH)]
@@ -424,6 +417,15 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
         ServiceUrl.parse(url)
     except InvalidUrl as error:
         raise InvalidConfiguration(f"option service.url: {error}") from None
+    token = found.pop("token", None)
+    if token is not None:
+        if "auth_params" in found or "auth_plugin" in found:
+            raise InvalidConfiguration("auth.token and auth.params (or auth.plugin) exclude each other")
+        found["auth_plugin"], found["auth_params"] = "token", token
+    elif "auth_params" in found:
+        found.setdefault("auth_plugin", "token")
+    elif found.get("auth_plugin", "tls") != "tls":
+        raise InvalidConfiguration(f"option auth.plugin={found['auth_plugin']!r} needs auth.params")
     return ConnectionOptions(**{name: found.pop(name) for name in list(found) if name in _CONNECTION_FIELDS})
 
 

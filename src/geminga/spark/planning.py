@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
-from geminga.spark.admission import Gauge, Intake, Limits, Peek, Seen, admit
+from geminga.spark.admission import Cost, Gauge, Intake, Limits, Peek, Seen, admit
 from geminga.spark.cluster import Cluster, discover
 from geminga.spark.cursor import QueryCursor
+from geminga.spark.lag import Ledgers, Span, behind, by_topic
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
@@ -29,6 +30,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger("geminga.spark")
 
+LOOK_AGAIN_SECONDS = 60.0
+"""So old may be what is known about the size of entries; looks for a limit count too."""
+LOOKS_MAX = 8
+"""Partitions that are looked at then, one entry each."""
 CLOCK_DIFFERENCE_MS_MAX = 5_000
 """So far in the driver's future a starting time may lie."""
 
@@ -62,6 +67,7 @@ class Planner:
         is_batch: bool = False,
         patience: Patience | None = None,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cluster = cluster
         self.options = options
@@ -69,8 +75,11 @@ class Planner:
         self.watch = cluster.watch(name=options.subscription_prefix, from_first=is_batch)
         self.gauge = Gauge()
         self._wall_clock = wall_clock
+        self._clock = clock
         self.cursor: QueryCursor | None = None
         """The query's own subscription, if it has one; see `follow`."""
+        self.ledgers = Ledgers()
+        self._looked = float("-inf")
         self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
         self._turn: Partition | None = None
 
@@ -132,42 +141,65 @@ class Planner:
 
     def starting(self, default: str) -> Offsets:
         """Where a new query starts, for every partition there is."""
-        partitions = self.partitions()
-        options = self.options
-        if options.starting_time_ms is not None:
-            self._check_past(options.starting_time_ms)
-            return self._before_time(options.starting_time_ms, self.latest(partitions))
-        places = self._named("startingOffsets", options.starting_offsets or default, default, partitions)
+        partitions, options = self.partitions(), self.options
+        times = self._times(
+            "startingOffsetsByTimestamp", options.starting_times, options.starting_time_ms, partitions
+        )
+        rest = [partition for partition in partitions if partition not in times]
+        places = self._named("startingOffsets", options.starting_offsets or default, default, rest)
         self._check_start(places)
-        return places
+        self._check_past(times)
+        return {**places, **self._before_times(times)}
 
     def ending(self, partitions: Iterable[Partition]) -> Offsets:
         """Where a batch query ends; never behind the newest message."""
-        asked = list(partitions)
-        named = self._named("endingOffsets", self.options.ending_offsets, "latest", asked)
-        latest = self.latest(asked)
-        return {partition: min(place, latest[partition]) for partition, place in named.items()}
+        asked, options = list(partitions), self.options
+        times = self._times("endingOffsetsByTimestamp", options.ending_times, options.ending_time_ms, asked)
+        rest = [partition for partition in asked if partition not in times]
+        named = self._named("endingOffsets", options.ending_offsets, "latest", rest)
+        latest = self.latest(rest)
+        places = {partition: min(place, latest[partition]) for partition, place in named.items()}
+        return {**places, **self._before_times(times)}
 
-    def _before_time(self, time_ms: int, latest: Offsets) -> Offsets:
-        return self._run({p: before_time(newest, time_ms) for p, newest in latest.items()})
+    def _times(
+        self, option: str, given: Mapping[Partition, int], all_ms: int | None, partitions: list[Partition]
+    ) -> dict[Partition, int]:
+        """The time of each partition that has one."""
+        if all_ms is not None:
+            return dict.fromkeys(partitions, all_ms)
+        whole = {topic: time_ms for (topic, index), time_ms in given.items() if index < 0}
+        found = {}
+        for partition in partitions:
+            time_ms = given.get(partition, whole.get(partition[0]))
+            if time_ms is not None:
+                found[partition] = time_ms
+        topics = {topic for topic, _ in partitions}
+        unknown = [p for p in given if p not in found and not (p[1] < 0 and p[0] in topics)]
+        if unknown:
+            raise _not_read(option, unknown)
+        return found
 
-    def _check_past(self, time_ms: int) -> None:
+    def _before_times(self, times: Mapping[Partition, int]) -> Offsets:
+        latest = self.latest(times)
+        return self._run({p: before_time(newest, times[p]) for p, newest in latest.items()})
+
+    def _check_past(self, times: Mapping[Partition, int]) -> None:
         now_ms = int(self._wall_clock() * 1000)
-        if time_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX:
+        time_ms = max(times.values(), default=now_ms)
+        if time_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX and not self.options.future_is_latest:
             raise InvalidConfiguration(
                 f"option startingTime={time_ms} lies {(time_ms - now_ms) / 1000:g} s in the future: nothing "
                 "published until then could be told from what comes after; allowed: milliseconds since 1970, "
-                f"up to now ({now_ms})"
+                f"up to now ({now_ms}), or startingOffsetsByTimestampStrategy=latest"
             )
 
     def _named(
         self, option: str, places: str | Offsets, default: str, partitions: list[Partition]
     ) -> Offsets:
         given = {} if isinstance(places, str) else places
-        unknown = sorted(set(given) - set(partitions))
+        unknown = set(given) - set(partitions)
         if unknown:
-            names = ", ".join(partition_topic(partition) for partition in unknown)
-            raise InvalidConfiguration(f"option {option} names {names}, which this query does not read")
+            raise _not_read(option, unknown)
         otherwise = EARLIEST if (places if isinstance(places, str) else default) == "earliest" else LATEST
         found = {partition: given.get(partition, otherwise) for partition in partitions}
         at_the_end = self.latest(partition for partition, place in found.items() if place == LATEST)
@@ -196,6 +228,8 @@ class Planner:
     def limited(self, start: Offsets, latest: Offsets, limits: Limits) -> Offsets:
         """How far a micro-batch goes: fair shares of the limits over the partitions with a backlog."""
         self._heads.clear()
+        if limits.needs_entries:
+            self._looked = self._clock()
         end = {p: max(start.get(p, EARLIEST), latest[p]) for p in latest}
         behind = self._in_turn([p for p in sorted(end) if end[p] > start.get(p, EARLIEST)])
         if not limits or not behind:
@@ -219,6 +253,36 @@ class Planner:
 
     def _step(self, steps: Mapping[Partition, tuple[Offset, Offset, int]]) -> Offsets:
         return self._run({p: stepped_ahead(start, end, n) for p, (start, end, n) in steps.items()})
+
+    # --- lag --------------------------------------------------------------------------------------
+
+    def spans(self, start: Offsets, latest: Offsets) -> dict[Partition, Span]:
+        """How many entries lie between, by partition."""
+        waiting = behind(start, latest)
+        found = self._run({p: self.ledgers.span(p, *places) for p, places in waiting.items()})
+        return {**dict.fromkeys(latest, Span(0)), **found}
+
+    def _gauged(self, start: Offsets, latest: Offsets) -> Gauge:
+        """The gauge, after a look at some entries where none was taken for a while."""
+        waiting = behind(start, latest)
+        now = self._clock()
+        if waiting and (self.gauge.all is None or now - self._looked > LOOK_AGAIN_SECONDS):
+            self._looked = now
+            few = list(waiting.items())[:LOOKS_MAX]
+            peeks = [Peek(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
+            for peek, (seen, _) in zip(peeks, self._look(peeks), strict=True):
+                self.gauge.saw(peek.partition, sum((each.cost for each in seen), Cost()))
+        return self.gauge
+
+    def rows_between(self, start: Offsets, latest: Offsets) -> float:
+        """About how many messages lie between."""
+        gauge = self._gauged(start, latest)
+        costs = ((span, gauge.of(partition)) for partition, span in self.spans(start, latest).items())
+        return sum(span.entries * each.rows for span, each in costs if each is not None)
+
+    def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
+        """How far ``end`` is behind, by topic; see `geminga.spark.lag.by_topic`."""
+        return by_topic(self.spans(end, latest), self._gauged(end, latest))
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -273,6 +337,11 @@ class Planner:
                 )
             )
         return parts
+
+
+def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfiguration:
+    names = ", ".join(partition_topic(partition) for partition in sorted(partitions))
+    return InvalidConfiguration(f"option {option} names {names}, which this query does not read")
 
 
 def _behind(message_id: MessageId) -> Offset:

@@ -140,13 +140,15 @@ kept = KeptProducers()
 
 def _key(options: WriteOptions, topic: str, name: str | None) -> Key:
     return (
-        options.connection, topic, name, options.compression, options.hashing,
-        options.batching_max_messages, options.batching_max_bytes, options.send_timeout_ms,
+        options.connection, topic, name, options.compression, options.hashing, options.messages_in_a_batch,
+        options.batching_max_bytes, options.send_timeout_ms, options.encryption_keys,
+        options.crypto_public_key_path,
     )  # fmt: skip
 
 
 def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
     """A new producer; one whose name is in use is waited for as long as its other user may keep it."""
+    from geminga.client.crypto import CryptoKeyReader
     from geminga.client.enums import CompressionType, HashingScheme
 
     deadline = time.monotonic() + 2 * IDLE_SECONDS
@@ -160,9 +162,15 @@ def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
                     send_timeout_millis=options.send_timeout_ms,
                     compression_type=CompressionType(COMPRESSIONS.index(options.compression)),
                     hashing_scheme=HashingScheme[options.hashing],
-                    batching_max_messages=options.batching_max_messages,
+                    batching_max_messages=options.messages_in_a_batch,
                     batching_max_allowed_size_in_bytes=options.batching_max_bytes,
                     block_if_queue_full=True,
+                    encryption_keys=options.encryption_keys,
+                    crypto_key_reader=(
+                        CryptoKeyReader(options.crypto_public_key_path, "")
+                        if options.crypto_public_key_path is not None
+                        else None
+                    ),
                 )
             except ProducerBusy as error:
                 if name is None or time.monotonic() > deadline:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.errors import PulsarException, ReadError, Timeout
+from geminga.errors import CryptoError, PulsarException, ReadError, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
+from geminga.spark.decrypting import Opener, opener
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
@@ -70,9 +71,11 @@ class RangeReader:
         self.topic = partition_topic(part.partition)
         self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
         self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
+        self._open_entries: Opener = opener(options)
         self._source: EntrySource | None = None
         self._place = part.start.next_place
         """Where a reader that has to be opened anew goes on."""
+        self._read_through = part.start
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
 
@@ -156,6 +159,7 @@ class RangeReader:
             if entries:
                 last = entries[-1]
                 self._place = MessageId(-1, last.ledger_id, last.entry_id + 1)
+                self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
                 yield from entries
                 deadline = time.monotonic() + poll_seconds
             elif self._ends_early() or time.monotonic() > deadline:
@@ -181,8 +185,8 @@ class RangeReader:
                 return
         self._lost(
             f"the entry {wanted.ledger_id}:{wanted.entry_id} of {self.topic} is gone, the first one left is "
-            f"{first.ledger_id}:{first.entry_id}: messages between them may have been removed before they "
-            "were read"
+            f"{first.ledger_id}:{first.entry_id}: messages from the one to before the other may have been "
+            "removed before they were read"
         )
 
     def _ends_early(self) -> MessageId | None:
@@ -199,7 +203,8 @@ class RangeReader:
             )
         self._lost(
             f"{self.topic} ends at {last.ledger_id}:{last.entry_id}, before {self.part.end}, up to which "
-            "this query was to read: it was truncated, or deleted and made again"
+            f"this query was to read: what was after {self._read_through} was truncated, or the topic was "
+            "deleted and made again"
         )
 
     def _lost(self, what: str) -> None:
@@ -211,10 +216,11 @@ class RangeReader:
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def _decoded(self, entries: list[RawEntry]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, arrived: list[RawEntry]) -> Iterator[pa.RecordBatch]:
         """Decode in steps of about `BATCH_ROWS` rows."""
         from geminga.wire.columnar import message_counts
 
+        entries = self._open_entries(arrived)
         rows, first = 0, 0
         for number, count in enumerate(message_counts(entries)):
             rows += count
@@ -310,7 +316,7 @@ class RangeReader:
                 for entry in entries:
                     if (entry.ledger_id, entry.entry_id) >= (end.ledger_id, end.entry_id):
                         return carry
-                    decode_entries([entry], [], chunks=carry)
+                    decode_entries(self._open_entries([entry]), [], chunks=carry)
         finally:
             closed_quietly(source)
 
@@ -323,4 +329,6 @@ def read_range(
         yield from RangeReader(cluster, options, part, shaper).batches()
     except PulsarException as error:
         error.add_note(f"while reading {part}")
+        if isinstance(error, CryptoError) and options.crypto_private_key_path is None:
+            error.add_note("the option crypto.privateKeyPath names the key that opens encrypted messages")
         raise

@@ -51,6 +51,7 @@ COLUMNS: dict[str, Column] = {
     "__ledgerId": Column(LongType(), "ledger_id"),
     "__entryId": Column(LongType(), "entry_id"),
     "__batchIndex": Column(IntegerType(), "batch_index"),
+    "__redeliveryCount": Column(IntegerType(), "redelivery_count"),
 }
 """Every column that the source has. The first seven, those of the Scala connector, are the default."""
 

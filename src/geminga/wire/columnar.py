@@ -41,6 +41,7 @@ __all__ = (
     "EncodedBatch",
     "decode_entries",
     "encode_table",
+    "encrypted_entries",
     "message_counts",
     "message_schema",
 )
@@ -168,12 +169,23 @@ def message_counts(entries: Sequence[RawEntry]) -> list[int]:
     """
     if not entries:
         return []
-    try:
-        heads = _heads(entries, [memoryview(entry.entry)[:_HEAD_BYTES] for entry in entries])
-    except CorruptPayload:
-        heads = _heads(entries, [entry.entry for entry in entries])
-    counts: list[int] = np.maximum(heads[:, _kernels().BATCH_COUNT], 1).tolist()
+    counts: list[int] = np.maximum(_short_heads(entries)[:, _kernels().BATCH_COUNT], 1).tolist()
     return counts
+
+
+def encrypted_entries(entries: Sequence[RawEntry]) -> list[int]:
+    """Which of the entries are encrypted, by their number. Raises as `message_counts` does."""
+    if not entries:
+        return []
+    found: list[int] = np.flatnonzero(_short_heads(entries)[:, _kernels().IS_ENCRYPTED]).tolist()
+    return found
+
+
+def _short_heads(entries: Sequence[RawEntry]) -> Int64s:
+    try:
+        return _heads(entries, [memoryview(entry.entry)[:_HEAD_BYTES] for entry in entries])
+    except CorruptPayload:
+        return _heads(entries, [entry.entry for entry in entries])
 
 
 _HEAD_BYTES = 1024

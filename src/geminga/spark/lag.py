@@ -1,0 +1,83 @@
+"""How far a query is behind its topics: in entries, which can be counted, and in messages and bytes, which
+go by the entries that were looked at.
+
+Entries of one ledger are counted by their ids. Of closed ledgers the last entry has to be looked for, once
+each; while more of them lie behind than `LEDGERS_MAX`, the others are taken to be as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from geminga.spark.admission import Cost, Gauge
+from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition, entries_between
+from geminga.spark.search import Search, before_first, last_entry, ledgers_after
+
+LEDGERS_MAX = 32
+"""Closed ledgers of one partition whose size is looked for."""
+LAG = "lag"
+"""The key in ``latestOffset`` of a query's progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The entries between two offsets of a partition."""
+
+    entries: float
+    is_exact: bool = True
+
+
+@dataclass(slots=True)
+class Ledgers:
+    """What is known about the closed ledgers of a query's partitions: how many entries each has."""
+
+    _ends: dict[Partition, dict[int, int]] = field(default_factory=dict)
+
+    def span(self, partition: Partition, start: Offset, end: Offset) -> Search[Span]:
+        """Count; `geminga.spark.search.run` takes many partitions forward together."""
+        begin = yield from before_first(start)
+        if begin is None or begin >= end:
+            return Span(0)
+        if begin.ledger == end.ledger:
+            return Span(entries_between(begin, end) or 0)
+        known = self._ends.setdefault(partition, {})
+        for ledger in [ledger for ledger in known if ledger < begin.ledger]:
+            del known[ledger]
+        following = yield from ledgers_after(begin.ledger, end.ledger)
+        closed = [begin.ledger, *(ledger for ledger in following if ledger < end.ledger)]
+        for ledger in closed[:LEDGERS_MAX]:
+            if ledger not in known:
+                first = begin.entry if ledger == begin.ledger else following[ledger] - 1
+                known[ledger] = yield from last_entry(ledger, first)
+        counts = [known[ledger] + 1 - following.get(ledger, 0) for ledger in closed[1:LEDGERS_MAX]]
+        here = max(0, known[begin.ledger] - begin.entry)
+        others = max(0, len(closed) - LEDGERS_MAX) * (sum(counts) / len(counts) if counts else 0)
+        return Span(here + sum(counts) + others + max(0, end.entry + 1), len(closed) <= LEDGERS_MAX)
+
+
+def by_topic(spans: Mapping[Partition, Span], gauge: Gauge) -> dict[str, dict[str, Any]]:
+    """The lag of each topic as JSON: ``entries``, ``messages``, ``bytes`` (None: no entry was looked at)."""
+    found: dict[str, dict[str, Any]] = {}
+    for partition, span in sorted(spans.items()):
+        one = found.setdefault(partition[0], {"entries": 0, "messages": 0, "bytes": 0})
+        each = gauge.of(partition) if span.entries else Cost()
+        one["entries"] += round(span.entries)
+        if each is None:
+            one["messages"] = one["bytes"] = None
+        elif one["messages"] is not None:
+            one["messages"] += round(span.entries * each.rows)
+            one["bytes"] += round(span.entries * each.bytes)
+        if not span.is_exact:
+            one["isEstimate"] = True
+    return found
+
+
+def behind(begin: Offsets, latest: Offsets) -> dict[Partition, tuple[Offset, Offset]]:
+    """The partitions that have something new."""
+    return {
+        partition: (begin.get(partition, EARLIEST), place)
+        for partition, place in sorted(latest.items())
+        if place > begin.get(partition, EARLIEST)
+    }

@@ -1,0 +1,186 @@
+"""What streaming queries tell about themselves: their lag, as Python values and in Prometheus' text format.
+
+::
+
+    geminga.spark.query_lag(query.lastProgress)  # {'persistent://...': {'messages': 7000, ...}}
+    with geminga.spark.serve_metrics(spark, port=9095): ...
+
+The numbers come from the queries' progress, where `geminga.spark.lag` puts them; so Spark's own listeners,
+logs and event files have them too.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from geminga.spark.lag import LAG
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import SparkSession
+
+_TOPIC_GAUGES = {
+    "messages": ("geminga_spark_lag_messages", "Messages behind the end of the last micro-batch."),
+    "bytes": ("geminga_spark_lag_bytes", "Stored bytes behind the end of the last micro-batch."),
+    "entries": ("geminga_spark_lag_entries", "Entries behind the end of the last micro-batch."),
+}
+_QUERY_GAUGES = {
+    "numInputRows": ("geminga_spark_input_rows", "Rows of the last micro-batch."),
+    "inputRowsPerSecond": ("geminga_spark_input_rows_per_second", "Rows that arrived a second."),
+    "processedRowsPerSecond": (
+        "geminga_spark_processed_rows_per_second",
+        "Rows that were processed a second.",
+    ),
+    "batchId": ("geminga_spark_micro_batch", "Number of the last micro-batch."),
+}
+QUERIES_MAX = 1000
+"""Queries whose last progress is kept; those that ended are forgotten at once."""
+
+
+def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
+    """The lag of each Pulsar topic that a query reads, from its progress (``query.lastProgress``).
+
+    By topic: ``entries``, ``messages`` and ``bytes`` behind the end of the last micro-batch; the last two are
+    None before an entry was looked at, and ``isEstimate`` is true where not all ledgers were counted.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for source in _as_json(progress).get("sources", ()):
+        latest = source.get("latestOffset")
+        if isinstance(latest, str):
+            latest = json.loads(latest)
+        if isinstance(latest, dict):
+            found.update(latest.get(LAG, {}))
+    return found
+
+
+def _as_json(progress: Any) -> Mapping[str, Any]:
+    if progress is None:
+        return {}
+    if isinstance(progress, Mapping):
+        return progress
+    parsed: dict[str, Any] = json.loads(progress.json)
+    return parsed
+
+
+class MetricsListener(StreamingQueryListener):
+    """Keeps the newest progress of each query of a session; `text` is what Prometheus scrapes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._progress: dict[str, Mapping[str, Any]] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self.saw(_as_json(event.progress))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """The last progress still holds."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        with self._lock:
+            self._progress.pop(str(event.id), None)
+
+    def saw(self, progress: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._progress[str(progress["id"])] = progress
+            while len(self._progress) > QUERIES_MAX:
+                self._progress.pop(next(iter(self._progress)))
+
+    def text(self) -> str:
+        """All numbers in Prometheus' text format."""
+        with self._lock:
+            kept = list(self._progress.values())
+        lines: list[str] = []
+        for field, (name, about) in _QUERY_GAUGES.items():
+            samples = [(_labels(each), each[field]) for each in kept if each.get(field) is not None]
+            lines += _gauge(name, about, samples)
+        for field, (name, about) in _TOPIC_GAUGES.items():
+            samples = [
+                (_labels(each, topic), one[field])
+                for each in kept
+                for topic, one in query_lag(each).items()
+                if one.get(field) is not None
+            ]
+            lines += _gauge(name, about, samples)
+        return "\n".join([*lines, ""])
+
+
+def _gauge(name: str, about: str, samples: list[tuple[str, float]]) -> list[str]:
+    head = [f"# HELP {name} {about}", f"# TYPE {name} gauge"] if samples else []
+    return head + [f"{name}{labels} {value}" for labels, value in samples]
+
+
+def _labels(progress: Mapping[str, Any], topic: str | None = None) -> str:
+    pairs = {"query": progress.get("name") or "", "id": progress["id"], **({"topic": topic} if topic else {})}
+    text = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in pairs.items())
+    return f"{{{text}}}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class MetricsServer:
+    """``http://host:port/metrics`` for Prometheus, until it is closed."""
+
+    def __init__(self, spark: SparkSession, host: str, port: int) -> None:
+        self.listener = MetricsListener()
+        self._spark = spark
+        self._server = ThreadingHTTPServer((host, port), _handler(self.listener))
+        self._server.daemon_threads = True
+        self.url = f"http://{host}:{self._server.server_address[1]}/metrics"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="geminga-metrics", daemon=True
+        )
+        self._thread.start()
+        spark.streams.addListener(self.listener)
+
+    def close(self) -> None:
+        self._spark.streams.removeListener(self.listener)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve_metrics(spark: SparkSession, port: int = 0, host: str = "127.0.0.1") -> MetricsServer:
+    """Serve the streaming queries' numbers for Prometheus; ``url`` of what is returned says where.
+
+    ``port`` 0 takes a free one. ``host`` is this machine alone unless told otherwise.
+    """
+    return MetricsServer(spark, host, port)
+
+
+def _handler(listener: MetricsListener) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            body = listener.text().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """A scrape is no news."""
+
+    return Handler

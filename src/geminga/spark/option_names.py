@@ -1,0 +1,56 @@
+"""Names that users bring along: of Java's client configuration, the Scala connector, Spark's Kafka source.
+
+Those with a counterpart here are aliases in `geminga.spark.options`. The others are accepted and do nothing,
+because what they tune does not exist here or does not matter, or refused, because leaving them out would
+change what is read, written or trusted.
+"""
+
+from __future__ import annotations
+
+_NO_CLIENT_EFFECT = (
+    "statsIntervalSeconds", "numIoThreads", "numListenerThreads", "connectionMaxIdleSeconds", "useTcpNoDelay",
+    "useTls", "concurrentLookupRequest", "maxLookupRequest", "maxLookupRedirects",
+    "maxNumberOfRejectedRequestPerConnection", "requestTimeoutMs", "readTimeoutMs", "lookupTimeoutMs",
+    "autoCertRefreshSeconds", "initialBackoffIntervalNanos", "maxBackoffIntervalNanos", "enableBusyWait",
+    "sslProvider", "description", "memoryLimitBytes", "connectionsPerBroker",
+)  # fmt: skip
+_NO_READER_EFFECT = ("readerName", "resetIncludeHead", "poolMessages", "autoUpdatePartitions",
+                     "autoUpdatePartitionsIntervalSeconds", "maxPendingChunkedMessage")  # fmt: skip
+_NO_PRODUCER_EFFECT = (
+    "blockIfQueueFull", "maxPendingMessages", "maxPendingMessagesAcrossPartitions",
+    "batchingMaxPublishDelayMicros", "batchingPartitionSwitchFrequencyByPublishDelay", "autoUpdatePartitions",
+    "autoUpdatePartitionsIntervalSeconds", "lazyStartPartitionedProducers", "multiSchema",
+)  # fmt: skip
+
+NO_EFFECT: frozenset[str] = frozenset(
+    name.lower()
+    for prefix, group in (
+        ("pulsar.client.", _NO_CLIENT_EFFECT),
+        ("pulsar.reader.", _NO_READER_EFFECT),
+        ("pulsar.producer.", _NO_PRODUCER_EFFECT),
+        ("", ("allowDifferentTopicSchemas", "jsonOptions", "fetchOffset.numRetries",
+              "fetchOffset.retryIntervalMs", "kafkaConsumer.isolationLevel")),
+    )
+    for name in (f"{prefix}{each}" for each in group)
+)  # fmt: skip
+"""Accepted in lower case, without effect. Every ``pulsar.admin.`` name is too: admin REST is not needed."""
+
+REFUSED: dict[str, str] = {
+    "kafka.bootstrap.servers": "the option is 'service.url', like pulsar://localhost:6650",
+    "kafka.group.id": "the option is 'predefinedSubscription'",
+    "maxrecordsperpartition": "the option is 'maxEntriesPerSplit', in entries (a producer's batches)",
+    "pulsar.client.proxyserviceurl": "a proxy is named by 'service.url'",
+    "pulsar.client.enabletransaction": "transactions are not supported",
+    "pulsar.client.usekeystoretls": "certificates are PEM files: tls.trustCertsFilePath and its like",
+    "pulsar.client.tlstruststorepath": "certificates are PEM files: use tls.trustCertsFilePath",
+    "pulsar.client.tlskeystorepath": "certificates are PEM files: use tls.certificateFilePath",
+    "pulsar.client.socks5proxyaddress": "SOCKS proxies are not supported",
+    "pulsar.reader.cryptokeyreader": "Java classes can't be loaded: use crypto.privateKeyPath",
+    "pulsar.reader.startmessageid": "the option is 'startingOffsets'",
+    "pulsar.producer.cryptokeyreader": "Java classes can't be loaded: use crypto.publicKeyPath",
+    "pulsar.producer.messageroutingmode": "rows with a key go to its partition, the others round robin",
+    "pulsar.producer.initialsequenceid": "sequence ids are the sink's own",
+    "pulsar.producer.accessmode": "tasks share the topic: they publish at the same time",
+    "pulsar.producer.chunkingenabled": "a row must fit into one message of the broker's maxMessageSize",
+}
+"""Why an option is not taken, by its lower-case name."""

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import geminga.spark
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.spark.observing import MetricsListener, query_lag
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+TOPIC = "persistent://public/default/t"
+
+
+def progress(query: str = "q", **lag: Any) -> dict[str, Any]:
+    latest = {TOPIC: {"0": "5:7"}, "lag": {TOPIC: lag}}
+    return {
+        "id": query, "name": 'a "name"', "batchId": 3, "numInputRows": 10, "inputRowsPerSecond": 5.5,
+        "sources": [{"latestOffset": latest}, {"latestOffset": None}, {"latestOffset": "17"}],
+    }  # fmt: skip
+
+
+def test_the_lag_of_a_progress() -> None:
+    lag = {"entries": 2, "messages": 20, "bytes": 600}
+    assert query_lag(progress(**lag)) == {TOPIC: lag}
+    assert query_lag(SimpleNamespace(json=json.dumps(progress(**lag)))) == {TOPIC: lag}
+    assert query_lag(None) == {}
+
+
+def test_numbers_for_prometheus() -> None:
+    listener = MetricsListener()
+    listener.onQueryProgress(SimpleNamespace(progress=progress(entries=2, messages=20, bytes=None)))
+    labels = r'query="a \"name\"",id="q"'
+    assert f"geminga_spark_input_rows{{{labels}}} 10" in listener.text()
+    assert f'geminga_spark_lag_messages{{{labels},topic="{TOPIC}"}} 20' in listener.text()
+    assert "lag_bytes" not in listener.text()
+    listener.onQueryTerminated(SimpleNamespace(id="q"))
+    assert listener.text() == ""
+
+
+def scraped(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_a_running_query(
+    spark: SparkSession,
+    pulsar_broker: EmbeddedBroker,
+    pulsar_client: Client,
+    pulsar_topic: str,
+    tmp_path: Path,
+) -> None:
+    with pulsar_client.create_producer(pulsar_topic, batching_max_messages=10) as producer:
+        producer.send_table(pa.table({"value": [b"%d" % number for number in range(100)]}))
+    source = spark.readStream.format("pulsar").option("service.url", pulsar_broker.service_url)
+    source = source.option("startingOffsets", "earliest").option("maxRowsPerTrigger", 40)
+    with geminga.spark.serve_metrics(spark) as server:
+        query = (
+            source.load(pulsar_topic).writeStream.format("noop").queryName("lagging")
+            .option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 60
+            while len(query.recentProgress) < 3 or query_lag(query.lastProgress)[pulsar_topic]["messages"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            behind = [query_lag(each)[pulsar_topic]["messages"] for each in query.recentProgress[:3]]
+            assert behind == [60, 20, 0]
+            # Spark tells its listeners after it has kept the progress.
+            while not re.search(
+                rf'lag_messages.*topic="{re.escape(pulsar_topic)}"}} 0$',
+                text := scraped(server.url),
+                re.MULTILINE,
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert 'query="lagging"' in text
+        finally:
+            query.stop()
