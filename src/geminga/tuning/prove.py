@@ -33,7 +33,7 @@ from geminga.tuning.stock import JAVA, PULSAR_CLIENT
 from geminga.tuning.traffic import TrafficProfile, check_number
 
 PARTS = ("settings", "slow", "break")
-JVM_WARM_SECONDS = 15.0
+JVM_WARM_SECONDS = 45.0
 """Load before anything is measured, on a broker in Java."""
 SLOW_PARTITIONS = 8
 BLOCKED_TIMEOUT_SECONDS = 120.0

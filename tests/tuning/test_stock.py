@@ -1,0 +1,47 @@
+"""Stock settings: Geminga's are what its clients really do without arguments; others are pinned."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import geminga
+from geminga.client import arguments
+from geminga.errors import InvalidConfiguration
+from geminga.producer.settings import CompressionType
+from geminga.schema import BytesSchema
+from geminga.tuning.publish_settings import CHOSEN
+from geminga.tuning.stock import GEMINGA, JAVA, PULSAR_CLIENT, STOCK, stock
+
+
+def test_gemingas_stock_is_what_create_producer_does() -> None:
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(geminga.Client.create_producer).parameters.items()
+        if name in inspect.signature(arguments.producer_settings).parameters
+    }
+    settings = arguments.producer_settings(**{**defaults, "schema": BytesSchema()})
+    for name in CHOSEN:
+        assert getattr(GEMINGA.settings.producer, name) == getattr(settings, name), name
+
+
+def test_pulsar_clients_stock_is_what_its_signature_says() -> None:
+    pulsar = pytest.importorskip("pulsar")
+    takes = inspect.signature(pulsar.Client.create_producer).parameters
+    for name, value in PULSAR_CLIENT.settings.producer_arguments().items():
+        if name in takes and name not in ("compression_type", "batching_type"):
+            assert takes[name].default == value, name
+
+
+def test_java_bounds_by_memory() -> None:
+    assert JAVA.settings.memory_limit_bytes == 64 << 20
+    assert JAVA.settings.permits_per_partition(60) == 0
+    assert JAVA.settings.producer.batching_max_publish_delay_seconds == 0.001
+
+
+def test_stock_is_found_by_name_and_takes_a_codec() -> None:
+    assert [stock(name).title for name in STOCK] == ["Java client 4.0.4", "pulsar-client 3.13", "Geminga"]
+    assert JAVA.compressed(CompressionType.LZ4).producer.compression_type is CompressionType.LZ4
+    with pytest.raises(InvalidConfiguration, match=r"stock='jav'.*did you mean 'java'"):
+        stock("jav")
