@@ -163,6 +163,26 @@ def test_topic_lists_patterns_and_starting_time(spark: SparkSession, topics: Top
     assert sorted(values(later.load())) == [b"b", b"c"]
 
 
+def test_filters_that_are_pushed_down(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.partitioned(3)
+    topics.publish(numbers(300), keys=[f"k{i % 10}" for i in range(300)])
+    name = "spark.sql.python.filterPushdown.enabled"
+    condition = "__key = 'k3' AND __partition < 3 AND value >= '000100'"
+    found = []
+    for enabled in ("false", "true"):
+        spark.conf.set(name, enabled)
+        try:
+            frame = reader(spark, topics).schema("value string, __key string, __partition int").load(topic)
+            found.append(sorted(frame.filter(condition).collect()))
+            one = frame.filter("__partition = 1 AND __key IS NOT NULL")
+            assert {row["__partition"] for row in one.collect()} <= {1}
+            assert one.rdd.getNumPartitions() == (1 if enabled == "true" else 3)
+        finally:
+            spark.conf.unset(name)
+    assert found[0] == found[1]
+    assert len(found[0]) == 20
+
+
 def test_batch_write_and_read_back(spark: SparkSession, topics: Topics) -> None:
     topic = topics.partitioned(4)
     frame = spark.range(5000).selectExpr(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -31,6 +32,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import Limits
+from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
@@ -60,7 +62,8 @@ class PulsarDataSource(DataSource):
         return read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PulsarReader(read_options(options_for(READ, self.options, schema)), schema)
+        options = read_options(options_for(READ, self.options, schema))
+        return FilteringReader(options, schema) if pushes_down() else PulsarReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = read_options(options_for(READ, self.options, schema))
@@ -83,11 +86,14 @@ class PulsarDataSource(DataSource):
         return stream_writer(write_options(options_for(WRITE, self.options, schema)), schema)
 
 
-def _read(options: ReadOptions, schema: StructType, part: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: ReadOptions, schema: StructType, part: InputPartition, tests: Sequence[RowTest] = ()
+) -> Iterator[pa.RecordBatch]:
     # Spark makes up a partition without content when there is nothing to read.
     if isinstance(part, PulsarRange):
         cluster = clusters.connect(options.connection)
-        yield from read_range(cluster, options, part.range, ArrowShaper(schema))
+        for batch in read_range(cluster, options, part.range, ArrowShaper(schema)):
+            yield kept(tests, batch) if tests else batch
 
 
 class PulsarReader(DataSourceReader):
@@ -99,17 +105,27 @@ class PulsarReader(DataSourceReader):
             raise InvalidConfiguration("startingOffsets=latest gives a batch query nothing to read")
         self.options = options
         self.schema = schema
+        self.tests: list[RowTest] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = Planner(clusters.connect(self.options.connection), self.options, is_batch=True)
         try:
             start = planner.starting("earliest")
-            return [PulsarRange(part) for part in planner.ranges(start, planner.ending(start))]
+            wanted = wanted_partitions(self.tests, start)
+            return [PulsarRange(part) for part in planner.ranges(start, planner.ending(wanted))]
         finally:
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, partition)
+        return _read(self.options, self.schema, partition, self.tests)
+
+
+class FilteringReader(PulsarReader):
+    """A batch query that Spark tells its filters. See `geminga.spark.filters`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        self.tests = understood(filters, self.schema.names)
+        return filters
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
