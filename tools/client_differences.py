@@ -84,6 +84,11 @@ BEHAVIOUR = (
         f"{_DETAILS}::test_closing_twice",
     ),
     Behaviour(
+        "Ctrl+C while `receive` waits", "`Interrupted`", "`Interrupted`, which is a `KeyboardInterrupt`",
+        "both `except` clauses work",
+        f"{_DETAILS}::test_a_signal_ends_receive",
+    ),
+    Behaviour(
         "the classes of errors", "one flat list under `PulsarException`",
         "the same classes, which are also Python's own kinds: `Timeout` is a `TimeoutError`, `ConnectError` "
         "a `ConnectionError`",

@@ -173,8 +173,8 @@ class ForkedProcessError(UsageError):
     """The client was created before ``fork`` and used in the child: create one in the child."""
 
 
-class Interrupted(UsageError):
-    """The wait was ended by a signal."""
+class Interrupted(UsageError, KeyboardInterrupt):
+    """The wait for a message was ended by Ctrl+C: a `KeyboardInterrupt` for everybody else."""
 
 
 class CryptoError(UsageError):

@@ -9,8 +9,10 @@ import asyncio
 import enum
 import importlib
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -162,6 +164,17 @@ def test_a_time_out_in_the_past_takes_what_is_there(p: Any, client: Any, pulsar_
             time.sleep(0.05)
     else:
         raise AssertionError("the message never came")
+
+
+def test_a_signal_ends_receive(p: Any, client: Any, pulsar_topic: str) -> None:
+    consumer = client.subscribe(pulsar_topic, "s")
+    thread = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    thread.start()
+    with pytest.raises(p.Interrupted) as raised:
+        consumer.receive()
+    assert isinstance(raised.value, p.PulsarException)
+    assert isinstance(raised.value, KeyboardInterrupt) is ours(p)
+    thread.join(10)
 
 
 def test_a_consumer_of_no_topics(p: Any, client: Any) -> None:

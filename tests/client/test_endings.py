@@ -267,7 +267,7 @@ def test_what_is_pending_leaves_when_asyncio_run_ends(pulsar_broker: Any, pulsar
         producer = await client.create_producer(
             pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
         )
-        await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
+        await asyncio.gather(*(producer.send(b"x") for _ in range(10)), producer.flush())
         for _ in range(10):
             await consumer.acknowledge(await consumer.receive(5000))
         for _ in range(5):

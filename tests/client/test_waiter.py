@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import signal
 import threading
+import time
+
+import pytest
 
 from geminga.client.waiter import Waiter
 
@@ -24,3 +28,13 @@ def test_a_thread_is_woken() -> None:
 def test_the_time_is_over() -> None:
     assert not Waiter().wait(0)
     assert not Waiter().wait(-1.0)
+
+
+def test_a_signal_that_reached_another_thread_ends_the_wait() -> None:
+    thread = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    thread.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Waiter().wait(10)
+    assert time.monotonic() - begin < 5
+    thread.join(10)

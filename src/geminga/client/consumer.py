@@ -34,6 +34,7 @@ from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
     ForkedProcessError,
+    Interrupted,
     InvalidConfiguration,
     Timeout,
     UsageError,
@@ -77,7 +78,8 @@ class Consumer:
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for one, at most ``timeout_millis``.
 
-        Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good.
+        Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good; `Interrupted`, which is
+        a ``KeyboardInterrupt``, when one ends the wait.
         """
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
@@ -109,7 +111,10 @@ class Consumer:
             check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
         while True:
-            waited = self.wait(deadline)
+            try:
+                waited = self.wait(deadline)
+            except KeyboardInterrupt:
+                raise Interrupted("the wait for a message was interrupted") from None
             message = self._look()
             if message is not None:
                 return message

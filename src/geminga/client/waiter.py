@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
+
+LOOK_SECONDS = 0.2
+"""So often a waiting main thread lets the interpreter see signals that reached another thread of the process:
+no lock is told of those, and on Windows of none."""
 
 
 class Waiter:
@@ -21,4 +26,12 @@ class Waiter:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep, at most ``timeout`` seconds; whether it was woken."""
-        return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        if threading.current_thread() is not threading.main_thread():
+            return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            if self._lock.acquire(timeout=min(left, LOOK_SECONDS)):
+                return True
+            if left < LOOK_SECONDS:
+                return False
