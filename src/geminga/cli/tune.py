@@ -9,6 +9,8 @@ from geminga.cli.common import LazyGroup
 COMMANDS = {
     "advise": ("geminga.cli.tune_advise", "Settings for a topic's traffic, with reasons and warnings."),
     "calibrate": ("geminga.cli.tune_calibrate", "What entries and bytes cost a broker, measured and fitted."),
+    "sweep": ("geminga.cli.tune_sweep", "Thousands of settings and profiles, explored on Spark."),
+    "fleet": ("geminga.cli.tune_fleet", "Settings for every topic of a cluster, and what they save."),
     "prove": ("geminga.cli.tune_prove", "What they save, measured on a real broker."),
 }
 """Name of each sub-command: its module (which holds a ``command``) and its line in the help."""

@@ -6,6 +6,7 @@ Everything is drawn from a seed, and the same arguments give the same messages. 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -19,8 +20,8 @@ POOL_MESSAGES_MAX = 8192
 """Different messages that a run goes through again and again: far more than fit into a batch."""
 POOL_BYTES_MAX = 32 << 20
 """The same in bytes, for large messages."""
-LINE_BYTES, LINE_BYTES_MAX = 300, 1000
-"""Size of a line within long messages, and the longest message that is one line."""
+DIFFERENT_BYTES, DIFFERENT_MIN = 2 << 20, 64
+"""Payloads that differ in what they say: as many bytes as a codec sees at once, twice."""
 POOL_KEYS_MAX = 1 << 20
 """Keys whose shares are told apart; the rest of a larger number would never be drawn anyway."""
 
@@ -34,12 +35,10 @@ def arrival_times(
     generator: np.random.Generator,
     *,
     even: bool = False,
-    tick_seconds: float = 0.0,
 ) -> Floats:
     """Ascending times in [0, ``seconds``) of messages at ``rate`` a second on the mean, in ``bursts``.
 
-    They come at random (Poisson), or with ``even`` in equal steps, as a benchmark's sender has them. With
-    ``tick_seconds`` they come together at the end of each tick: how programs that sleep in between send.
+    They come at random (Poisson), or with ``even`` in equal steps, as a benchmark's sender has them.
     """
     knots, amounts = cumulative_rate(rate, seconds, bursts)
     total = float(amounts[-1])
@@ -49,8 +48,6 @@ def arrival_times(
         # Poisson: a random number of messages, thrown evenly on the cumulated rate.
         marks = np.sort(generator.random(int(generator.poisson(total)))) * total
     times: Floats = np.interp(marks, amounts, knots)
-    if tick_seconds:
-        times = np.ceil(times / tick_seconds) * tick_seconds
     return times[times < seconds]
 
 
@@ -115,26 +112,21 @@ class MessagePool:
 
 @functools.lru_cache(maxsize=8)
 def _records(message_bytes: float, variation: float, count: int, seed: int) -> list[bytes]:
-    """Lines of a log as the measured runs send them, each of its size; long messages hold many lines."""
-    if message_bytes <= LINE_BYTES_MAX:
-        made = structured_json(
-            max(message_bytes, STAMPED_BYTES_MIN), variation=variation, count=count, seed=seed
-        )
-        lines = made.messages(count)
-        return (
-            lines if message_bytes >= STAMPED_BYTES_MIN else [line[: round(message_bytes)] for line in lines]
-        )
-    generator = np.random.default_rng(seed)
+    """Lines of a log as the measured runs send them, each of its size."""
+    different = min(count, max(DIFFERENT_MIN, round(DIFFERENT_BYTES / message_bytes)))
+    made = structured_json(max(message_bytes, STAMPED_BYTES_MIN), count=different, seed=seed)
+    lines = made.messages(different)
+    if not variation and message_bytes >= STAMPED_BYTES_MIN:
+        return [lines[number % different] for number in range(count)]
     deviation = math.sqrt(math.log1p(variation**2))
-    sizes = np.maximum(
-        1, np.rint(generator.lognormal(math.log(message_bytes) - deviation**2 / 2, deviation, count))
-    ).astype(np.int64)
-    text = b"[" + b",".join(
-        structured_json(LINE_BYTES, seed=seed, count=POOL_MESSAGES_MAX).messages(POOL_MESSAGES_MAX)
+    drawn = np.random.default_rng(seed).lognormal(
+        math.log(message_bytes) - deviation**2 / 2, deviation, count
     )
-    text *= int(sizes.max()) // len(text) + 2
-    starts = generator.integers(0, len(text) - int(sizes.max()), count)
-    return [text[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    sizes = np.maximum(1, np.rint(drawn)).astype(np.int64).tolist()
+    return [
+        (line * (size // len(line) + 1))[:size]
+        for size, line in zip(sizes, itertools.cycle(lines), strict=False)
+    ]
 
 
 __all__ = ["MessagePool", "arrival_times", "key_numbers", "key_text"]

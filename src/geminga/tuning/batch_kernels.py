@@ -51,6 +51,8 @@ RUN = np.dtype(
         ("memory_limit", np.float64),
         ("blocked_after", np.float64),
         ("slack", np.float64),
+        ("lag", np.float64),
+        ("telling", np.float64),
         ("network", np.float64),
         ("bandwidth", np.float64),
         ("entry_seconds", np.float64),
@@ -225,7 +227,7 @@ def _note_latencies(stream, receipt, run, clock, totals, latencies):
     count, span = stream.count, stream.last_mark - stream.first_mark
     points = int(min(count, POINTS))
     for point in range(points):
-        part, mark = 1.0, stream.first_mark
+        part, mark, place = 1.0, stream.first_mark, 0.0
         if point:
             place = (point - np.random.random()) / (points - 1)
             if stream.full:
@@ -236,7 +238,7 @@ def _note_latencies(stream, receipt, run, clock, totals, latencies):
         at = _moment(mark, clock)
         if at < run.warmup or at == np.inf:
             continue
-        latency = receipt - at
+        latency = receipt + place * (count - 1) * run.telling - at
         place = int(math.log(max(latency, LATENCY_FLOOR_SECONDS) / LATENCY_FLOOR_SECONDS) / LATENCY_BIN)
         latencies[min(place, LATENCY_BINS - 1)] += part
         totals[LATENCY_SUM] += latency * part
@@ -400,10 +402,10 @@ def _closing_time(number, now, run, lanes, producers, operations):
     timer of an earlier batch that a receipt closed.
     """
     deadline = now + run.delay
+    closing = deadline + run.lag
     if run.slack <= 0.0:
-        return deadline
+        return closing
     early = deadline - run.slack
-    closing = deadline
     for lane in range(number * run.partitions, (number + 1) * run.partitions):
         first = lanes[lane].head
         while first >= 0 and operations[first].receipt_at < closing:
@@ -412,11 +414,11 @@ def _closing_time(number, now, run, lanes, producers, operations):
                 break
             first = operations[first].following
     producer = producers[number]
-    armed = producer.stale_timer if producer.stale_timer > now else deadline
+    armed = producer.stale_timer if producer.stale_timer > now else deadline + run.lag
     if armed < closing:
         producer.stale_timer = -np.inf
         return armed if armed > early else closing
-    producer.stale_timer = armed if closing < deadline else -np.inf
+    producer.stale_timer = armed if closing < deadline + run.lag else -np.inf
     return closing
 
 

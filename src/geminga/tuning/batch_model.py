@@ -25,13 +25,11 @@ import numpy.typing as npt
 
 from geminga.config import check_int, check_seconds, refuse
 from geminga.producer.backlog import UNLIMITED, partition_share
-from geminga.producer.batching import Batch
-from geminga.producer.message import OutgoingMessage
-from geminga.producer.operation import SendOperation, name_field
 from geminga.producer.settings import BatchingType, CompressionType
-from geminga.tuning.arrivals import MessagePool, cumulative_rate, key_text
+from geminga.tuning.arrivals import cumulative_rate, key_text
 from geminga.tuning.modelled_broker import BrokerModel, Fault, FaultKind
 from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.sample import FILLS, Sample, standard_sample
 from geminga.tuning.simulation import MAX_MESSAGE_SIZE, SECONDS_MAX, TIMER_SLACK_SECONDS, SimulatedRun
 from geminga.tuning.traffic import TrafficProfile, zipf_shares
 from geminga.wire.hashing import PARTITION_HASHES
@@ -43,10 +41,10 @@ HASHED_KEYS_MAX = 1 << 14
 OPERATIONS_MAX = 50_000_000
 SLACK_DELAYS = 20
 """The loop's early closing matters for delays below so many times `TIMER_SLACK_SECONDS`."""
-CURVE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 250, 400, 700, 1000, 2000, 4000)
-CURVE_BYTES_MAX = 2 << 20
-CURVE_SAMPLES, CURVE_MESSAGES = 3, 1000
-"""Entries of each size that are measured, at least; and messages in them, about."""
+COMMAND_BYTES = 26
+"""Of a SEND before the entry."""
+KEY_BYTES = 10
+"""What the key of a message takes beside its name's tag and length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,62 +54,33 @@ class EntryBytes:
     counts: tuple[float, ...]
     sizes: tuple[float, ...]
 
-    @staticmethod
-    def measured(pool: MessagePool, compression: CompressionType) -> EntryBytes:
-        """From frames of the pool's messages, encoded and compressed by the real code."""
-        counts: list[float] = []
-        sizes: list[float] = []
-        total, mean = len(pool.payloads), float(pool.sizes.mean())
-        for count in CURVE_COUNTS:
-            if counts and (count > total or count * mean > CURVE_BYTES_MAX):
-                break
-            samples = min(max(CURVE_SAMPLES, CURVE_MESSAGES // count), total)
-            starts = [total * i // samples for i in range(samples)]
-            measured = sum(_entry_size(pool, start, count, compression) for start in starts)
-            payload = sum(int(pool.sizes[(start + i) % total]) for start in starts for i in range(count))
-            counts.append(float(count))
-            sizes.append(measured * count * mean / payload)
-        return EntryBytes(tuple(counts), tuple(sizes))
-
-
-def _entry_size(pool: MessagePool, start: int, count: int, compression: CompressionType) -> int:
-    batch = Batch(0.0, 0.0)
-    total = len(pool.payloads)
-    for index in range(start, start + count):
-        payload = pool.payloads[index % total]
-        key = None if pool.keys is None else pool.keys[index % total]
-        message = None if key is None else OutgoingMessage(payload, partition_key=key)
-        batch.append(payload, None, message)
-    operation = SendOperation(
-        batch.payloads, batch.tokens, sequence_id=1_000_000, highest_sequence_id=1_000_000 + count - 1,
-        size=batch.size, permits=count, opened_at=0.0, deadline=0.0, is_batch=count > 1,
-        compression=int(compression), messages=batch.messages,
-    )  # fmt: skip
-    head, body = operation.frame(1, name_field("simulated"), 1_700_000_000_000, 1 << 30)
-    return len(head) + len(body)
-
-
-@functools.lru_cache(maxsize=512)
-def _curve(
-    message_bytes: float, variation: float, keys: int, key_skew: float, compression: CompressionType
-) -> EntryBytes:
-    profile = TrafficProfile(
-        rate_messages_per_second=1.0, message_bytes=message_bytes, message_bytes_variation=variation,
-        keys=min(keys, HASHED_KEYS_MAX), key_skew=key_skew,
-    )  # fmt: skip
-    return EntryBytes.measured(MessagePool.of(profile, np.random.default_rng(1)), compression)
-
 
 def entry_bytes(
-    profile: TrafficProfile, compression: CompressionType, samples: Sequence[bytes] = ()
+    profile: TrafficProfile, compression: CompressionType, sample: Sample | None = None
 ) -> EntryBytes:
-    """Bytes of the profile's entries; computed once for each kind of message and codec."""
-    if samples:
-        pool = MessagePool.of(profile, np.random.default_rng(1), list(samples))
-        return EntryBytes.measured(pool, compression)
-    return _curve(
-        profile.message_bytes, profile.message_bytes_variation, profile.keys, profile.key_skew, compression
-    )
+    """Bytes of the profile's entries: laid out and compressed by the real code, from a sample of messages.
+
+    Without a ``sample`` structured JSON of the profile's size serves, once for each size and codec.
+    """
+    if sample is None:
+        return _standard_bytes(max(1, round(profile.message_bytes)), profile.keyed, compression)
+    return _measured(sample, profile.message_bytes, profile.keyed, compression)
+
+
+@functools.lru_cache(maxsize=1024)
+def _standard_bytes(message_bytes: int, keyed: bool, compression: CompressionType) -> EntryBytes:
+    return _measured(standard_sample(message_bytes), message_bytes, keyed, compression)
+
+
+def _measured(sample: Sample, message_bytes: float, keyed: bool, compression: CompressionType) -> EntryBytes:
+    sizes = []
+    for count in FILLS:
+        # The sample tells how compressible messages are; how large they are says the profile.
+        size = sample.entry_bytes(count, compression) * message_bytes / sample.message_bytes
+        if keyed:
+            size += count * KEY_BYTES / sample.ratio(count, compression)
+        sizes.append(size + COMMAND_BYTES)
+    return EntryBytes(tuple(float(count) for count in FILLS), tuple(sizes))
 
 
 def partition_shares(profile: TrafficProfile, hashing: str) -> list[float]:
@@ -146,7 +115,7 @@ def predict(
     model = broker or BrokerModel()
     producer = settings.producer
     check_seconds("seconds", seconds, 0.001, SECONDS_MAX)
-    check_seconds("warmup_seconds", warmup_seconds, 0.0, seconds)
+    check_seconds("warmup_seconds", warmup_seconds, 0.0, 0.9 * seconds)
     check_int("seed", seed, 0, (1 << 32) - 1)
     if producer.batching_type is BatchingType.KeyBased and profile.keyed:
         refuse(
@@ -205,6 +174,8 @@ def _run_record(
         "memory_limit": settings.memory_limit_bytes or UNLIMITED,
         "blocked_after": producer.blocked_after_seconds,
         "slack": TIMER_SLACK_SECONDS if delay < SLACK_DELAYS * TIMER_SLACK_SECONDS else 0.0,
+        "lag": model.timer_lag_seconds,
+        "telling": model.telling_seconds,
         "network": model.network_seconds,
         "bandwidth": model.bandwidth_bytes_per_second,
         "entry_seconds": model.entry_seconds * scale,

@@ -1,4 +1,4 @@
-"""A broker made of waiting times: what both simulations publish to.
+"""A broker made of waiting times, and a client beside it: what both simulations publish to.
 
 An entry's way, from the client's write to the receipt in the client's hands:
 
@@ -34,9 +34,10 @@ QUANTILES_MAX = 10_001
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerModel:
-    """The times of one broker; refuses values out of range with `geminga.errors.InvalidConfiguration`.
+    """The times of one broker and of the clients' machine.
 
-    The defaults are those of a broker on the same machine.
+    Refuses values out of range with `geminga.errors.InvalidConfiguration`. The defaults are those of a
+    broker on the same machine.
     """
 
     network_seconds: float = 0.0001
@@ -53,6 +54,12 @@ class BrokerModel:
     """Quantiles, evenly spaced from the smallest to the largest, of the time until an entry is kept."""
     keeping_byte_seconds: float = 0.0
     """What keeping takes longer for each byte."""
+    timer_lag_seconds: float = 0.0005
+    """How much later than asked the client's event loop closes a batch: it rounds to milliseconds, and
+    wakes up."""
+    telling_seconds: float = 0.0
+    """What the client takes to tell the application of one message's receipt, callback included: those of
+    an entry are told one after the other."""
     name: str = "modelled broker"
 
     def __post_init__(self) -> None:
@@ -63,6 +70,8 @@ class BrokerModel:
         check_seconds("byte_seconds", self.byte_seconds, 0.0, 1.0)
         check_int("threads", self.threads, 1, THREADS_MAX)
         check_seconds("keeping_byte_seconds", self.keeping_byte_seconds, 0.0, 1.0)
+        check_seconds("timer_lag_seconds", self.timer_lag_seconds, 0.0, 1.0)
+        check_seconds("telling_seconds", self.telling_seconds, 0.0, 1.0)
         check_type("name", self.name, str)
         quantiles = self.keeping_seconds
         if not 1 <= len(quantiles) <= QUANTILES_MAX or list(quantiles) != sorted(quantiles):

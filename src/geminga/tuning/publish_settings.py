@@ -24,6 +24,7 @@ CHOSEN = (
     "batching_max_publish_delay_seconds",
     "batching_partition_switch_frequency",
     "batching_type",
+    "latency_budget_seconds",
     "compression_type",
     "max_pending_messages",
     "max_pending_messages_across_partitions",
@@ -38,6 +39,7 @@ _ARGUMENT_OF = {
     "batching_max_publish_delay_seconds": "batching_max_publish_delay_ms",
     "send_timeout_seconds": "send_timeout_millis",
     "blocked_after_seconds": "blocked_after_ms",
+    "latency_budget_seconds": "latency_budget_ms",
 }
 """Fields whose argument of ``create_producer`` is named in another unit: milliseconds instead of seconds."""
 
@@ -81,9 +83,11 @@ class PublishSettings:
         found: dict[str, Any] = {}
         for name in CHOSEN:
             value = getattr(self.producer, name)
+            if value is None:
+                continue
             if name in _ARGUMENT_OF:
                 milliseconds = value * 1000
-                whole = name != "batching_max_publish_delay_seconds"
+                whole = name not in ("batching_max_publish_delay_seconds", "latency_budget_seconds")
                 found[_ARGUMENT_OF[name]] = round(milliseconds) if whole else milliseconds
             else:
                 found[name] = value

@@ -6,8 +6,8 @@ receipts over. Frames are built, compressed and checksummed as always. Only the 
 passing of time are made up (`geminga.tuning.modelled_broker`); everything is drawn from a seed, and the
 same arguments give the same result.
 
-A message's latency counts from the time when the application has it, be it that it must wait for permits,
-to the receipt.
+A message's latency counts from the time at which it is due, be it that it must wait for permits, to the
+receipt.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ class _Sender:
         clock: _Clock,
         broker: ModelledBroker,
         times: npt.NDArray[np.float64],
+        tick_seconds: float,
         pool: MessagePool,
         settings: PublishSettings,
         partitions: int,
@@ -161,7 +162,10 @@ class _Sender:
         """When the application stood still, from and until."""
         self.permits_used_max = self.memory_used_max = self.pending_messages_max = 0
         self.times = times
+        if tick_seconds:
+            times = np.ceil(times / tick_seconds) * tick_seconds
         self._times = array("d", times.tobytes())
+        """When the application hands messages over; ``times`` is when it should."""
         self._next = 0
         """The next message to hand over."""
         self._done = 0
@@ -259,7 +263,7 @@ class _Sender:
         self._plain_until = min(first + self._room(), len(self._times))
         if self._plain_until < len(self._times):
             at = self._times[self._plain_until]
-            if at >= self._timer_at:
+            if at >= self._timer_at + self.broker.model.timer_lag_seconds:
                 self._arrival_at = _NEVER  # the timer comes first, and plans anew
             elif at != self._arrival_at:
                 self._arrival_at = at
@@ -345,7 +349,7 @@ class _Sender:
         agenda.attention = False
         if deadline < self._timer_at:
             self._timer_at = agenda.timer_at = deadline
-            self.clock.at(max(deadline, now), self._on_timer, deadline)
+            self.clock.at(max(deadline, now) + self.broker.model.timer_lag_seconds, self._on_timer, deadline)
         if settled and self._waiting_since is not None:
             self._try_again()
 
@@ -405,10 +409,12 @@ class _Sender:
             self.failed_at += [self.clock.now] * len(tokens)
             return
         first, last = tokens[0], tokens[-1]
+        telling = self.broker.model.telling_seconds
+        at = self.clock.now + telling * np.arange(len(tokens)) if telling else self.clock.now
         if last - first == len(tokens) - 1:
-            self.finished[first : last + 1] = self.clock.now
+            self.finished[first : last + 1] = at
         else:
-            self.finished[tokens] = self.clock.now
+            self.finished[tokens] = at
 
     def _look_at_leases(self) -> None:
         """Permits and bytes are taken where messages are handed over: they are highest there."""
@@ -443,13 +449,13 @@ def simulate(
 ) -> SimulatedRun:
     """Publish the profile's traffic with these settings for ``seconds`` of virtual time.
 
-    ``faults`` hit partitions of the modelled broker. Messages come at random, or with ``even`` and
-    ``tick_seconds`` as a benchmark's sender has them (`geminga.tuning.arrivals.arrival_times`);
-    ``samples`` are payloads to send. The first ``warmup_seconds`` are not counted. Raises
+    ``faults`` hit partitions of the modelled broker. Messages come at random, or ``even`` as a benchmark's
+    sender has them; one that sleeps in between hands over what has become due at the end of each
+    ``tick_seconds``. ``samples`` are payloads to send. The first ``warmup_seconds`` are not counted. Raises
     `InvalidConfiguration` for a run that is too large.
     """
     check_seconds("seconds", seconds, 0.001, SECONDS_MAX)
-    check_seconds("warmup_seconds", warmup_seconds, 0.0, seconds)
+    check_seconds("warmup_seconds", warmup_seconds, 0.0, 0.9 * seconds)
     check_int("seed", seed, 0)
     check_int("profile.producers", profile.producers, 1, PRODUCERS_MAX)
     check_int("messages of the run", round(profile.rate_messages_per_second * seconds), 0, MESSAGES_MAX)
@@ -462,10 +468,10 @@ def simulate(
     pool = MessagePool.of(profile, traffic, samples)
     senders = []
     for _ in range(profile.producers):
-        times = arrival_times(
-            profile.rate_per_producer, seconds, profile.bursts, traffic, even=even, tick_seconds=tick_seconds
+        times = arrival_times(profile.rate_per_producer, seconds, profile.bursts, traffic, even=even)
+        senders.append(
+            _Sender(clock, modelled, times, tick_seconds, pool, settings, profile.partitions, chance)
         )
-        senders.append(_Sender(clock, modelled, times, pool, settings, profile.partitions, chance))
     for fault in faults:
         if fault.kind is FaultKind.LOST:
             for sender in senders:

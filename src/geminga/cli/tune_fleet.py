@@ -1,0 +1,138 @@
+"""``geminga tune fleet``: settings for every topic of a cluster, and what they save together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from geminga.cli.common import Number, admin_url_option, json_option
+from geminga.cli.tune_sweep import progress, read_json, spark_session
+from geminga.errors import InvalidConfiguration
+from geminga.producer.settings import CompressionType
+from geminga.tuning.cost import CostModel, standard
+from geminga.tuning.fleet import FleetPlan, advise_fleet, check_columns, report, savings
+from geminga.tuning.fleet_statistics import gather
+from geminga.tuning.modelled_broker import BrokerModel
+from geminga.tuning.stock import STOCK
+
+
+@click.command("fleet")
+@admin_url_option
+@click.option(
+    "--namespace", "namespaces", multiple=True, help="Whose topics; all of the cluster's by default."
+)
+@click.option(
+    "--watch",
+    "watch_seconds",
+    type=Number(0.1, 3600),
+    default=10,
+    show_default=True,
+    help="Seconds between the two looks at each topic.",
+)
+@click.option(
+    "--topics",
+    "file",
+    type=click.Path(exists=True, path_type=Path),
+    help="Parquet with a row for each topic, instead of asking a broker.",
+)
+@click.option(
+    "--latency-budget",
+    "latency_budget_ms",
+    type=Number(2),
+    default=50,
+    show_default=True,
+    help="Milliseconds that 99 of 100 messages may take.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["keep", *(codec.name for codec in CompressionType)]),
+    default="keep",
+    show_default=True,
+    help="A codec for all topics; keep leaves each its own.",
+)
+@click.option(
+    "--stock",
+    type=click.Choice(sorted(STOCK)),
+    default="java",
+    show_default=True,
+    help="Whose settings topics have whose entries nobody has counted.",
+)
+@click.option(
+    "--brokers", type=click.IntRange(1), default=1, show_default=True, help="Brokers that share the topics."
+)
+@click.option(
+    "--cost-model",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
+)
+@click.option(
+    "--broker-model",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON of the modelled broker's times; those of a broker on the same machine by default.",
+)
+@click.option("--master", help="Spark's master; its configuration's by default, else local[*].")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build/fleet"),
+    show_default=True,
+    help="Folder for statistics, settings and summary.",
+)
+@json_option
+def command(
+    admin_url: str,
+    namespaces: tuple[str, ...],
+    watch_seconds: float,
+    file: Path | None,
+    latency_budget_ms: float,
+    compression: str,
+    stock: str,
+    brokers: int,
+    cost_model: Path | None,
+    broker_model: Path | None,
+    master: str | None,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Settings for each topic of a fleet, and what the fleet saves by them.
+
+    Statistics come from the brokers' admin REST, or from a Parquet file with the columns topic,
+    rate_messages_per_second and message_bytes, and more where there is more: partitions, producers,
+    subscriptions, keys, entries_per_second, stored_bytes_per_second, compression.
+    """
+    import pyarrow.parquet as pq
+
+    plan = FleetPlan(
+        cost=standard() if cost_model is None else CostModel.load(cost_model),
+        broker=BrokerModel()
+        if broker_model is None
+        else BrokerModel.from_dict(read_json(broker_model, "a modelled broker")),
+        latency_budget_seconds=latency_budget_ms / 1000,
+        compression=None if compression == "keep" else CompressionType[compression],
+        stock=stock,
+        brokers=brokers,
+    )
+    output.mkdir(parents=True, exist_ok=True)
+    if file is None:
+        with progress("looks", 0) as done:
+            topics = gather(
+                admin_url, namespaces, watch_seconds=watch_seconds, progress=lambda n, total: done(n)
+            )
+        pq.write_table(topics, output / "statistics.parquet")
+    else:
+        try:
+            topics = pq.read_table(file)
+        except (OSError, ValueError) as error:
+            raise InvalidConfiguration(f"{file} is no Parquet file: {error}") from None
+        check_columns(topics)
+    with spark_session(master) as spark:
+        result = advise_fleet(spark, topics, plan)
+    pq.write_table(result, output / "settings.parquet")
+    found = savings(result, plan)
+    text = report(result, found)
+    (output / "fleet.md").write_text(text)
+    (output / "fleet.json").write_text(json.dumps(asdict(found), indent=1))
+    click.echo(json.dumps(asdict(found)) if as_json else text + f"\nSettings of all topics are in {output}.")

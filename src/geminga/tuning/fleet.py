@@ -1,0 +1,348 @@
+"""A fleet of topics: settings for each, and what all of them together save.
+
+In come statistics of thousands of topics (`geminga.tuning.fleet_statistics` gathers them from admin REST, or
+they are a Parquet file); out come settings by the formula, what the model by batches expects of them, and
+the sums. Spark deals the topics out.
+
+What a topic does now is taken from its statistics where they tell it (entries and bytes a second), and from
+stock settings of a client where they do not. Stored bytes shrink as a sample of structured JSON does when
+its batches grow, in proportion to what the topic stores now.
+
+A broker's CPU is no sum over topics: entries that come close together share what they wake. So the CPU of
+the fleet is computed from its totals a broker, and each topic is given its part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from geminga.config import check_choice, check_int
+from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.producer.settings import CompressionType
+from geminga.tuning.cost import CostModel, Load
+from geminga.tuning.expectation import expected
+from geminga.tuning.formula import formula
+from geminga.tuning.modelled_broker import BrokerModel
+from geminga.tuning.sample import standard_sample
+from geminga.tuning.stock import stock
+from geminga.tuning.traffic import TrafficProfile
+from geminga.tuning.traps import traps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+TASKS_PER_CORE = 4
+TOPICS_A_TASK = 250
+"""At most: results of a task are held together."""
+REQUIRED = ("topic", "rate_messages_per_second", "message_bytes")
+OPTIONAL = (
+    "message_bytes_variation", "partitions", "producers", "subscriptions", "consumers", "keys", "key_skew",
+    "write_quorum", "latency_budget_seconds",
+)  # fmt: skip
+"""Columns that are fields of a `TrafficProfile`."""
+OBSERVED = ("entries_per_second", "stored_bytes_per_second", "compression")
+"""Columns that say what a topic does now; each may be missing or null."""
+CODECS = {codec.name.upper(): codec for codec in CompressionType}
+"""By name, in capitals: statistics of other tools write ZLIB."""
+_WHOLE = {"partitions", "producers", "subscriptions", "consumers", "keys", "write_quorum"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetPlan:
+    """What holds for all topics."""
+
+    cost: CostModel
+    broker: BrokerModel
+    latency_budget_seconds: float = 0.05
+    """Of topics whose statistics name none."""
+    compression: CompressionType | None = None
+    """For all topics; None leaves each its codec."""
+    stock: str = "java"
+    """Whose settings a topic is taken to have when its statistics do not tell what it does."""
+    seconds: float = 20.0
+    """Virtual time for which the model follows each topic."""
+    brokers: int = 1
+    """Brokers that share the topics."""
+
+    def __post_init__(self) -> None:
+        stock(self.stock)
+        check_int("brokers", self.brokers, 1, 100_000)
+
+
+def schema() -> pa.Schema:
+    """Columns of the result: one row a topic."""
+    import pyarrow as pa
+
+    numbers = (
+        "rate_messages_per_second", "message_bytes", "delay_ms", "batch_fill_before", "batch_fill_after",
+        "entries_per_second_before", "entries_per_second_after", "stored_bytes_per_second_before",
+        "stored_bytes_per_second_after", "network_bytes_per_second_before", "network_bytes_per_second_after",
+        "latency_p50", "latency_p99", "memory_bytes",
+    )  # fmt: skip
+    return pa.schema(
+        [
+            ("topic", pa.string()),
+            ("problem", pa.string()),
+            ("settings_json", pa.string()),
+            ("findings", pa.list_(pa.string())),
+            *[
+                (name, pa.int64())
+                for name in (
+                    "batch_messages", "batch_bytes", "permits", "memory_limit_bytes", "subscriptions",
+                    "write_quorum",
+                )
+            ],
+            ("compression", pa.string()),
+            *[(name, pa.float64()) for name in numbers],
+        ]
+    )  # fmt: skip
+
+
+def profile_of(row: Mapping[str, Any], latency_budget_seconds: float) -> TrafficProfile:
+    """The traffic of one row of statistics. Raises `InvalidConfiguration`."""
+    given: dict[str, Any] = {"latency_budget_seconds": latency_budget_seconds}
+    for name in (*REQUIRED[1:], *OPTIONAL):
+        value = row.get(name)
+        if value is not None:
+            given[name] = int(value) if name in _WHOLE else float(value)
+    for name in REQUIRED[1:]:
+        if name not in given:
+            raise InvalidConfiguration(f"{name} is missing")
+    return TrafficProfile(name=str(row.get("topic", "")), **given)
+
+
+def advise_topic(row: Mapping[str, Any], plan: FleetPlan) -> dict[str, Any]:
+    """The result's row of one topic; a topic that cannot be advised has a ``problem``."""
+    found: dict[str, Any] = {"topic": str(row.get("topic", "")), "problem": ""}
+    try:
+        profile = profile_of(row, plan.latency_budget_seconds)
+        return found | _advise(row, profile, plan)
+    except (PulsarException, ValueError) as error:
+        return found | {"problem": str(error)}
+
+
+def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) -> dict[str, Any]:
+    from geminga.tuning.batch_model import predict
+
+    sample = standard_sample(max(1, round(profile.message_bytes)))
+    used = CODECS[check_choice("compression", str(row.get("compression") or "NONE").upper(), list(CODECS))]
+    codec = used if plan.compression is None else plan.compression
+    rate = profile.rate_messages_per_second
+    entries, stored = row.get("entries_per_second"), row.get("stored_bytes_per_second")
+    if not entries:
+        client = stock(plan.stock)
+        guessed = expected(
+            profile, client.compressed(used), cost=plan.cost, sample=sample,
+            moves_on_when_full=client.moves_on_when_full,
+        )  # fmt: skip
+        entries = guessed.entries_per_second
+        stored = stored or guessed.stored_bytes_per_second
+    entries = min(float(entries), rate)
+    fill = rate / entries
+    per_message = sample.entry_bytes(fill, used) / fill
+    stored = float(stored or entries * sample.entry_bytes(fill, used))
+    settings = formula(profile, compression=codec).settings
+    run = predict(profile, settings, plan.broker, seconds=plan.seconds, seed=1)
+    entries_after = min(rate / max(run.batch_fill, 1.0), rate)
+    # In proportion: how compressible this topic is, its own bytes say.
+    stored_after = (
+        stored * sample.entry_bytes(rate / entries_after, codec) / (rate / entries_after) / per_message
+    )
+    producer = settings.producer
+    return {
+        "settings_json": json.dumps(settings.to_dict()),
+        "findings": [finding.trap.name for finding in traps(profile, settings)],
+        "rate_messages_per_second": rate,
+        "message_bytes": profile.message_bytes,
+        "subscriptions": profile.subscriptions,
+        "write_quorum": profile.write_quorum,
+        "delay_ms": producer.batching_max_publish_delay_seconds * 1000,
+        "batch_messages": producer.batching_max_messages,
+        "batch_bytes": producer.batching_max_allowed_size_in_bytes,
+        "permits": producer.max_pending_messages,
+        "memory_limit_bytes": settings.memory_limit_bytes,
+        "compression": producer.compression_type.name,
+        "batch_fill_before": fill,
+        "batch_fill_after": rate / entries_after,
+        "entries_per_second_before": entries,
+        "entries_per_second_after": entries_after,
+        "stored_bytes_per_second_before": stored,
+        "stored_bytes_per_second_after": stored_after,
+        "network_bytes_per_second_before": plan.cost.network(_load(profile, entries, stored)),
+        "network_bytes_per_second_after": plan.cost.network(_load(profile, entries_after, stored_after)),
+        "latency_p50": run.latency_p50,
+        "latency_p99": run.latency_p99,
+        "memory_bytes": run.pending_messages_max * profile.message_bytes,
+    }
+
+
+def _load(profile: TrafficProfile, entries: float, stored: float) -> Load:
+    return Load(
+        entries_per_second=entries, stored_bytes_per_second=stored,
+        subscriptions=profile.subscriptions, write_quorum=profile.write_quorum,
+    )  # fmt: skip
+
+
+def advise_fleet(spark: SparkSession, topics: pa.Table, plan: FleetPlan) -> pa.Table:
+    """Settings for every topic, in the order of the table.
+
+    Raises `InvalidConfiguration` for a table without the columns `REQUIRED`.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    check_columns(topics)
+    tasks = max(
+        1,
+        min(topics.num_rows, spark.sparkContext.defaultParallelism * TASKS_PER_CORE),
+        -(-topics.num_rows // TOPICS_A_TASK),
+    )
+    order = {str(name): number for number, name in enumerate(topics.column("topic").to_pylist())}
+    frame = spark.createDataFrame(_known(topics)).repartition(tasks)
+    result: pa.Table = frame.mapInArrow(_adviser(plan), from_arrow_schema(schema())).toArrow()
+    places = sorted(range(result.num_rows), key=lambda i: order.get(result.column("topic")[i].as_py(), 0))
+    return result.take(places).cast(schema())
+
+
+def check_columns(topics: pa.Table) -> None:
+    """Raises `InvalidConfiguration` when the statistics lack a column, or hold no topic."""
+    missing = [name for name in REQUIRED if name not in topics.column_names]
+    if missing:
+        raise InvalidConfiguration(
+            f"the statistics have no column {missing[0]!r}; needed: {', '.join(REQUIRED)}; used where they "
+            f"are there: {', '.join((*OPTIONAL, *OBSERVED))}"
+        )
+    if not topics.num_rows:
+        raise InvalidConfiguration("the statistics hold no topic")
+
+
+def _known(topics: pa.Table) -> pa.Table:
+    """The columns that are read, all others left where they are."""
+    return topics.select([name for name in topics.column_names if name in {*REQUIRED, *OPTIONAL, *OBSERVED}])
+
+
+def _adviser(plan: FleetPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def advise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = [advise_topic(row, plan) for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(rows, schema=schema())
+
+    return advise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """A fleet before, or after."""
+
+    entries_per_second: float
+    stored_bytes_per_second: float
+    network_bytes_per_second: float
+    broker_cpu: float
+    """Cores above idle, of all brokers together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Savings:
+    """What a fleet saves."""
+
+    topics: int
+    problems: int
+    """Topics that could not be advised; they are in no sum."""
+    before: Sums
+    after: Sums
+
+
+def savings(result: pa.Table, plan: FleetPlan) -> Savings:
+    """The sums over all topics that were advised."""
+    rows = [row for row in result.to_pylist() if not row["problem"]]
+    return Savings(
+        topics=len(rows),
+        problems=result.num_rows - len(rows),
+        before=_sums(rows, "before", plan),
+        after=_sums(rows, "after", plan),
+    )
+
+
+def _sums(rows: list[dict[str, Any]], when: str, plan: FleetPlan) -> Sums:
+    entries = sum(row[f"entries_per_second_{when}"] for row in rows)
+    stored = sum(row[f"stored_bytes_per_second_{when}"] for row in rows)
+    cpu = 0.0
+    if entries:
+        # Subscriptions and copies as the mean entry has them.
+        weighted = {
+            name: sum(row[f"entries_per_second_{when}"] * row[name] for row in rows) / entries
+            for name in ("subscriptions", "write_quorum")
+        }
+        load = Load(
+            entries_per_second=entries / plan.brokers, stored_bytes_per_second=stored / plan.brokers,
+            subscriptions=weighted["subscriptions"], write_quorum=weighted["write_quorum"],
+        )  # fmt: skip
+        cpu = plan.cost.broker_cpu(load).value * plan.brokers
+    return Sums(
+        entries_per_second=entries,
+        stored_bytes_per_second=stored,
+        network_bytes_per_second=sum(row[f"network_bytes_per_second_{when}"] for row in rows),
+        broker_cpu=cpu,
+    )
+
+
+def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
+    """Markdown: the fleet's sums, and the topics that save most entries."""
+    lines = [
+        f"{found.topics} topics" + (f", {found.problems} more without advice" if found.problems else ""),
+        "",
+        "| | before | after | change |",
+        "|---|---:|---:|---:|",
+        _change("entries/s", found.before.entries_per_second, found.after.entries_per_second, 1.0, 0),
+        _change("broker CPU above idle, cores", found.before.broker_cpu, found.after.broker_cpu, 1.0, 3),
+        _change(
+            "network MB/s",
+            found.before.network_bytes_per_second,
+            found.after.network_bytes_per_second,
+            1e6,
+            1,
+        ),
+        _change(
+            "stored MB/s", found.before.stored_bytes_per_second, found.after.stored_bytes_per_second, 1e6, 1
+        ),
+        "",
+        f"The {topics} that save most entries:",
+        "",
+        "| topic | messages/s | entries/s | messages an entry | p99 ms | delay ms | batch messages | codec |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    rows = [row for row in result.to_pylist() if not row["problem"]]
+    rows.sort(key=lambda row: row["entries_per_second_after"] - row["entries_per_second_before"])
+    lines += [
+        f"| {row['topic']} | {row['rate_messages_per_second']:.0f} "
+        f"| {row['entries_per_second_before']:.0f} → {row['entries_per_second_after']:.0f} "
+        f"| {row['batch_fill_before']:.1f} → {row['batch_fill_after']:.1f} | {row['latency_p99'] * 1000:.0f} "
+        f"| {row['delay_ms']:.1f} | {row['batch_messages']} | {row['compression']} |"
+        for row in rows[:topics]
+    ]
+    problems = [row for row in result.to_pylist() if row["problem"]][:topics]
+    if problems:
+        lines += ["", "Without advice:", "", *[f"- {row['topic']}: {row['problem']}" for row in problems]]
+    return "\n".join(lines) + "\n"
+
+
+def _change(title: str, before: float, after: float, unit: float, digits: int) -> str:
+    change = f"{100 * (after / before - 1):+.0f} %" if before else "–"
+    return f"| {title} | {before / unit:.{digits}f} | {after / unit:.{digits}f} | {change} |"
+
+
+__all__ = [
+    "FleetPlan",
+    "Savings",
+    "Sums",
+    "advise_fleet",
+    "advise_topic",
+    "check_columns",
+    "report",
+    "savings",
+]

@@ -1,0 +1,151 @@
+"""Statistics of all topics of a cluster, as admin REST tells them: what `geminga.tuning.fleet` reads.
+
+Each topic is looked at twice, some seconds apart: messages, entries and bytes a second are the differences.
+Payloads are not opened, so a message's bytes are those that its broker stores, metadata and compression
+included; which codec is used, the statistics do not say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from geminga.client.admin import admin, topic_path
+from geminga.config import check_seconds
+from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.ids import TopicName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CALLS_AT_ONCE = 8
+"""Admin calls under way at one time: a fleet is asked gently."""
+TOPICS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The counters of a topic at one moment."""
+
+    at: float
+    messages: int
+    entries: int
+    bytes_in: int
+    producers: int
+    subscriptions: int
+    partitions: int
+
+
+def namespaces_of(admin_url: str) -> list[str]:
+    """All namespaces but Pulsar's own."""
+    found: list[str] = []
+    for tenant in admin(admin_url, "GET", "tenants"):
+        if tenant != "pulsar":
+            found += admin(admin_url, "GET", f"namespaces/{tenant}")
+    return [name for name in found if name != "public/functions"]
+
+
+def topics_of(admin_url: str, namespace: str) -> list[tuple[TopicName, bool]]:
+    """Persistent topics of a namespace, each with whether it is partitioned; partitions are not listed."""
+    partitioned = [TopicName.parse(n) for n in admin(admin_url, "GET", f"persistent/{namespace}/partitioned")]
+    names = [TopicName.parse(name) for name in admin(admin_url, "GET", f"persistent/{namespace}")]
+    bases = {str(name) for name in partitioned}
+    plain = [name for name in names if name.partition < 0 and str(name) not in bases]
+    return [(name, True) for name in partitioned] + [(name, False) for name in plain]
+
+
+def gather(
+    admin_url: str,
+    namespaces: Iterable[str] = (),
+    *,
+    watch_seconds: float = 10.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> pa.Table:
+    """Statistics of every topic that was published to while it was watched.
+
+    ``namespaces``: all of the cluster's by default. ``progress`` is told how many of how many looks are
+    done. Raises what stands in the way of the broker, and `InvalidConfiguration` where nothing flows.
+    """
+    import pyarrow as pa
+
+    check_seconds("watch_seconds", watch_seconds, 0.1, 3600.0)
+    chosen = list(namespaces) or namespaces_of(admin_url)
+    topics = [topic for namespace in chosen for topic in topics_of(admin_url, namespace)]
+    if len(topics) > TOPICS_MAX:
+        raise InvalidConfiguration(f"{len(topics)} topics are more than {TOPICS_MAX}: name some namespaces")
+    done = 0
+
+    def looks() -> Iterator[_Look | None]:
+        nonlocal done
+        with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+            for look in pool.map(lambda topic: _look(admin_url, *topic), topics):
+                done += 1
+                progress(done, 2 * len(topics))
+                yield look
+
+    started = time.monotonic()
+    first = list(looks())
+    # Each topic is watched for as long: its second look comes as long after its first.
+    time.sleep(max(0.0, watch_seconds - (time.monotonic() - started)))
+    rows = [
+        row
+        for (name, _), before, after in zip(topics, first, looks(), strict=True)
+        if (row := _row(name, before, after)) is not None
+    ]
+    if not rows:
+        raise InvalidConfiguration(
+            f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin_url} within "
+            f"{watch_seconds:g} s: watch for longer"
+        )
+    return pa.Table.from_pylist(rows)
+
+
+def _look(admin_url: str, topic: TopicName, partitioned: bool) -> _Look | None:
+    """The counters now; None for a topic that has gone, or whose broker does not answer for it."""
+    path = topic_path(topic)
+    try:
+        if partitioned:
+            stats = admin(admin_url, "GET", f"{path}/partitioned-stats?perPartition=true")
+            inside = admin(admin_url, "GET", f"{path}/partitioned-internalStats")["partitions"].values()
+            rows = list(stats["partitions"].values())
+        else:
+            stats = admin(admin_url, "GET", f"{path}/stats")
+            inside, rows = [admin(admin_url, "GET", f"{path}/internalStats")], [stats]
+    except PulsarException:
+        return None
+    durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
+    return _Look(
+        at=time.monotonic(),
+        messages=stats["msgInCounter"],
+        entries=sum(part.get("entriesAddedCounter", 0) for part in inside),
+        bytes_in=stats["bytesInCounter"],
+        producers=max((len(row["publishers"]) for row in rows), default=0),
+        subscriptions=len(durable),
+        partitions=len(rows) if partitioned else 1,
+    )
+
+
+def _row(topic: TopicName, before: _Look | None, after: _Look | None) -> dict[str, Any] | None:
+    """One row of statistics; None for a topic to which nothing was published."""
+    if before is None or after is None:
+        return None
+    seconds, messages = after.at - before.at, after.messages - before.messages
+    entries, size = after.entries - before.entries, after.bytes_in - before.bytes_in
+    if messages <= 0 or entries <= 0 or seconds <= 0:
+        return None
+    return {
+        "topic": str(topic),
+        "rate_messages_per_second": messages / seconds,
+        "message_bytes": max(1.0, size / messages),
+        "partitions": max(1, after.partitions),
+        "producers": max(1, after.producers),
+        "subscriptions": after.subscriptions,
+        "entries_per_second": entries / seconds,
+        "stored_bytes_per_second": size / seconds,
+    }
+
+
+__all__ = ["gather", "namespaces_of", "topics_of"]

@@ -1,0 +1,102 @@
+"""Settings for a topic of a fleet, and the sums of many; Spark's part is in tests/spark/test_fleet.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.producer.settings import CompressionType
+from geminga.tuning import cost
+from geminga.tuning.fleet import FleetPlan, advise_topic, check_columns, report, savings, schema
+from geminga.tuning.modelled_broker import BrokerModel
+
+
+def plan(**fields: Any) -> FleetPlan:
+    return FleetPlan(**{"cost": cost.standard(), "broker": BrokerModel(), "seconds": 5.0, **fields})
+
+
+def topic(**fields: Any) -> dict[str, Any]:
+    return {
+        "topic": "persistent://public/default/t", "rate_messages_per_second": 5000.0, "message_bytes": 200.0,
+        "partitions": 8, **fields,
+    }  # fmt: skip
+
+
+def result(*rows: dict[str, Any], **fields: Any) -> pa.Table:
+    return pa.Table.from_pylist([advise_topic(row, plan(**fields)) for row in rows], schema=schema())
+
+
+def test_a_topic_of_crumbs_gets_settings_that_fill_batches() -> None:
+    found = advise_topic(topic(entries_per_second=1000.0, stored_bytes_per_second=1.2e6), plan())
+    assert found["problem"] == ""
+    assert found["batch_fill_before"] == pytest.approx(5.0)
+    assert found["entries_per_second_after"] < 100
+    assert found["batch_fill_after"] * found["entries_per_second_after"] == pytest.approx(5000, rel=0.01)
+    assert found["latency_p99"] <= 0.05
+    assert found["network_bytes_per_second_after"] < found["network_bytes_per_second_before"]
+
+
+def test_what_the_statistics_do_not_tell_is_taken_from_stock_settings() -> None:
+    java = advise_topic(topic(), plan())
+    unbatched = advise_topic(topic(), plan(stock="pulsar-client"))
+    assert unbatched["entries_per_second_before"] == pytest.approx(5000)
+    assert java["entries_per_second_before"] < 2000
+
+
+def test_a_codec_is_kept_unless_another_is_asked_for() -> None:
+    row = topic(entries_per_second=1000.0, stored_bytes_per_second=1e6, compression="LZ4")
+    kept = advise_topic(row, plan())
+    zstd = advise_topic(row, plan(compression=CompressionType.ZSTD))
+    assert (kept["compression"], zstd["compression"]) == ("LZ4", "ZSTD")
+    assert zstd["stored_bytes_per_second_after"] < kept["stored_bytes_per_second_after"] < 1e6
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"rate_messages_per_second": None}, "rate_messages_per_second is missing"),
+        ({"rate_messages_per_second": -1.0}, "rate_messages_per_second"),
+        ({"partitions": 0}, "partitions"),
+        ({"message_bytes": float("nan")}, "message_bytes"),
+    ],
+)
+def test_a_topic_that_makes_no_sense_says_why(fields: dict[str, Any], word: str) -> None:
+    assert word in advise_topic(topic(**fields), plan())["problem"]
+
+
+def test_a_codec_that_nobody_knows_is_a_problem_of_its_topic_alone() -> None:
+    assert "compression='LZ5'" in advise_topic(topic(compression="LZ5"), plan())["problem"]
+    assert advise_topic(topic(compression="zlib"), plan())["compression"] == "ZLib"
+
+
+def test_savings_are_sums_over_the_topics_with_advice() -> None:
+    table = result(
+        topic(entries_per_second=1000.0, stored_bytes_per_second=1.2e6),
+        topic(topic="other", entries_per_second=500.0, stored_bytes_per_second=1.1e6),
+        topic(topic="bad", partitions=0),
+    )
+    found = savings(table, plan())
+    assert (found.topics, found.problems) == (2, 1)
+    assert found.before.entries_per_second == pytest.approx(1500)
+    assert found.after.broker_cpu < found.before.broker_cpu
+    text = report(table, found)
+    assert "2 topics, 1 more without advice" in text
+    assert "- bad: partitions=0" in text
+
+
+def test_statistics_without_a_column_or_a_topic_are_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="no column 'message_bytes'"):
+        check_columns(pa.table({"topic": ["t"], "rate_messages_per_second": [1.0]}))
+    empty = pa.table({name: pa.array([], pa.string()) for name in ("topic", "message_bytes")})
+    with pytest.raises(InvalidConfiguration):
+        check_columns(empty)
+
+
+def test_plans_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="brokers"):
+        plan(brokers=0)
+    with pytest.raises(InvalidConfiguration, match="stock"):
+        plan(stock="nobody's")
