@@ -378,6 +378,12 @@ class StoreStopped(StoreError):
     """A write or sync failed: nothing more is receipted until the store is reopened and checked."""
 
 
+class StoreBusy(StoreError):
+    """The store's disk does not answer, or too much waits for it already."""
+
+    retriable = True
+
+
 class LedgerNotFound(StoreError):
     """The ledger does not exist or was trimmed away."""
 

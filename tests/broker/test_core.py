@@ -111,7 +111,8 @@ def test_on_disk_everything_is_there_after_reopening(files: FileHarness) -> None
         files.reopen()
         consumer = files.harness.peer()
         subscribe(files, consumer, subType=1)
-        found = [(m.ledger_id, m.entry_id) for m in consumer.messages()]
+        frames = settle(files, consumer, Command.MESSAGE, len(ids) - len(acked))
+        found = [(frame.message.ledger_id, frame.message.entry_id) for frame in frames]
         assert sorted(found) == sorted(set(ids) - acked)
         consumer.disconnect()
 

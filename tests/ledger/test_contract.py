@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
-from geminga.ledger.api import EntryStore, Value
+from geminga.ledger.api import EntryStore, ReadAhead, Value
 from geminga.ledger.memory import MemoryStore
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -134,6 +135,34 @@ def test_any_buffer_is_an_entry(
     found = store.read(ledger, 0, entries_max=9, bytes_max=10**6)
     assert found == [b"", b"some bytes", bytes(20_000)]
     assert all(type(entry) is bytes for entry in found)
+
+
+def test_fetch_gives_what_read_gives_at_once_or_later(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    entries = [b"%d" % number * 150 for number in range(10)]
+    for entry in entries:
+        store.append(ledger, entry, receipts.of("entry"))
+    receipts.wait(store, 10)
+    for first in (0, 3, 9, 10):
+        later: list[tuple[list[bytes], StoreError | None]] = []
+
+        def done(entries: list[bytes], error: StoreError | None, later: list[Any] = later) -> None:
+            later.append((entries, error))
+            receipts.order.append("fetched")
+
+        before = len(receipts.order)
+        found = store.fetch(
+            ledger, first, entries_max=2, bytes_max=10_000, ahead=ReadAhead(4, 10_000), done=done
+        )
+        if found is None:
+            receipts.wait(store, before + 1)
+            ((found, error),) = later
+            assert error is None
+            assert found == entries[first : first + 4]
+        else:
+            assert found == entries[first : first + 2]
+    with pytest.raises(LedgerNotFound):
+        store.fetch(77, 0, entries_max=1, bytes_max=1, ahead=ReadAhead(1, 1), done=lambda *_: None)
 
 
 def test_ledgers_are_listed_by_owner(store: EntryStore, receipts: Receipts) -> None:

@@ -21,7 +21,8 @@ from functools import lru_cache
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.settings import LEDGER_SECONDS_LIMIT
-from geminga.ledger.api import Buffer, Done, EntryStore
+from geminga.errors import StoreError
+from geminga.ledger.api import Buffer, Done, EntryStore, ReadAhead
 from geminga.ledger.damage import EntriesDamaged
 
 log = logging.getLogger("geminga.broker")
@@ -59,7 +60,8 @@ class Segment:
 class EntryCache:
     """Recently published entries of all topics, so that readers at the tail need no disk.
 
-    ``bytes_max`` bounds the memory of the whole broker's cache; the oldest entries leave first.
+    ``bytes_max`` bounds the memory of the whole broker's cache, as long as no single entry is larger; the
+    oldest entries leave first.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -72,7 +74,7 @@ class EntryCache:
         entries[offset] = (entry, messages)
         self._order.append((entries, offset, size))
         self._bytes += size
-        while self._bytes > self._bytes_max:
+        while self._bytes > self._bytes_max and len(self._order) > 1:
             owner, oldest, freed = self._order.popleft()
             owner.pop(oldest, None)
             self._bytes -= freed
@@ -272,26 +274,15 @@ class ManagedLedger:
         """Entries from ``offset`` to below ``stop`` with their message counts (-1: not known).
 
         At least one when ``offset`` is readable; fewer than asked at a ledger's end, before damaged entries
-        or at a limit. Empty where `skip_gap` has something to skip.
+        or at a limit. Empty where `skip_gap` has something to skip. Raises `StoreBusy` when the disk does
+        not answer: for a few entries that cannot be waited for; `fetch` is for all others.
         """
         stop = min(stop, self.confirmed, offset + entries_max)
-        cached = self.cached
-        if offset in cached:
-            found = []
-            size = 0
-            while offset < stop:
-                item = cached.get(offset)
-                if item is None or (size and size + len(item[0]) > bytes_max):
-                    break
-                size += len(item[0])
-                found.append(item)
-                offset += 1
+        found = self.in_memory(offset, stop, bytes_max)
+        if found:
             return found
-        segment = self.segment_of(offset)
-        if segment is None or offset >= stop or offset >= segment.end:
-            return []
-        count = min(stop, segment.end, self._damage_after(offset)) - offset
-        if count <= 0:
+        segment, count = self._stored(offset, stop)
+        if segment is None:
             return []
         try:
             entries = self._store.read(
@@ -301,6 +292,70 @@ class ManagedLedger:
             self._damage_found(segment, error)
             return []
         return [(entry, -1) for entry in entries]
+
+    def fetch(
+        self,
+        offset: int,
+        stop: int,
+        *,
+        bytes_max: int,
+        ahead_stop: int,
+        ahead_bytes_max: int,
+        done: Callable[[StoreError | None], None],
+    ) -> list[tuple[bytes, int]] | None:
+        """What is not `in_memory`, without waiting for the disk: at once, or None, and ``done`` later.
+
+        What the disk gives, up to ``ahead_stop``, goes into the cache, for whoever reads there next.
+        """
+        segment, count = self._stored(offset, min(stop, self.confirmed))
+        if segment is None:
+            return []
+        _, ahead = self._stored(offset, min(ahead_stop, self.confirmed))
+
+        def taken(entries: list[bytes], error: StoreError | None) -> None:
+            if isinstance(error, EntriesDamaged):
+                self._damage_found(segment, error)
+                error = None
+            # The last first: the cache gives up what came first, and the reader begins there.
+            for index in range(len(entries) - 1, -1, -1):
+                self._cache.add(self.cached, offset + index, entries[index], -1)
+            done(error)
+
+        try:
+            entries = self._store.fetch(
+                segment.ledger_id,
+                offset - segment.base,
+                entries_max=count,
+                bytes_max=bytes_max,
+                ahead=ReadAhead(max(count, ahead), ahead_bytes_max),
+                done=taken,
+            )
+        except EntriesDamaged as error:
+            self._damage_found(segment, error)
+            return []
+        return None if entries is None else [(entry, -1) for entry in entries]
+
+    def in_memory(self, offset: int, stop: int, bytes_max: int) -> list[tuple[bytes, int]]:
+        """What the cache has of the entries from ``offset`` on."""
+        cached = self.cached
+        found: list[tuple[bytes, int]] = []
+        size = 0
+        while offset < stop:
+            item = cached.get(offset)
+            if item is None or (size and size + len(item[0]) > bytes_max):
+                break
+            size += len(item[0])
+            found.append(item)
+            offset += 1
+        return found
+
+    def _stored(self, offset: int, stop: int) -> tuple[Segment | None, int]:
+        """Which ledger has the entries from ``offset`` on, and how many of them; None for none."""
+        segment = self.segment_of(offset)
+        if segment is None:
+            return None, 0
+        count = min(stop, segment.end, self._damage_after(offset)) - offset
+        return (segment, count) if count > 0 else (None, 0)
 
     def read_one(self, offset: int) -> bytes | None:
         """One entry, however large; None when it is not there (yet, or any more)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geminga.broker.peer import Peer
-from geminga.errors import StoreError
+from geminga.errors import StoreBusy, StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -35,5 +35,6 @@ class Violation(Exception):
 
 
 def storage_refusal(error: StoreError) -> Refused:
-    """What a peer is told when the store failed it."""
-    return Refused(pb.PersistenceError, str(error) or type(error).__name__)
+    """What a peer is told when the store failed it; clients try again what only had to wait."""
+    code = pb.ServiceNotReady if isinstance(error, StoreBusy) else pb.PersistenceError
+    return Refused(code, str(error) or type(error).__name__)

@@ -20,6 +20,8 @@ from geminga.ledger.damage import Damage
 
 Buffer = bytes | bytearray | memoryview
 Done = Callable[[StoreError | None], None]
+Fetched = Callable[[list[bytes], StoreError | None], None]
+"""What a `EntryStore.fetch` reports: the entries, or none and the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,14 @@ class StoreStats:
     sync_seconds_total: float
     disk_bytes: int
     pending_writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """How much one read of the disk is to bring at most."""
+
+    entries_max: int
+    bytes_max: int
 
 
 class EntryStore(Protocol):
@@ -113,6 +123,25 @@ class EntryStore(Protocol):
         May return entries that are appended but not yet durable: the caller holds readers back
         behind its own confirmed position. Raises `LedgerNotFound`, or `StoreDamaged` when a
         checksum fails; wrong bytes are never returned.
+
+        Waits for the disk where it must, but never long: `StoreBusy` says that it does not answer now. What
+        can wait asks with `fetch`.
+        """
+
+    def fetch(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        entries_max: int,
+        bytes_max: int,
+        ahead: ReadAhead,
+        done: Fetched,
+    ) -> list[bytes] | None:
+        """The same without waiting: at once if the entries are in memory.
+
+        Otherwise None, and ``done`` gets them from `poll` when the disk has given them, as many as ``ahead``
+        says. Raises `LedgerNotFound`, and `StoreBusy` when too many reads wait already.
         """
 
     def ledgers(self, owner: str) -> list[LedgerInfo]:

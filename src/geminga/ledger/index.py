@@ -7,6 +7,7 @@ A checkpoint moves these into the catalog, from where they come back in chunks w
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections import OrderedDict
 
@@ -21,6 +22,7 @@ GIVEN_UP = 1
 _CHUNK_OVERHEAD_BYTES = 400
 _ENTRY_BYTES = 16
 _CHUNKS_PER_LEDGER_MAX = 4
+_SHARED_CHUNKS_MAX = 64
 
 
 def empty_chunk(first: int) -> Chunk:
@@ -154,6 +156,47 @@ class Index:
         ledger.chunks.remove(chunk)
         del self._cache[ledger.ledger_id, chunk.first]
         self._cache_bytes -= _held(chunk)
+
+
+class SharedIndex:
+    """Finds entries for the threads that read them, at any time and without the owner.
+
+    Looking in this order finds an entry wherever a checkpoint has it just then: tail, frozen, catalog; and
+    of its moves, the new before those that the checkpoint takes over. What is cached may be out of date once
+    an entry was moved: its old file is gone then, and `forget` makes the next look see the new place.
+    """
+
+    def __init__(self, index: Index, catalog: Catalog) -> None:
+        self._index = index
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+
+    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None:
+        """As `Index.locate`. Raises `CatalogDamaged`."""
+        for chunk in (ledger.tail, ledger.frozen):
+            if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
+                return chunk, entry_id - chunk.first
+        with self._lock:
+            chunk = self._chunks.get(ledger.ledger_id)
+            if chunk is None or not 0 <= entry_id - chunk.first < len(chunk):
+                chunk = self._catalog.chunk(ledger.ledger_id, entry_id)
+                if chunk is None:
+                    return None
+                self._chunks[ledger.ledger_id] = chunk
+                if len(self._chunks) > _SHARED_CHUNKS_MAX:
+                    self._chunks.popitem(last=False)
+            else:
+                self._chunks.move_to_end(ledger.ledger_id)
+        return chunk, entry_id - chunk.first
+
+    def position(self, ledger_id: int, chunk: Chunk, index: int) -> int:
+        return self._index.position(ledger_id, chunk, index)
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger's rows in the catalog changed, or may have."""
+        with self._lock:
+            self._chunks.pop(ledger_id, None)
 
 
 def _held(chunk: Chunk) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -77,39 +78,77 @@ class Group:
 
 
 class LogFiles:
-    """The open log files of a store; a bounded number of them. Used on one thread."""
+    """The open log files of a store, a bounded number of them. Threads may share them."""
 
     def __init__(self, filesystem: FileSystem, folder: str) -> None:
         self._filesystem = filesystem
         self._folder = folder
-        self._open: OrderedDict[int, File] = OrderedDict()
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
 
     def path(self, number: int) -> str:
         return f"{self._folder}/{file_name(number)}"
 
     def get(self, number: int) -> File:
-        """The file, opened if need be; raises `StoreDamaged` when it is missing."""
-        file = self._open.get(number)
-        if file is not None:
-            self._open.move_to_end(number)
-            return file
+        """The file, opened if need be, for one thread alone; raises `StoreDamaged` when it is missing."""
+        with self._lock:
+            return self._opened(number).file
+
+    @contextlib.contextmanager
+    def borrowed(self, number: int) -> Iterator[File]:
+        """The same while other threads may let go of it: it stays open until it is given back."""
+        with self._lock:
+            held = self._opened(number)
+            held.users += 1
         try:
-            file = self._filesystem.open(self.path(number))
+            yield held.file
+        finally:
+            with self._lock:
+                held.users -= 1
+                held.close_if_unused()
+
+    def _opened(self, number: int) -> _OpenFile:
+        held = self._open.get(number)
+        if held is not None:
+            self._open.move_to_end(number)
+            return held
+        try:
+            held = _OpenFile(self._filesystem.open(self.path(number)))
         except FileNotFoundError:
             raise StoreDamaged(f"{file_name(number)} is missing from the store in {self._folder}") from None
-        self._open[number] = file
+        self._open[number] = held
         if len(self._open) > _OPEN_FILES_MAX:
-            self._open.popitem(last=False)[1].close()
-        return file
+            self._let_go(next(iter(self._open)))
+        return held
+
+    def _let_go(self, number: int) -> None:
+        held = self._open.pop(number, None)
+        if held is not None:
+            held.is_unwanted = True
+            held.close_if_unused()
 
     def forget(self, number: int) -> None:
-        file = self._open.pop(number, None)
-        if file is not None:
-            file.close()
+        """Close the file, or have its last user close it."""
+        with self._lock:
+            self._let_go(number)
 
     def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+        with self._lock:
+            while self._open:
+                self._let_go(next(iter(self._open)))
+
+
+class _OpenFile:
+    __slots__ = ("file", "is_unwanted", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.users = 0
+        self.is_unwanted = False
+
+    def close_if_unused(self) -> None:
+        if self.is_unwanted and not self.users:
+            self.file.close()
 
 
 class ReadAhead:

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
+from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.damage import Damage
 
@@ -102,6 +102,18 @@ class MemoryStore:
             if size_bytes > bytes_max and count:
                 return entries[:count]
         return entries
+
+    def fetch(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        entries_max: int,
+        bytes_max: int,
+        ahead: ReadAhead,
+        done: Fetched,
+    ) -> list[bytes] | None:
+        return self.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
 
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return [

@@ -1,131 +1,236 @@
-"""Reading entries: from memory while they are recent, else from the log, with their checksums verified."""
+"""Reading entries: from memory while they are recent, else from the log, with their checksums verified.
+
+What is in memory is given at once. Reads of the disk are jobs for the threads of `read_pool`: each finds the
+places of the entries that are wanted and reads them in few pieces. What is wrong there is judged on the
+owner's thread, which knows whether the entry is still where the job looked for it.
+"""
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from geminga.errors import StoreDamaged
+from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
+from geminga.ledger.api import Fetched, ReadAhead
+from geminga.ledger.catalog import Chunk
 from geminga.ledger.damage import Damage, EntriesDamaged, Loss
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
 from geminga.ledger.index import GIVEN_UP, MISSING, LedgerState
 from geminga.ledger.log import LogFiles
+from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.state import StoreState
 from geminga.wire.checksum import crc32c
 
+logger = logging.getLogger("geminga.ledger")
+
 _GAP_BYTES_MAX = 16 * 1024  # reading over so much foreign data is cheaper than another read
 _RUN_BYTES_MAX = 4 * 1024 * 1024
+_HOLD_GIL = 0
+_LOOKS_MAX = 3
+"""An entry that is moved while it is read is looked for so many times."""
+_UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
+"""What a disk says of a place that it cannot read; other errors may pass."""
 
 Place = tuple[int, int, int, int]
 """(entry id, position, size, checksum)."""
 
 
-class EntryReader:
-    """Reads entries of ledgers. Used on the owner's thread only."""
+class Finder(Protocol):
+    """Knows where entries lie (`geminga.ledger.index`)."""
 
-    def __init__(self, state: StoreState, files: LogFiles, note_damage: Callable[[Damage], None]) -> None:
+    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None: ...
+
+    def position(self, ledger_id: int, chunk: Chunk, index: int) -> int: ...
+
+
+@dataclass(slots=True)
+class Found:
+    """What a read of the disk gave: entries in order or, where there is none, what is in the way.
+
+    ``bad`` are the places that cannot be read, ``what`` says why. ``error`` is one that may pass.
+    """
+
+    entries: list[bytes] = field(default_factory=list)
+    bad: list[Place] = field(default_factory=list)
+    what: str = ""
+    error: StoreError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.entries))
+
+
+class EntryReader:
+    """Reads entries of ledgers for the owner; without a pool it waits for the disk itself."""
+
+    def __init__(
+        self,
+        state: StoreState,
+        files: LogFiles,
+        note_damage: Callable[[Damage], None],
+        pool: ReadPool[Found] | None = None,
+        finder: Finder | None = None,
+    ) -> None:
         self._state = state
         self._files = files
         self._note_damage = note_damage
+        self._pool = pool
+        self._finder: Finder = finder if finder is not None else state.index
 
     def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
         """Entries from ``first`` on within both limits, at least one if it is there."""
         first = max(first, 0)
+        for _ in range(_LOOKS_MAX):
+            if first >= ledger.recent_first:
+                return _recent(ledger, first, entries_max, bytes_max)
+            job = self._job(ledger, first, entries_max, bytes_max)
+            key = (ledger.ledger_id, first, entries_max, bytes_max)
+            answer = job() if self._pool is None else self._pool.ask(key, job)
+            if not self._is_outdated(ledger, answer):
+                break
+        return self._taken(ledger, first, entries_max, bytes_max, answer)
+
+    def fetch(
+        self,
+        ledger: LedgerState,
+        first: int,
+        entries_max: int,
+        bytes_max: int,
+        ahead: ReadAhead,
+        done: Fetched,
+    ) -> list[bytes] | None:
+        """The same at once, if it is in memory; else None, and ``done`` gets it later."""
+        first = max(first, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
-        places = self._places(ledger, first, min(entries_max, ledger.recent_first - first), bytes_max)
-        entries = self._read_places(ledger, places)
+        if self._pool is None:
+            return self.read(ledger, first, entries_max, bytes_max)
+        self._fetch(ledger, first, ahead, done, _LOOKS_MAX)
+        return None
+
+    def _fetch(
+        self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched, looks_left: int
+    ) -> None:
+        def deliver(answer: Found) -> None:
+            entries: list[bytes] = []
+            error: StoreError | None = None
+            try:
+                if not self._state.exists(ledger.ledger_id):
+                    raise LedgerNotFound(f"ledger {ledger.ledger_id} was trimmed away")
+                if looks_left > 1 and self._is_outdated(ledger, answer):
+                    self._fetch(ledger, first, ahead, done, looks_left - 1)
+                    return
+                entries = self._taken(ledger, first, ahead.entries_max, ahead.bytes_max, answer)
+            except StoreError as problem:
+                error = problem
+            try:
+                done(entries, error)
+            except Exception:
+                logger.exception("a store callback failed")
+
+        assert self._pool is not None
+        key = (ledger.ledger_id, first, ahead)
+        self._pool.submit(key, self._job(ledger, first, ahead.entries_max, ahead.bytes_max), deliver)
+
+    def _job(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> Callable[[], Found]:
+        finder, files = self._finder, self._files
+        count = min(entries_max, ledger.recent_first - first)
+        return lambda: _from_disk(finder, files, ledger, first, count, bytes_max)
+
+    def _is_outdated(self, ledger: LedgerState, found: Found) -> bool:
+        """Whether something was in the way that is there no more: the entry was moved meanwhile."""
+        if not found.bad:
+            return False
+        entry_id, position, _, _ = found.bad[0]
+        index = self._state.index
+        located = index.locate(ledger, entry_id)
+        is_at = MISSING if located is None else index.position(ledger.ledger_id, *located)
+        return is_at != position
+
+    def _taken(
+        self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int, found: Found
+    ) -> list[bytes]:
+        if found.error is not None:
+            raise found.error
+        entries = found.entries
+        if found.bad:
+            raise self._damaged(ledger, found)
         more = entries_max - len(entries)
         if more > 0 and first + len(entries) == ledger.recent_first and ledger.recent:
             rest = bytes_max - sum(map(len, entries))
             if rest >= len(ledger.recent[0]):
-                entries += _recent(ledger, ledger.recent_first, more, rest)
+                entries = entries + _recent(ledger, ledger.recent_first, more, rest)
         return entries
 
-    def _places(self, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
-        index = self._state.index
-        places: list[Place] = []
-        total = 0
-        entry_id, end = first, first + count
-        while entry_id < end:
-            located = index.locate(ledger, entry_id)
-            if located is None:
-                # Ids that were stepped over, because damage may have taken them.
-                places.append((entry_id, MISSING, 0, 0))
-                return places
-            chunk, start = located
-            for at in range(start, min(len(chunk), start + end - entry_id)):
-                size = chunk.sizes[at]
-                total += size
-                if total > bytes_max and places:
-                    return places
-                places.append((entry_id, index.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
-                entry_id += 1
-        return places
-
-    def _read_places(self, ledger: LedgerState, places: list[Place]) -> list[bytes]:
-        """The entries before the first damaged one, in few reads; `EntriesDamaged` if there are none."""
-        entries: list[bytes] = []
-        start = 0
-        while start < len(places):
-            stop = _run_end(places, start)
-            try:
-                self._read_run(ledger, places[start:stop], entries)
-            except StoreDamaged:
-                if not entries:
-                    raise
-                return entries
-            start = stop
-        return entries
-
-    def _read_run(self, ledger: LedgerState, run: list[Place], entries: list[bytes]) -> None:
-        base = run[0][1]
-        if base <= GIVEN_UP:
-            raise self._lost(ledger, run)
-        size = run[-1][1] + run[-1][2] - base
-        try:
-            data = self._files.get(base >> OFFSET_BITS).read(size, base & OFFSET_MASK)
-        except StoreDamaged as error:
-            raise self._damaged(ledger, run[0], str(error)) from None
-        except OSError as error:
-            raise self._damaged(ledger, run[0], f"the entry cannot be read ({error})") from error
-        if len(run) == 1:
-            if len(data) != size or crc32c(data) != run[0][3]:
-                raise self._damaged(ledger, run[0], "entry fails its checksum")
-            entries.append(data)
-            return
-        for place in run:
-            _, position, length, crc = place
-            entry = data[position - base : position - base + length]
-            if len(entry) != length or crc32c(entry) != crc:
-                raise self._damaged(ledger, place, "entry fails its checksum")
-            entries.append(entry)
-
-    def _damaged(self, ledger: LedgerState, place: Place, what: str) -> EntriesDamaged:
-        entry_id, position = place[:2]
-        damage = Damage(
-            file_name(position >> OFFSET_BITS),
-            position & OFFSET_MASK,
-            what,
-            ledger.ledger_id,
-            entry_id,
-            entry_id,
-            Loss.ENTRIES,
-        )
+    def _damaged(self, ledger: LedgerState, found: Found) -> EntriesDamaged:
+        """The error for what is in the way; it is listed unless somebody gave it up."""
+        entry_id, position, _, _ = found.bad[0]
+        ledger_id, last, what = ledger.ledger_id, found.bad[-1][0], found.what
+        if position <= GIVEN_UP:
+            damage = Damage("log", 0, what, ledger_id, entry_id, last, Loss.ENTRIES)
+            if position == MISSING:
+                self._note_damage(damage)
+            return EntriesDamaged(f"{damage.thing}: {what}; the store's other data is not affected", damage)
+        name, offset = file_name(position >> OFFSET_BITS), position & OFFSET_MASK
+        damage = Damage(name, offset, what, ledger_id, entry_id, last, Loss.ENTRIES)
         self._note_damage(damage)
         return EntriesDamaged(
-            f"ledger {ledger.ledger_id}, entry {entry_id} ({describe(position)}): {what}; "
+            f"ledger {ledger_id}, entry {entry_id} ({describe(position)}): {what}; "
             "the store's other data is not affected",
             damage,
         )
 
-    def _lost(self, ledger: LedgerState, run: list[Place]) -> EntriesDamaged:
-        """For entries that the log does not have; they are listed unless somebody gave them up."""
-        first, last = run[0][0], run[-1][0]
-        what = "entries lost to damage" if run[0][1] == MISSING else "entries lost to damage and given up"
-        damage = Damage("log", 0, what, ledger.ledger_id, first, last, Loss.ENTRIES)
-        if run[0][1] == MISSING:
-            self._note_damage(damage)
-        return EntriesDamaged(f"{damage.thing}: {what}; the store's other data is not affected", damage)
+
+# --- the disk; run on any thread ---
+
+
+def _from_disk(
+    finder: Finder, files: LogFiles, ledger: LedgerState, first: int, count: int, bytes_max: int
+) -> Found:
+    """Entries from ``first`` on, of which all lie in the log. Raises nothing."""
+    found = Found()
+    try:
+        places = _places(finder, ledger, first, count, bytes_max)
+        start = 0
+        while start < len(places) and not found.bad:
+            stop = _run_end(places, start)
+            _read_run(files, places[start:stop], found)
+            start = stop
+    except StoreError as error:
+        found.error = error
+    except OSError as error:
+        found.error = StoreError(f"the store's log cannot be read now: {error}")
+    except Exception as error:
+        logger.exception("reading ledger %d from entry %d on failed", ledger.ledger_id, first)
+        found.error = StoreError(f"reading the store failed ({type(error).__name__}: {error})")
+    if found.entries:
+        # What is in the way is met again by whoever reads on.
+        found.bad, found.error = [], None
+    return found
+
+
+def _places(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
+    places: list[Place] = []
+    total = 0
+    entry_id, end = first, first + count
+    while entry_id < end:
+        located = finder.locate(ledger, entry_id)
+        if located is None:
+            # Ids that were stepped over, because damage may have taken them.
+            places.append((entry_id, MISSING, 0, 0))
+            return places
+        chunk, start = located
+        for at in range(start, min(len(chunk), start + end - entry_id)):
+            size = chunk.sizes[at]
+            total += size
+            if total > bytes_max and places:
+                return places
+            places.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
+            entry_id += 1
+    return places
 
 
 def _run_end(places: list[Place], start: int) -> int:
@@ -147,6 +252,51 @@ def _run_end(places: list[Place], start: int) -> int:
         end = position + size
         stop += 1
     return stop
+
+
+def _read_run(files: LogFiles, run: list[Place], found: Found) -> None:
+    """Add the entries of a run up to the first that is bad, and say which that is."""
+    base = run[0][1]
+    if base <= GIVEN_UP:
+        found.bad = run
+        found.what = "entries lost to damage" if base == MISSING else "entries lost to damage and given up"
+        return
+    size = run[-1][1] + run[-1][2] - base
+    try:
+        with files.borrowed(base >> OFFSET_BITS) as file:
+            data = file.read(size, base & OFFSET_MASK)
+    except StoreDamaged as error:
+        found.bad, found.what = run[:1], str(error)
+        return
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        if len(run) == 1:
+            found.bad, found.what = run, f"the entry cannot be read ({error})"
+        while len(run) > 1 and not found.bad:
+            # One by one, to learn which it is.
+            _read_run(files, run[:1], found)
+            run = run[1:]
+        return
+    if len(run) == 1:
+        _take(data if len(data) == size else b"", run[0], found)
+        return
+    for place in run:
+        start = place[1] - base
+        _take(data[start : start + place[2]], place, found)
+        if found.bad:
+            return
+
+
+def _take(entry: bytes, place: Place, found: Found) -> None:
+    # To let another thread run while so little is summed costs up to a whole switch interval of it.
+    if len(entry) != place[2] or crc32c(entry, 0, _HOLD_GIL) != place[3]:
+        found.bad, found.what = [place], "entry fails its checksum"
+    else:
+        found.entries.append(entry)
+
+
+# --- memory ---
 
 
 def _recent(ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:

@@ -26,6 +26,10 @@ class StoreSettings:
     ``cache_bytes``: recent entries held in memory for readers at the tail.
     ``index_cache_bytes``: memory for the part of the entry index that lies behind the last checkpoint.
 
+    ``read_threads`` read what is not in memory, each one file position at a time. ``reads_waiting_max`` reads
+    wait for them, more are refused; ``read_ahead_bytes_max`` is what they read ahead of the owner taking it.
+    ``read_wait_seconds``: how long the owner itself waits for a read that cannot be put off.
+
     A checkpoint is made after ``checkpoint_log_bytes``, ``checkpoint_records`` or ``checkpoint_groups`` of
     new log, whichever comes first: they bound how long a restart replays, to about half a second.
 
@@ -44,6 +48,10 @@ class StoreSettings:
     preallocate_bytes: int = 16 * MEBIBYTE
     cache_bytes: int = 24 * MEBIBYTE
     index_cache_bytes: int = 8 * MEBIBYTE
+    read_threads: int = 2
+    reads_waiting_max: int = 4096
+    read_ahead_bytes_max: int = 32 * MEBIBYTE
+    read_wait_seconds: float = 0.25
     checkpoint_log_bytes: int = 128 * MEBIBYTE
     checkpoint_records: int = 150_000
     checkpoint_groups: int = 15_000
@@ -61,6 +69,10 @@ class StoreSettings:
         check_int("preallocate_bytes", self.preallocate_bytes, 0, 2048 * MEBIBYTE)
         check_int("cache_bytes", self.cache_bytes, 0)
         check_int("index_cache_bytes", self.index_cache_bytes, 0)
+        check_int("read_threads", self.read_threads, 1, 64)
+        check_int("reads_waiting_max", self.reads_waiting_max, 1)
+        check_int("read_ahead_bytes_max", self.read_ahead_bytes_max, 1)
+        check_seconds("read_wait_seconds", self.read_wait_seconds, 0.0, 3600.0)
         check_int("checkpoint_log_bytes", self.checkpoint_log_bytes, 4096)
         check_int("checkpoint_records", self.checkpoint_records, 1)
         check_int("checkpoint_groups", self.checkpoint_groups, 1)

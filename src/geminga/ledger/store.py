@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, LedgerInfo, StoreStats, Value
+from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.catalog import Catalog, CatalogDamaged, Snapshot
 from geminga.ledger.damage import Damage, Loss
@@ -43,9 +43,11 @@ from geminga.ledger.format import (
     encode_value,
     file_name,
 )
+from geminga.ledger.index import SharedIndex
 from geminga.ledger.journal import Failed, Journal
 from geminga.ledger.log import Group, LogFiles, LogWriter
-from geminga.ledger.reading import EntryReader
+from geminga.ledger.read_pool import ReadPool
+from geminga.ledger.reading import EntryReader, Found
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import Rewriter, restatement
 from geminga.ledger.settings import StoreSettings
@@ -163,12 +165,27 @@ class FileStore:
             signal=self._signal,
         )
         self._pending = self._journal.pending
-        self._reader = EntryReader(self._state, self._files, self._note_damage)
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
         worker_catalog = self._catalog
+        self._pool: ReadPool[Found] | None = None
+        self._shared_index: SharedIndex | None = None
         if self._threads:
             worker_catalog = Catalog(self._connect(), self._note_damaged_catalog)
+            self._shared_index = SharedIndex(
+                self._state.index, Catalog(self._connect(), self._note_damaged_catalog)
+            )
+            self._pool = ReadPool(
+                self._finished,
+                self._signal,
+                threads=settings.read_threads,
+                wait_seconds=settings.read_wait_seconds,
+                waiting_max=settings.reads_waiting_max,
+                undelivered_bytes_max=settings.read_ahead_bytes_max,
+            )
+        self._reader = EntryReader(
+            self._state, self._files, self._note_damage, self._pool, self._shared_index
+        )
         self._worker_catalog = worker_catalog
         self._rewriter = Rewriter(
             filesystem=self._filesystem,
@@ -194,6 +211,8 @@ class FileStore:
         if self._threads:
             self._journal.start()
             self._worker.start()
+        if self._pool is not None:
+            self._pool.start()
         self._write_what_only_the_catalog_has()
         if recovered.replayed_groups > 1 or len(self._state.quarantine):
             self._begin_checkpoint()
@@ -360,6 +379,19 @@ class FileStore:
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         return self._reader.read(self._state.ledger(ledger_id), first_entry_id, entries_max, bytes_max)
+
+    def fetch(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        entries_max: int,
+        bytes_max: int,
+        ahead: ReadAhead,
+        done: Fetched,
+    ) -> list[bytes] | None:
+        ledger = self._state.ledger(ledger_id)
+        return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
 
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return self._state.owned(owner)
@@ -554,6 +586,9 @@ class FileStore:
             )
             return
         self._state.thaw(snapshot)
+        if self._shared_index is not None:
+            for ledger_id in (*snapshot.moved, *snapshot.deleted):
+                self._shared_index.forget(ledger_id)
         if self._failure is None and not self._closed:
             self._rewriter.consider(snapshot.position >> OFFSET_BITS)
 
@@ -616,6 +651,8 @@ class FileStore:
             self._failure = self._failure or StoreStopped("the store is closed")
             self._journal.stop()
             self._worker.stop()
+            if self._pool is not None:
+                self._pool.stop(Found(error=self._failure))
             self.poll()
             with contextlib.suppress(OSError):
                 self._writer.close(clean=clean)

@@ -20,6 +20,7 @@ import errno
 import os.path
 import random as random_module
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -202,6 +203,9 @@ class FaultyFileSystem:
         self.history: list[tuple[str, str]] = []
         self.is_dead = False
         self.last_write_bytes = 0
+        self.answers = threading.Event()
+        """Cleared, the disk stalls: reads, writes and syncs of files wait until it is set again."""
+        self.answers.set()
         self._process = process
         self._interrupts_only_writes = interrupts_only_writes
 
@@ -301,7 +305,9 @@ class FaultyFileSystem:
                 return execute(statement, *parameters)
 
         images = self.disk.databases.setdefault(path, [])
-        connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=Connection
+        )
         if not images:
             images.append(b"")
         if images[-1]:
@@ -335,6 +341,7 @@ class FaultyFile:
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         filesystem = self._filesystem
+        filesystem.answers.wait()
         number = filesystem.step("write", self._path)
         data = b"".join(buffers)
         filesystem.last_write_bytes = len(data)
@@ -352,12 +359,14 @@ class FaultyFile:
         return len(data)
 
     def read(self, size: int, offset: int) -> bytes:
+        self._filesystem.answers.wait()
         if self._filesystem.is_dead:
             raise PowerLoss
         return bytes(self._inode.visible[offset : offset + size])
 
     def sync(self) -> None:
         inode = self._inode
+        self._filesystem.answers.wait()
         try:
             self._filesystem.step("sync", self._path)
         except OSError:

@@ -18,7 +18,7 @@ from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
-from geminga.errors import StoreError
+from geminga.errors import StoreBusy, StoreError
 
 log = logging.getLogger("geminga.broker")
 
@@ -28,7 +28,14 @@ ENTRIES_PER_CALL_MAX = 1_000
 BYTES_PER_CALL_MAX = 4 * 1024 * 1024
 """A dispatcher sends at most this much in one go; then everybody else has a turn before it goes on."""
 READ_RETRY_SECONDS = 5.0
-"""After a failed read of the store a dispatcher tries again so much later."""
+"""After a failed read of the store a dispatcher tries again so much later ..."""
+BUSY_RETRY_SECONDS = 0.1
+"""... and so much later when it only had too much to do."""
+ENTRIES_PER_FETCH_MAX = 1_000
+BYTES_PER_FETCH_MAX = 1024 * 1024
+"""So much is read from the disk at once, ahead of what consumers want."""
+FETCHES_MAX = 8
+"""So many places of a topic are read for one subscription at the same time."""
 
 
 class SubscribedTopic(Protocol):
@@ -116,13 +123,20 @@ class Reading:
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._retry: Timer | None = None
         self._continuation: Timer | None = None
+        self._fetching: dict[int, int] = {}
+        self._waits = False
+        self._closed = False
         self._dispatching = False
         self._entries_left = 0
         self._bytes_left = 0
 
     def _read(self, offset: int, entries_max: int) -> tuple[int, list[tuple[bytes, int]]]:
-        """The next open entries from ``offset`` on, and the offset of the first; empty at the end."""
-        if self._retry is not None:
+        """The next open entries from ``offset`` on, and the offset of the first; empty at the end.
+
+        Empty too when they are not at hand now (`_waits`): dispatching goes on when they are.
+        """
+        self._waits = self._retry is not None
+        if self._waits:
             return offset, []
         ledger = self.topic.ledger
         cursor = self.cursor
@@ -131,10 +145,12 @@ class Reading:
             stop = cursor.open_run(offset, min(ledger.confirmed, offset + entries_max))
             if offset >= stop:
                 return offset, []
-            try:
-                found = ledger.read(offset, stop, entries_max=entries_max, bytes_max=BYTES_PER_READ_MAX)
-            except StoreError as error:
-                self._reading_failed(error)
+            cached = ledger.in_memory(offset, stop, BYTES_PER_READ_MAX)
+            if cached:
+                return offset, cached
+            found = self._fetch(offset, stop)
+            if found is None:
+                self._waits = True
                 return offset, []
             if found:
                 return offset, found
@@ -147,9 +163,50 @@ class Reading:
     def reading_fails(self) -> bool:
         return self._retry is not None
 
+    def _fetch(self, offset: int, stop: int) -> list[tuple[bytes, int]] | None:
+        """Entries from ``offset`` on; None while the disk, or the next try, has to be waited for."""
+        ledger = self.topic.ledger
+        for start, end in self._fetching.items():
+            if start <= offset < end:
+                return None
+        if len(self._fetching) >= FETCHES_MAX:
+            return None
+        # Between many holes it is cheaper to read over what is acknowledged.
+        end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
+        end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
+        self._fetching[offset] = end
+        try:
+            found = ledger.fetch(
+                offset,
+                stop,
+                bytes_max=BYTES_PER_READ_MAX,
+                ahead_stop=end,
+                ahead_bytes_max=BYTES_PER_FETCH_MAX,
+                done=lambda error: self._fetched(offset, error),
+            )
+        except StoreError as error:
+            del self._fetching[offset]
+            self._reading_failed(error)
+            return None
+        if found is not None:
+            del self._fetching[offset]
+        return found
+
+    def _fetched(self, offset: int, error: StoreError | None) -> None:
+        """What was to be waited for is in the topic's cache now."""
+        self._fetching.pop(offset, None)
+        if self._closed:
+            return
+        if error is not None:
+            self._reading_failed(error)
+        else:
+            self.agenda.isolated("dispatch", self.subscription, self.dispatch)
+
     def _reading_failed(self, error: StoreError) -> None:
-        log.error("%r: reading failed, next try in %g s: %s", self.subscription, READ_RETRY_SECONDS, error)
-        self._retry = self.agenda.after(READ_RETRY_SECONDS, self._try_again, self.subscription)
+        if self._retry is None:
+            seconds = BUSY_RETRY_SECONDS if isinstance(error, StoreBusy) else READ_RETRY_SECONDS
+            log.error("%r: reading failed, next try in %g s: %s", self.subscription, seconds, error)
+            self._retry = self.agenda.after(seconds, self._try_again, self.subscription)
 
     def _try_again(self) -> None:
         self._retry = None
@@ -187,6 +244,7 @@ class Reading:
         raise NotImplementedError
 
     def close(self) -> None:
+        self._closed = True
         for timer in (self._retry, self._continuation):
             if timer is not None:
                 timer.cancel()

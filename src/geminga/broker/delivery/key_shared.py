@@ -191,8 +191,9 @@ class KeySharedDispatcher(SharedDispatcher):
             if not queue or not consumer.ready or self.blocked:
                 break
             expected = queue[0]
-            offset, found = (-1, []) if self.cursor.is_acknowledged(expected) else self._read(expected, 1)
-            if not found and self._retry is not None:
+            is_open = not self.cursor.is_acknowledged(expected)
+            offset, found = self._read(expected, 1) if is_open else (-1, [])
+            if is_open and self._waits:
                 break
             heapq.heappop(queue)
             self._replaying.discard(expected)

@@ -220,7 +220,7 @@ class SharedDispatcher(Reading):
             offset, found = self._read(offsets[at], run)
             if not found or offset != offsets[at]:
                 # Unreadable now (kept for later), or trimmed away (gone).
-                if self._retry is not None:
+                if self._waits:
                     self._give_back(offsets[at:])
                     return False
                 at += 1

@@ -1,0 +1,152 @@
+"""Reading on other threads: nobody waits long for a disk, and no bound is passed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from geminga.errors import StoreBusy
+from geminga.ledger.read_pool import LATE_ANSWERS_MAX, ReadPool
+
+TIMEOUT = 20.0
+
+
+@dataclass
+class Text:
+    text: str
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text)
+
+
+class Owner:
+    """The thread that hands in jobs, with a disk that answers when it is told to."""
+
+    def __init__(self, *, wait_seconds: float = TIMEOUT, undelivered_bytes_max: int = 1000) -> None:
+        self.finished: deque[Callable[[], None]] = deque()
+        self.woken = threading.Semaphore(0)
+        self.answers = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.got: list[str] = []
+        self.pool: ReadPool[Text] = ReadPool(
+            self.finished,
+            self.woken.release,
+            threads=2,
+            wait_seconds=wait_seconds,
+            waiting_max=5,
+            undelivered_bytes_max=undelivered_bytes_max,
+        )
+        self.pool.start()
+
+    def job(self, text: str, *, stalls: bool = False) -> Callable[[], Text]:
+        def run() -> Text:
+            self.begun.release()
+            if stalls:
+                assert self.answers.wait(TIMEOUT)
+            return Text(text)
+
+        return run
+
+    def submit(self, text: str, *, stalls: bool = False) -> None:
+        self.pool.submit(text, self.job(text, stalls=stalls), lambda answer: self.got.append(answer.text))
+
+    def poll(self, count: int) -> None:
+        """Take so many finished jobs."""
+        for _ in range(count):
+            assert self.woken.acquire(timeout=TIMEOUT)
+            self.finished.popleft()()
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    found = Owner()
+    yield found
+    found.answers.set()
+    found.pool.stop(Text("stopped"))
+
+
+def test_jobs_report_on_the_owners_thread(owner: Owner) -> None:
+    for text in ("a", "b", "c"):
+        owner.submit(text)
+    assert owner.got == []
+    owner.poll(3)
+    assert sorted(owner.got) == ["a", "b", "c"]
+    assert not owner.pool.busy
+
+
+def test_the_same_read_is_made_once(owner: Owner) -> None:
+    for _ in range(3):
+        owner.submit("a", stalls=True)
+    owner.answers.set()
+    owner.poll(1)
+    assert owner.got == ["a"] * 3
+    assert owner.begun.acquire(timeout=TIMEOUT)
+    assert not owner.begun.acquire(blocking=False)
+
+
+def test_more_than_may_wait_are_refused(owner: Owner) -> None:
+    for number in range(5):
+        owner.submit(str(number), stalls=True)
+    with pytest.raises(StoreBusy, match="5 reads"):
+        owner.submit("one too many")
+    owner.answers.set()
+    owner.poll(5)
+    owner.submit("now")
+    owner.poll(1)
+    assert owner.got[-1] == "now"
+
+
+def test_nothing_is_read_far_ahead_of_an_owner_that_does_not_take_it() -> None:
+    owner = Owner(undelivered_bytes_max=1)
+    owner.submit("first")
+    assert owner.woken.acquire(timeout=TIMEOUT)
+    assert owner.begun.acquire(timeout=TIMEOUT)
+    owner.submit("second")
+    assert owner.pool.ask("question", owner.job("question")).text == "question", "a question is not held up"
+    assert owner.begun.acquire(timeout=TIMEOUT)
+    assert not owner.begun.acquire(blocking=False), "the second was begun"
+    owner.finished.popleft()()
+    owner.poll(1)
+    assert owner.got == ["first", "second"]
+    owner.pool.stop(Text(""))
+
+
+def test_a_question_waits_no_longer_than_it_may_and_its_answer_is_kept() -> None:
+    owner = Owner(wait_seconds=0.01)
+    with pytest.raises(StoreBusy, match=r"within 0\.01 s"):
+        owner.pool.ask("a", owner.job("a", stalls=True))
+    assert owner.pool.stalled
+    for key in ("a", "b", "c"):
+        with pytest.raises(StoreBusy):
+            owner.pool.ask(key, owner.job("never begun"))
+    assert owner.begun.acquire(timeout=TIMEOUT)
+    assert not owner.begun.acquire(blocking=False), "a stalled disk is asked again and again"
+    owner.answers.set()
+    while owner.pool.stalled:
+        pass
+    assert owner.pool.ask("a", owner.job("asked anew")).text == "a"
+    assert not owner.pool._late
+    owner.pool.stop(Text(""))
+
+
+def test_late_answers_are_bounded(owner: Owner) -> None:
+    for number in range(LATE_ANSWERS_MAX + 9):
+        owner.pool._late[number] = Text("x")
+    assert owner.pool.ask("a", owner.job("a")).text == "a"
+    assert len(owner.pool._late) == LATE_ANSWERS_MAX
+
+
+def test_what_is_pending_at_the_end_is_refused(owner: Owner) -> None:
+    owner.submit("a", stalls=True)
+    assert owner.begun.acquire(timeout=TIMEOUT)
+    owner.answers.set()
+    owner.pool.stop(Text("stopped"))
+    assert owner.got == ["stopped"]
+    while owner.finished:
+        owner.finished.popleft()()
+    assert owner.got == ["stopped"], "reported twice"
