@@ -31,6 +31,7 @@ from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.looks import Looks
 from geminga.broker.topics.producer import ProducerNames
+from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.topic import TopicServices
 from geminga.broker.topics.upkeep import Upkeep
 from geminga.broker.turns import Turns
@@ -74,6 +75,7 @@ class Broker:
             CountsCache(),
             DueIndex(store),
             Looks(),
+            EntriesUnderWay(),
         )
         self.topics = LoadedTopics(
             services,

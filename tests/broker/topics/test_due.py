@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from geminga.broker.topics.due import NEVER, DueIndex
+from geminga.broker.topics.record import TopicRecord
 from geminga.ledger.memory import MemoryStore
 
 TOPICS = [f"persistent://public/default/{number}" for number in range(6)]
 
 
-def arm(index: DueIndex, text: str, record: dict[str, Any], when_ms: int) -> None:
+def arm(index: DueIndex, text: str, record: TopicRecord, when_ms: int) -> None:
     """As a topic does: the record is written in between, which here it always is."""
     index.disarm(text, index.arm(text, record, when_ms))
 
 
 def test_what_is_due_comes_in_order_and_once() -> None:
-    index, records = DueIndex(MemoryStore()), [dict[str, Any]() for _ in TOPICS]
+    index, records = DueIndex(MemoryStore()), [TopicRecord() for _ in TOPICS]
     for when, (text, record) in zip(
         (50, 10, 30, 10**12, 20, NEVER), zip(TOPICS, records, strict=True), strict=True
     ):
@@ -30,31 +31,31 @@ def test_what_is_due_comes_in_order_and_once() -> None:
     assert [when for when, _ in index.due(30)] == [10, 20, 30]
     assert list(index.due(30)) == []
     assert [when for when, _ in index.due(100)] == [50]
-    assert [record.get("due_ms") for record in records] == [50, 10, 30, 10**12, 20, None]
+    assert [record.due_ms for record in records] == [50, 10, 30, 10**12, 20, 0]
 
 
 def test_a_start_reads_what_an_earlier_life_passed_over() -> None:
-    store, record = MemoryStore(), dict[str, Any]()
+    store, record = MemoryStore(), TopicRecord()
     index = DueIndex(store)
     arm(index, TOPICS[0], record, 10)
     assert list(index.due(20)) == [(10, TOPICS[0])]
     assert list(DueIndex(store).due(20)) == [(10, TOPICS[0])]
     arm(index, TOPICS[0], record, NEVER)
     assert list(DueIndex(store).due(20)) == []
-    assert record == {}
+    assert record.due_ms == 0
 
 
 def test_nothing_is_written_where_reading_has_been() -> None:
-    store, record, other = MemoryStore(), dict[str, Any](), dict[str, Any]()
+    store, record, other = MemoryStore(), TopicRecord(), TopicRecord()
     index = DueIndex(store)
     arm(index, TOPICS[0], record, 10)
     arm(index, TOPICS[1], other, 15)
     reading = index.due(20)
     assert next(reading) == (10, TOPICS[0])
     arm(index, TOPICS[0], record, 5)
-    assert record["due_ms"] > 20, "the store may have read ahead"
+    assert record.due_ms > 20, "the store may have read ahead"
     assert list(reading) == [(15, TOPICS[1])]
-    assert list(index.due(30)) == [(record["due_ms"], TOPICS[0])]
+    assert list(index.due(30)) == [(record.due_ms, TOPICS[0])]
 
 
 def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -
     scan = store.scan
     monkeypatch.setattr(store, "scan", lambda *args, **options: scans.append(args) or scan(*args, **options))
     assert list(index.due(10)) == []
-    arm(index, TOPICS[0], {}, 100)
+    arm(index, TOPICS[0], TopicRecord(), 100)
     assert list(index.due(50)) == []
     assert len(scans) == 1
     assert list(index.due(100)) == [(100, TOPICS[0])]
@@ -75,7 +76,7 @@ def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -
 def test_reading_that_breaks_off_goes_on_with_the_next() -> None:
     index = DueIndex(MemoryStore())
     for number, text in enumerate(TOPICS):
-        arm(index, text, {}, 10 + number)
+        arm(index, text, TopicRecord(), 10 + number)
     reading = index.due(100)
     next(reading)
     next(reading)
@@ -100,7 +101,7 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = MemoryStore()
-        self.records: dict[str, dict[str, Any]] = {text: {} for text in TOPICS}
+        self.records = {text: TopicRecord() for text in TOPICS}
         self.wanted: dict[str, int] = {}
         self.now_ms = 0
         self.start()
@@ -113,7 +114,7 @@ class Lives(RuleBasedStateMachine):
     @rule(text=st.sampled_from(TOPICS), delay=st.integers(-50, 200))
     def arm(self, text: str, delay: int) -> None:
         arm(self.index, text, self.records[text], self.now_ms + delay)
-        self.wanted[text] = self.records[text]["due_ms"]
+        self.wanted[text] = self.records[text].due_ms
         self.told.discard(text)
 
     @rule(text=st.sampled_from(TOPICS))
@@ -135,7 +136,7 @@ class Lives(RuleBasedStateMachine):
                 return
             when_ms, text = found
             assert when_ms <= self.now_ms
-            if self.records[text].get("due_ms") == when_ms:
+            if self.records[text].due_ms == when_ms:
                 self.told.add(text)
 
     @rule()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -114,3 +116,22 @@ def test_policies_reach_topics_that_are_loaded(harness: Any, topics: Any) -> Non
 def test_names_are_checked() -> None:
     assert str(parse_topic("t")) == "persistent://public/default/t"
     assert code(parse_topic, "a/b") == pb.InvalidTopicName
+
+
+@pytest.mark.parametrize("with_subscription", [False, True])
+def test_a_topic_that_leaves_memory_is_given_back_at_once(harness: Any, with_subscription: bool) -> None:
+    peer = harness.peer()
+    peer.producer(str(NAME))
+    if with_subscription:
+        peer.subscribe(str(NAME))
+    peer.publish(3)
+    peer.disconnect()
+    topic = weakref.ref(harness.broker.topics.find(NAME))
+    gc.collect()
+    gc.disable()
+    try:
+        harness.actions.unload(NAME)
+        harness.poll()
+        assert topic() is None, "nothing waits for the collector of cycles"
+    finally:
+        gc.enable()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.persistent import decode_record, encode_record
+from geminga.broker.topics.record import decode_json, encode_json
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.ledger.api import Lost, Value
@@ -67,9 +67,9 @@ def test_only_topics_with_consumers_keep_entries_in_memory(harness: Any, make_en
 
 
 def test_records() -> None:
-    assert decode_record(Value(encode_record({"a": 1}), ()), "r") == {"a": 1}
+    assert decode_json(Value(encode_json({"a": 1}), ()), "r") == {"a": 1}
     for damaged in (b"{", b"[]", b""):
         with pytest.raises(StoreDamaged, match="the record is no JSON object"):
-            decode_record(Value(damaged, ()), "the record")
-    assert decode_record(Value(b"", (), Lost(values=1)), "the record") == {}
-    assert decode_record(Value(encode_record({"a": 1}), (), Lost(values=1)), "r") == {"a": 1}
+            decode_json(Value(damaged, ()), "the record")
+    assert decode_json(Value(b"", (), Lost(values=1)), "the record") == {}
+    assert decode_json(Value(encode_json({"a": 1}), (), Lost(values=1)), "r") == {"a": 1}

@@ -18,7 +18,8 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.refusal import Refused
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import partitioned_key
-from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
+from geminga.broker.topics.persistent import PersistentTopic, topic_key
+from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
@@ -172,26 +173,29 @@ class TopicActions:
     # --- properties ---
     def properties(self, name: TopicName) -> Properties:
         """The topic's own properties."""
-        _, record = self._record(name)
-        found: Properties = record.get("properties", {})
-        return dict(found)
-
-    def set_properties(self, name: TopicName, properties: Properties, done: Done) -> None:
-        key, record = self._record(name)
-        record["properties"] = dict(properties)
-        self._store.put(key, encode_record(record), done)
-
-    def _record(self, name: TopicName) -> tuple[str, dict[str, Any]]:
         topic = self.topics.in_memory(name)
         if topic is not None:
-            return topic_key(str(name)), topic.record
+            return dict(topic.record.properties or {})
+        _, record = self._record(name)
+        found: Properties = record.get("properties", {})
+        return found
+
+    def set_properties(self, name: TopicName, properties: Properties, done: Done) -> None:
+        topic = self.topics.in_memory(name)
+        if topic is not None:
+            topic.record.properties = dict(properties)
+            topic.save_record(done)
+            return
+        key, record = self._record(name)
+        record["properties"] = dict(properties)
+        self._store.put(key, encode_json(record), done)
+
+    def _record(self, name: TopicName) -> tuple[str, Json]:
+        """What the store says of a topic that is not in memory, or of a partitioned one."""
         for key in (topic_key(str(name)), partitioned_key(name)):
             value = self._store.get(key)
             if value is not None:
-                record = decode_record(value, f"record {key}")
-                if key == partitioned_key(name):
-                    record["partitions"] = self.topics.partition_count(name)
-                return key, record
+                return key, decode_json(value, f"record {key}")
         raise AdminError(404, f"Topic {name} not found")
 
     # --- what it holds ---

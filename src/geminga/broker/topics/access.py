@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from geminga.broker.refusal import Busy, Refused, storage_refusal
 from geminga.broker.topics.producer import Producer
 from geminga.errors import StoreError
+from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 SHARED = pb.Shared
@@ -28,27 +30,43 @@ EPOCH_MAX = 1 << 62
 """A topic epoch that a producer may bring back; the next ones must fit into 64 bits too."""
 
 
+class OwnedTopic(Protocol):
+    """The topic, as far as this module knows one."""
+
+    def save_epoch(self, epoch: int, done: Done) -> None:
+        """Make the topic's epoch durable."""
+
+
 class ProducerAccess:
-    """The producers of one topic. ``save_epoch`` makes the topic's epoch durable."""
+    """The producers of one topic."""
 
-    __slots__ = ("_save_epoch", "_waiting", "epoch", "exclusive", "producers")
+    __slots__ = ("_topic", "_waiting", "epoch", "exclusive", "producers")
 
-    def __init__(
-        self, epoch: int | None, save_epoch: Callable[[int, Callable[[StoreError | None], None]], None]
-    ) -> None:
+    def __init__(self, epoch: int | None, topic: OwnedTopic) -> None:
         self.epoch = epoch
         self.producers: dict[str, Producer] = {}
         self.exclusive: Producer | None = None
-        self._waiting: deque[tuple[Producer, Admitted]] = deque()
-        self._save_epoch = save_epoch
+        self._waiting: deque[tuple[Producer, Admitted]] | None = None  # few topics have any
+        self._topic = topic
+
+    def leave_memory(self) -> None:
+        """The topic is not to be kept there by this."""
+        del self._topic
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting or ())
+
+    @property
+    def _first_owner(self) -> str:
+        """Who has exclusive access, or will have it next."""
+        if self.exclusive is not None:
+            return self.exclusive.name
+        return self._waiting[0][0].name if self._waiting else ""
 
     def everyone(self) -> list[Producer]:
         """Who produces and who waits to."""
-        return [*self.producers.values(), *(producer for producer, _ in self._waiting)]
+        return [*self.producers.values(), *(producer for producer, _ in self._waiting or ())]
 
     def add(self, producer: Producer, admitted: Admitted) -> bool:
         """Take a producer in; ``admitted`` reports, at once or later.
@@ -60,20 +78,21 @@ class ProducerAccess:
         mode = producer.access_mode
         if mode == SHARED:
             if self.exclusive is not None or self._waiting:
-                owner = self.exclusive.name if self.exclusive is not None else self._waiting[0][0].name
+                owner = self._first_owner
                 raise Refused(pb.ProducerBusy, f"Topic has an existing exclusive producer: {owner}")
             self.producers[producer.name] = producer
             admitted(None)
             return True
         if mode == WAIT_FOR_EXCLUSIVE and (self.producers or self._waiting):
-            if len(self._waiting) >= WAITING_MAX:
+            if self.waiting >= WAITING_MAX:
                 raise Refused(pb.ProducerBusy, f"{WAITING_MAX} producers wait for this topic already")
+            self._waiting = self._waiting or deque()
             self._waiting.append((producer, admitted))
             return False
         self._check_epoch(producer)
         if mode == EXCLUSIVE:
             if self.exclusive is not None or self._waiting:
-                owner = self.exclusive.name if self.exclusive is not None else self._waiting[0][0].name
+                owner = self._first_owner
                 raise Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {owner}")
             if self.producers:
                 raise Refused(pb.ProducerFenced, "Topic has existing shared producers")
@@ -117,8 +136,8 @@ class ProducerAccess:
             producer.removed = True
         self.producers.clear()
         self.exclusive = None
-        waiting, self._waiting = self._waiting, deque()
-        for _, admitted in waiting:
+        waiting, self._waiting = self._waiting, None
+        for _, admitted in waiting or ():
             admitted(Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {winner.name}"))
 
     def _own(self, producer: Producer, admitted: Admitted) -> None:
@@ -135,7 +154,7 @@ class ProducerAccess:
             else:
                 admitted(None)
 
-        self._save_epoch(self.epoch, saved)
+        self._topic.save_epoch(self.epoch, saved)
 
     def remove(self, producer: Producer) -> None:
         """A producer is gone; the next one that waits for exclusive access gets it."""
@@ -144,7 +163,8 @@ class ProducerAccess:
         producer.removed = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
-        self._waiting = deque(each for each in self._waiting if each[0] is not producer)
+        if self._waiting:
+            self._waiting = deque(each for each in self._waiting if each[0] is not producer)
         if self.exclusive is producer:
             self.exclusive = None
         while not self.producers and self._waiting:

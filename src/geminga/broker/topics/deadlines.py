@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
@@ -22,6 +22,7 @@ from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.due import NEVER, DueIndex
 from geminga.broker.topics.looks import ROUND_SECONDS
 from geminga.broker.topics.quota import EVICTION
+from geminga.broker.topics.record import TopicRecord
 from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
@@ -38,8 +39,6 @@ _LEDGERS_PER_TIME = 8
 """A ledger takes entries for this part of the TTL or the retention: what is past goes by ledgers."""
 _LEDGERS_KEPT_MAX = 200
 """As many ledgers, about, may be kept by retention."""
-
-Json = dict[str, Any]
 
 
 class SubscribedTopic(Protocol):
@@ -60,7 +59,7 @@ class TimedTopic(SubscribedTopic, Protocol):
     text: str
     agenda: Agenda
     ledger: ManagedLedger
-    record: Json
+    record: TopicRecord
     due: DueIndex
     last_used_ms: int
 
@@ -222,9 +221,10 @@ def may_be_inactive(topic: SubscribedTopic) -> bool:
 def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
     """Somebody connects, to that subscription: what is written down of its being unused is taken back."""
     record = topic.record
-    is_news = record.pop("unused_ms", None) is not None
-    unused: dict[str, int] = record.get("unused_subscriptions", {})
-    if subscription is not None and unused.pop(subscription, None) is not None:
+    is_news = bool(record.unused_ms)
+    record.unused_ms = 0
+    unused = record.unused_subscriptions
+    if unused is not None and unused.pop(subscription or "", None) is not None:
         is_news = True
     if is_news:
         try:
@@ -236,40 +236,28 @@ def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
 def recall(topic: TimedTopic) -> None:
     """The topic was loaded: what its record says of the time before."""
     record = topic.record
-    topic.last_used_ms = record.get("unused_ms", topic.agenda.now_ms)
-    for name, unused_ms in record.get("unused_subscriptions", {}).items():
+    topic.last_used_ms = record.unused_ms or topic.agenda.now_ms
+    for name, unused_ms in (record.unused_subscriptions or {}).items():
         subscription = topic.subscriptions.get(name)
         if subscription is not None:
             subscription.last_active_ms = unused_ms
-    ledger_id, written_ms = record.get("written", (-1, 0))
-    segment = topic.ledger.segment(ledger_id)
-    if segment is not None:
-        segment.written_ms = written_ms
+    if record.written is not None:
+        ledger_id, written_ms = record.written
+        segment = topic.ledger.segment(ledger_id)
+        if segment is not None:
+            segment.written_ms = written_ms
 
 
 def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
     """Note in the record what `recall` is to find; whether that is news."""
-    policies, segments = topic.policies, topic.ledger.segments
-    facts: Json = {}
-    if policies.delete_inactive_topics and topic.idle:
-        facts["unused_ms"] = topic.last_used_ms
-    if policies.subscription_expiration_minutes > 0:
-        facts["unused_subscriptions"] = _unused_subscriptions(topic)
-    written = topic.record.get("written")
+    policies, record, segments = topic.policies, topic.record, topic.ledger.segments
+    before = record.unused_ms, record.unused_subscriptions, record.written
+    record.unused_ms = topic.last_used_ms if policies.delete_inactive_topics and topic.idle else 0
+    unused = _unused_subscriptions(topic) if policies.subscription_expiration_minutes > 0 else None
+    record.unused_subscriptions = unused or None
     if leaving and segments and segments[-1].written_ms:
-        written = [segments[-1].ledger_id, segments[-1].written_ms]
-    if written is not None:
-        facts["written"] = written
-    record = topic.record
-    is_news = False
-    for name in ("unused_ms", "unused_subscriptions", "written"):
-        if facts.get(name) != record.get(name):
-            is_news = True
-            if facts.get(name):
-                record[name] = facts[name]
-            else:
-                del record[name]
-    return is_news
+        record.written = segments[-1].ledger_id, segments[-1].written_ms
+    return before != (record.unused_ms, record.unused_subscriptions, record.written)
 
 
 def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
@@ -284,7 +272,7 @@ def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
 # --- the index of what is due ---
 def arm_by(topic: TimedTopic, when_ms: int) -> None:
     """See that the topic is looked at by then, also after a crash. Raises `StoreError`."""
-    if when_ms < NEVER and topic.record.get("due_ms", NEVER) > when_ms:
+    if when_ms < (topic.record.due_ms or NEVER):
         _arm(topic, when_ms)
 
 
@@ -296,8 +284,7 @@ def settle(topic: TimedTopic, *, leaving: bool) -> int:
     """
     is_news = _remember(topic, leaving=leaving)
     wanted = max(next_due(topic), topic.agenda.now_ms + SOONEST_MS)
-    record = topic.record
-    due_ms = record.get("due_ms", NEVER)
+    due_ms = topic.record.due_ms or NEVER
     if due_ms > wanted or (leaving and due_ms <= topic.due.frontier):
         _arm(topic, wanted)
     elif is_news:
@@ -306,14 +293,12 @@ def settle(topic: TimedTopic, *, leaving: bool) -> int:
 
 
 def _arm(topic: TimedTopic, when_ms: int) -> None:
-    due_ms = topic.record.get("due_ms")
+    due_ms = topic.record.due_ms
     try:
         before = topic.due.arm(topic.text, topic.record, when_ms)
         topic.save_record()
     except StoreError:
         # What the store says holds on; a key of none is taken away when it is read.
-        topic.record.pop("due_ms", None)
-        if due_ms is not None:
-            topic.record["due_ms"] = due_ms
+        topic.record.due_ms = due_ms
         raise
     topic.due.disarm(topic.text, before)

@@ -19,8 +19,9 @@ the last topic that was looked at, so that a walk over many goes on where a rest
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
+from geminga.broker.topics.record import TopicRecord
 from geminga.ledger.api import EntryStore
 
 NEVER: Final = (1 << 62) - 1
@@ -31,8 +32,6 @@ _DIGITS = 13
 _LATEST_MS = 10**_DIGITS - 1
 _WALK = "policies:"
 _FIRST = f"{_PREFIX}{0:0{_DIGITS}d}/{_WALK}"
-
-Json = dict[str, Any]
 
 
 class DueIndex:
@@ -48,24 +47,27 @@ class DueIndex:
         """Keys up to this time were read in this life: none is written there any more."""
 
     # --- topics ---
-    def arm(self, text: str, record: Json, when_ms: int) -> int | None:
+    def arm(self, text: str, record: TopicRecord, when_ms: int) -> int:
         """Note in the index and in the topic's record when it is due; the caller then writes the record.
 
-        Returns what is to be given to `disarm` behind that: the time that it was due before.
+        Returns what is to be given to `disarm` behind that: the time that it was due before, 0 for none.
         """
-        before: int | None = record.pop("due_ms", None)
-        if when_ms < NEVER:
-            # Not where reading has been, nor where it may have been read ahead.
-            when_ms = min(max(when_ms, self.frontier + 1, self._reading_ms + 1), _LATEST_MS)
-            record["due_ms"] = when_ms
-            if when_ms != before:
-                self._store.put(_key(when_ms, text), b"")
-                self._next_ms = min(self._next_ms, when_ms)
-        return before if before != when_ms else None
+        before = record.due_ms
+        if when_ms >= NEVER:
+            record.due_ms = 0
+            return before
+        # Not where reading has been, nor where it may have been read ahead.
+        when_ms = min(max(when_ms, self.frontier + 1, self._reading_ms + 1), _LATEST_MS)
+        if when_ms == before:
+            return 0
+        self._store.put(_key(when_ms, text), b"")
+        self._next_ms = min(self._next_ms, when_ms)
+        record.due_ms = when_ms
+        return before
 
-    def disarm(self, text: str, when_ms: int | None) -> None:
-        """Take a topic out of the index."""
-        if when_ms is not None:
+    def disarm(self, text: str, when_ms: int) -> None:
+        """Take a topic out of the index, where it was at that time; 0 for nowhere."""
+        if when_ms:
             self._store.delete(_key(when_ms, text))
 
     def postpone(self, text: str, when_ms: int, until_ms: int) -> None:

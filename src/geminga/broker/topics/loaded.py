@@ -17,8 +17,9 @@ from geminga.broker.topics import deadlines
 from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.looks import UNUSED_SECONDS
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
-from geminga.broker.topics.persistent import PersistentTopic, decode_record, encode_record, topic_key
-from geminga.broker.topics.topic import Json, Topic, TopicServices
+from geminga.broker.topics.persistent import PersistentTopic, topic_key
+from geminga.broker.topics.record import Json, TopicRecord, decode_json, encode_json
+from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
@@ -73,7 +74,7 @@ class LoadedTopics:
         value = self._store.get(partitioned_key(name))
         if value is None:
             return 0
-        record = decode_record(value, f"record of partitioned topic {name}")
+        record = decode_json(value, f"record of partitioned topic {name}")
         count = int(record.get("partitions", 0))
         return count if value.lost is None else max(count, self._partitions_stored(name))
 
@@ -125,7 +126,7 @@ class LoadedTopics:
         if value is None:
             return None
         try:
-            record = decode_record(value, f"record of topic {text}")
+            record = TopicRecord.decode(value, f"record of topic {text}")
             topic = PersistentTopic(self._services, name, record, self._namespaces.topic_policies(name))
         except StoreError as error:
             # Nothing is kept of the attempt: the next request tries again.
@@ -206,16 +207,14 @@ class LoadedTopics:
 
     def _store_topic(
         self, name: TopicName, policies: Policies, properties: dict[str, str] | None, done: Done | None
-    ) -> Json:
+    ) -> TopicRecord:
         """Write a new topic's record, which says when it is to be looked at first. Raises `StoreError`."""
         text, now_ms = str(name), self._agenda.now_ms
-        record: Json = {"created_ms": now_ms}
-        if properties:
-            record["properties"] = properties
+        record = TopicRecord(now_ms, properties)
         soonest_ms = deadlines.soonest_ms(policies)
         if soonest_ms < NEVER:
             self._services.due.arm(text, record, now_ms + soonest_ms)
-        self._store.put(topic_key(text), encode_record(record), done)
+        self._store.put(topic_key(text), record.encode(), done)
         return record
 
     def create_partitions(
@@ -234,7 +233,7 @@ class LoadedTopics:
         self._check_partitions(count)
         value = self._store.get(partitioned_key(name))
         assert value is not None
-        record = decode_record(value, f"record of partitioned topic {name}")
+        record = decode_json(value, f"record of partitioned topic {name}")
         before = self.partition_count(name)
         self._write_partitions(name, record | {"partitions": count}, before, done)
 
@@ -255,7 +254,7 @@ class LoadedTopics:
 
     def _store_record(self, name: TopicName, record: Json, done: Done | None) -> None:
         try:
-            self._store.put(partitioned_key(name), encode_record(record), done)
+            self._store.put(partitioned_key(name), encode_json(record), done)
         except StoreError as error:
             raise storage_refusal(error) from error
 

@@ -12,7 +12,8 @@ from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import QuotaExceeded
-from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
+from geminga.broker.topics.record import TopicRecord
+from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
@@ -148,8 +149,8 @@ class NonPersistentTopic:
         self.name = name
         self.text = str(name)
         self.policies = policies
-        self.record: Json = {"created_ms": services.agenda.now_ms}
-        self.access = ProducerAccess(None, self._save_epoch)
+        self.record = TopicRecord(services.agenda.now_ms)
+        self.access = ProducerAccess(None, self)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
@@ -165,8 +166,12 @@ class NonPersistentTopic:
     def __repr__(self) -> str:
         return f"NonPersistentTopic({self.text!r})"
 
-    def _save_epoch(self, epoch: int, done: Done) -> None:
+    def save_epoch(self, epoch: int, done: Done) -> None:
         done(None)
+
+    def save_record(self, done: Done | None = None) -> None:
+        if done is not None:
+            done(None)
 
     def last_sequence_id(self, producer_name: str) -> int:
         return -1

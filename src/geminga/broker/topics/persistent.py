@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections import deque
-from enum import Enum
 
 from geminga.broker.agenda import Timer
 from geminga.broker.delivery.cursor import Cursor
@@ -18,8 +15,10 @@ from geminga.broker.topics import deadlines, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.publishing import Record
 from geminga.broker.topics.quota import QuotaExceeded
-from geminga.broker.topics.topic import Json, SubscriptionRequest, TopicServices
+from geminga.broker.topics.record import TopicRecord
+from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
 from geminga.errors import CorruptPayload, StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, Value
@@ -33,43 +32,24 @@ COUNTING_SLICE_SECONDS = 0.01
 """Slices of counting old entries are this far apart."""
 
 
-class Record(Enum):
-    """What deduplication makes of an entry."""
-
-    NONE = "none"
-    """Nothing is kept of it."""
-    SEQUENCE_ID = "sequence id"
-    """Its sequence id is kept when it is durable."""
-    DUPLICATE = "duplicate"
-    """It is not stored; its receipt waits behind those of what was sent before it."""
-    ANSWERED = "answered"
-    """It was refused, or receipted as a duplicate."""
-
-
 _NO_RECORD = Record.NONE
-_DUPLICATE = Record.DUPLICATE
-
-
-PendingEntry = tuple[Producer, int, int, Record, int, int]
-"""An entry that was taken in and is not settled: ``(producer, sequence_id, highest, record, offset, size)``.
-
-A plain tuple: a class for it costs 6 % of what the core spends on a message.
-"""
 
 
 class PersistentTopic:
     """A loaded topic. What is durable of it is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
 
     __slots__ = (
-        "_appended", "_counting", "_deleted", "_pending", "access", "agenda", "bytes_in", "bytes_out_gone",
-        "consumers_connected", "dedup", "due", "last_used_ms", "ledger", "limits", "loaded_at", "look_round",
-        "looks", "messages_in", "messages_out_gone", "name", "policies", "quota_exceeded", "record",
-        "restricted", "settings", "store", "subscriptions", "text",
+        "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
+        "bytes_out_gone", "consumers_connected", "dedup", "due", "last_used_ms", "ledger", "limits",
+        "loaded_at", "look_round", "looks", "messages_in", "messages_out_gone", "name", "policies",
+        "quota_exceeded", "record", "restricted", "settings", "store", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
 
-    def __init__(self, services: TopicServices, name: TopicName, record: Json, policies: Policies) -> None:
+    def __init__(
+        self, services: TopicServices, name: TopicName, record: TopicRecord, policies: Policies
+    ) -> None:
         self.agenda = services.agenda
         self.store = services.store
         self.due = services.due
@@ -89,7 +69,7 @@ class PersistentTopic:
         )
         self._counting: Timer | None = None
         self._deleted = False
-        self.access = ProducerAccess(record.get("epoch"), self._save_epoch)
+        self.access = ProducerAccess(record.epoch, self)
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
@@ -100,8 +80,8 @@ class PersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self._pending: deque[PendingEntry] = deque()
-        self._appended = self._entry_done
+        self._entries = services.entries
+        self._under_way = 0
         self._load_cursors()
         deadlines.recall(self)
         if not policies.deduplication:
@@ -144,16 +124,17 @@ class PersistentTopic:
     # --- durable properties ---
     @property
     def terminated(self) -> bool:
-        return bool(self.record.get("terminated"))
+        return self.record.terminated
 
     def save_record(self, done: Done | None = None) -> None:
         """Write the topic's own properties."""
         if done is not None:
             done = self.agenda.guarded("store", self, done)
-        self.store.put(topic_key(self.text), encode_record(self.record), done)
+        self.store.put(topic_key(self.text), self.record.encode(), done)
 
-    def _save_epoch(self, epoch: int, done: Done) -> None:
-        self.record["epoch"] = epoch
+    def save_epoch(self, epoch: int, done: Done) -> None:
+        """A topic epoch is to be durable before its owner is told."""
+        self.record.epoch = epoch
         try:
             self.save_record(done)
         except StoreError as error:
@@ -189,7 +170,7 @@ class PersistentTopic:
         entry = frame.entry
         sequence_id = frame.sequence_id
         highest = frame.highest_sequence_id
-        if self.record.get("terminated"):
+        if self.record.terminated:
             producer.error(highest or sequence_id, pb.TopicTerminatedError, "Topic was already terminated")
             return
         size = len(entry)
@@ -201,25 +182,28 @@ class PersistentTopic:
             if record is Record.ANSWERED:
                 return
         messages = frame.num_messages
+        entries, ledger = self._entries, self.ledger
+        entries.append((self, producer, sequence_id, highest, record, ledger.end, size))
         try:
-            offset = self.ledger.append(
+            ledger.append(
                 entry,
                 messages,
                 counted=backlog_count(entry) if messages > 1 or frame.is_chunk else 1,
                 now_ms=self.agenda.now_ms,
                 limits=self.limits,
                 keep=self.consumers_connected > 0,
-                done=self._appended,
+                done=entries.reported,
             )
         except StoreError as error:
+            entries.take_back()
             if self.dedup is not None and record is Record.SEQUENCE_ID:
                 self.dedup.refused(producer.name)
             producer.error(highest or sequence_id, pb.PersistenceError, str(error))
             return
         self.messages_in += messages
         self.bytes_in += size
+        self._under_way += 1
         producer.taken(messages, size, chunk=frame.is_chunk)
-        self._pending.append((producer, sequence_id, highest, record, offset, size))
 
     def _is_allowed(self, producer: Producer, frame: SendFrame) -> bool:
         """What policies demand of an entry; one that does not comply is answered here."""
@@ -277,17 +261,24 @@ class PersistentTopic:
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:
         """Receipt a duplicate as -1:-1, behind the receipts of what was sent before it."""
         if producer.pending:
-            # The store runs callbacks in the order of the calls: an empty slot in our own queue keeps
-            # the place, and the entry before it answers for both.
-            at_end = (producer, frame.sequence_id, frame.highest_sequence_id, Record.DUPLICATE, -1, 0)
-            self._pending.append(at_end)
+            # An empty slot keeps the place, and the entry before it answers for both.
+            sequence_id, highest = frame.sequence_id, frame.highest_sequence_id
+            self._entries.append((self, producer, sequence_id, highest, Record.DUPLICATE, -1, 0))
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 
-    def _entry_done(self, error: StoreError | None) -> None:
-        """The store reports on the oldest pending entry."""
-        pending = self._pending
-        producer, sequence_id, highest, record, offset, size = pending.popleft()
+    def entry_settled(
+        self,
+        error: StoreError | None,
+        producer: Producer,
+        sequence_id: int,
+        highest: int,
+        record: Record,
+        offset: int,
+        size: int,
+    ) -> None:
+        """The store reports on the oldest entry that is under way."""
+        self._under_way -= 1
         try:
             if error is None:
                 ledger = self.ledger
@@ -306,9 +297,6 @@ class PersistentTopic:
             producer.settled(size)
         except Exception as failure:
             self.agenda.failed("store", self, failure)
-        while pending and pending[0][3] is _DUPLICATE:
-            producer, sequence_id, highest, _, _, _ = pending.popleft()
-            producer.receipt(sequence_id, highest, -1, -1)
 
     def last_sequence_id(self, producer_name: str) -> int:
         """What PRODUCER_SUCCESS tells a producer of that name: -1 unless deduplication knows better."""
@@ -510,7 +498,7 @@ class PersistentTopic:
         """Give up every message there is now; entries that are under way are waited for."""
         self.ledger.close_current(self.agenda.now_ms)
         stop = self.ledger.end
-        if not self._pending:
+        if not self._under_way:
             self._truncate_below(stop, done)
             return
 
@@ -543,11 +531,13 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Nobody is connected and nothing is under way."""
-        return not (self.access.producers or self.access.waiting or self.consumers_connected or self._pending)
+        return not (
+            self.access.producers or self.access.waiting or self.consumers_connected or self._under_way
+        )
 
     def terminate(self, done: Done) -> None:
         """No more entries, ever. Producers are closed, consumers are told when they have read all."""
-        self.record["terminated"] = True
+        self.record.terminated = True
         self.save_record(done)
         for producer in self.access.everyone():
             producer.disconnect()
@@ -574,7 +564,7 @@ class PersistentTopic:
             self.dedup.forget()
             self.dedup = None
         self.ledger.delete_all()
-        self.due.disarm(self.text, self.record.get("due_ms"))
+        self.due.disarm(self.text, self.record.due_ms)
         self.store.delete(topic_key(self.text), done)
 
     def close(self) -> None:
@@ -587,29 +577,10 @@ class PersistentTopic:
         deadlines.settle(self, leaving=True)
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
+        self.subscriptions.clear()
         self.ledger.leave_memory()
+        self.access.leave_memory()
 
 
 def topic_key(text: str) -> str:
     return f"topic/{text}"
-
-
-def encode_record(record: Json) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode()
-
-
-def decode_record(value: Value, what: str) -> Json:
-    """The JSON object of a record, empty where damage took it; raises `StoreDamaged`."""
-    data = value.base
-    if value.lost is not None:
-        left = "an older one is used" if data else "nothing is left of it"
-        log.error("%s was lost to damage in the store: %s", what, left)
-        if not data:
-            return {}
-    try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise StoreDamaged(f"{what} is no JSON object: {data[:80]!r}")
-    return found

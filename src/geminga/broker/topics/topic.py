@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
@@ -16,12 +16,12 @@ from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.looks import Looks
 from geminga.broker.topics.producer import PublishedTopic
+from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.quota import QuotaExceeded
+from geminga.broker.topics.record import TopicRecord
 from geminga.broker.turns import Turns
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class TopicServices:
     counts: CountsCache
     due: DueIndex
     looks: Looks[Topic]
+    entries: EntriesUnderWay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Topic(PublishedTopic, Protocol):
     messages_out_gone: int
     bytes_out_gone: int
     quota_exceeded: QuotaExceeded | None
-    record: Json
+    record: TopicRecord
 
     @property
     def persistent(self) -> bool:
@@ -113,6 +114,9 @@ class Topic(PublishedTopic, Protocol):
 
     def delete(self, done: Done | None) -> None:
         """Forget everything that is durable of the topic; everybody is disconnected."""
+
+    def save_record(self, done: Done | None = None) -> None:
+        """Write the topic's own properties."""
 
     def close(self) -> None:
         """Leave memory: what is not written yet is written."""

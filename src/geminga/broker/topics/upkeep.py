@@ -126,7 +126,7 @@ class Upkeep:
         finally:
             if topic is None and self._topics.is_stored(name):
                 self._due.postpone(text, when_ms, self._agenda.now_ms + _DAMAGED_AGAIN_MS)
-            elif topic is None or topic.record.get("due_ms") != when_ms:
+            elif topic is None or topic.record.due_ms != when_ms:
                 self._due.disarm(text, when_ms)  # of a topic that was deleted, or left by a crash
         if topic is not None:
             self._care_for(topic)

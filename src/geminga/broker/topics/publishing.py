@@ -1,0 +1,76 @@
+"""Entries that were taken in and are not settled, of all topics.
+
+The store reports in the order of the calls, whatever ledger they are for: so one queue serves all topics,
+and a topic that nobody publishes to has none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final, Protocol
+
+from geminga.broker.topics.producer import Producer
+from geminga.errors import StoreError
+
+
+class Record(Enum):
+    """What deduplication makes of an entry."""
+
+    NONE = "none"
+    """Nothing is kept of it."""
+    SEQUENCE_ID = "sequence id"
+    """Its sequence id is kept when it is durable."""
+    DUPLICATE = "duplicate"
+    """It is not stored; its receipt waits behind those of what was sent before it."""
+    ANSWERED = "answered"
+    """It was refused, or receipted as a duplicate."""
+
+
+_DUPLICATE: Final = Record.DUPLICATE
+
+
+class StoringTopic(Protocol):
+    """What is told to a topic."""
+
+    def entry_settled(
+        self,
+        error: StoreError | None,
+        producer: Producer,
+        sequence_id: int,
+        highest: int,
+        record: Record,
+        offset: int,
+        size: int,
+    ) -> None:
+        """The store reports on the oldest entry of the topic. Must not raise: others wait behind it."""
+
+
+UnderWay = tuple[StoringTopic, Producer, int, int, Record, int, int]
+"""``(topic, producer, sequence_id, highest, record, offset, size)``.
+
+A plain tuple: a class for it costs 6 % of what the core spends on a message.
+"""
+
+
+class EntriesUnderWay:
+    """See the module. ``reported`` is what the store is given as ``done`` of every entry."""
+
+    __slots__ = ("_queue", "append", "reported")
+
+    def __init__(self) -> None:
+        self._queue: deque[UnderWay] = deque()
+        self.append = self._queue.append
+        self.reported = self._reported
+
+    def take_back(self) -> None:
+        """The store did not take the entry that was appended last."""
+        self._queue.pop()
+
+    def _reported(self, error: StoreError | None) -> None:
+        queue = self._queue
+        topic, producer, sequence_id, highest, record, offset, size = queue.popleft()
+        topic.entry_settled(error, producer, sequence_id, highest, record, offset, size)
+        while queue and queue[0][4] is _DUPLICATE:
+            _, producer, sequence_id, highest, _, _, _ = queue.popleft()
+            producer.receipt(sequence_id, highest, -1, -1)

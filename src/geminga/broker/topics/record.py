@@ -1,0 +1,82 @@
+"""What the store says of a topic as such: one JSON object under ``topic/<name>``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from geminga.errors import StoreDamaged
+from geminga.ledger.api import Value
+
+log = logging.getLogger("geminga.broker")
+
+Json = dict[str, Any]
+
+
+class TopicRecord:
+    """A topic's own properties. Times are milliseconds since 1970 by the broker's clock; 0 is none.
+
+    ``epoch`` counts exclusive owners, None before the first (`access`). ``due_ms`` is when the index says
+    that the topic may need something (`due`). ``unused_ms`` and ``unused_subscriptions`` say since when
+    nobody uses it, and ``written`` names its last ledger and when that was written last (`deadlines`).
+    """
+
+    __slots__ = (
+        "created_ms", "due_ms", "epoch", "properties", "terminated", "unused_ms", "unused_subscriptions",
+        "written",
+    )  # fmt: skip
+
+    def __init__(self, created_ms: int = 0, properties: dict[str, str] | None = None) -> None:
+        self.created_ms = created_ms
+        self.due_ms = 0
+        self.epoch: int | None = None
+        self.properties = properties
+        self.terminated = False
+        self.unused_ms = 0
+        self.unused_subscriptions: dict[str, int] | None = None
+        self.written: tuple[int, int] | None = None
+
+    @staticmethod
+    def decode(value: Value, what: str) -> TopicRecord:
+        """Raises `StoreDamaged`; what damage took is as in a new topic."""
+        found = decode_json(value, what)
+        record = TopicRecord(found.get("created_ms", 0), found.get("properties"))
+        record.due_ms = found.get("due_ms", 0)
+        record.epoch = found.get("epoch")
+        record.terminated = bool(found.get("terminated"))
+        record.unused_ms = found.get("unused_ms", 0)
+        record.unused_subscriptions = found.get("unused_subscriptions")
+        if "written" in found:
+            ledger_id, written_ms = found["written"]
+            record.written = ledger_id, written_ms
+        return record
+
+    def encode(self) -> bytes:
+        kept = {"created_ms": self.created_ms}
+        for name in self.__slots__[1:]:
+            value = getattr(self, name)
+            if value or (name == "epoch" and value is not None):
+                kept[name] = value
+        return encode_json(kept)
+
+
+def encode_json(record: Json) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode_json(value: Value, what: str) -> Json:
+    """The JSON object of a record, empty where damage took it; raises `StoreDamaged`."""
+    data = value.base
+    if value.lost is not None:
+        left = "an older one is used" if data else "nothing is left of it"
+        log.error("%s was lost to damage in the store: %s", what, left)
+        if not data:
+            return {}
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise StoreDamaged(f"{what} is no JSON object: {data[:80]!r}")
+    return found
