@@ -5,15 +5,24 @@ how many a test: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs so
 that one alone: how a failure is replayed. Hypothesis has its own: ``--hypothesis-seed``.
 
 A timing never decides a test, so examples of properties have no deadline.
+
+Where the tests are started in the background, Ctrl-C is ignored from the start, by them and by what they
+start: it is taken as usual, since some of them interrupt themselves.
 """
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 from hypothesis import settings
 
 settings.register_profile("geminga", deadline=None)
 settings.load_profile("geminga")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
