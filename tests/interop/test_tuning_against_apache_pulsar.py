@@ -59,7 +59,8 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     assert tuned.entries < stock.entries / 10
     assert tuned.broker_cpu_above_idle < 0.4 * stock.broker_cpu_above_idle
     assert (tuned.wire_bytes or 0) < 0.6 * (stock.wire_bytes or 0)
-    assert runs["pulsar-client, stock"].batch_fill == 1.0
+    # Receipts and entries are counted a moment apart.
+    assert runs["pulsar-client, stock"].batch_fill == pytest.approx(1.0, rel=0.05)
     java = runs["Java client, stock, LZ4"]
     assert java.receipt.p99_ms
     assert java.end_to_end.p99_ms
