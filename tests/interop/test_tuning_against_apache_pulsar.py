@@ -52,7 +52,7 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     stock, tuned = runs["Geminga, stock, LZ4"], runs["Geminga, formula, ZSTD"]
     for outcome in runs.values():
         assert outcome.failure == ""
-        assert outcome.batch_fill >= 1
+        assert outcome.batch_fill > 0.95  # receipts and entries are counted a moment apart
         assert outcome.wire_bytes
         assert outcome.disk_bytes
     assert tuned.receipts == tuned.sent == tuned.delivered == pytest.approx(60_000, rel=0.02)

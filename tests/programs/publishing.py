@@ -191,7 +191,9 @@ def partitions(place: Place) -> Any:
 def access_modes(place: Place) -> Any:
     p, client, topic = place.p, place.client(), place.topic("access")
     modes = p.ProducerAccessMode
-    first = client.create_producer(topic, access_mode=modes.Exclusive)
+    # What a fenced producer sends ends its connection, which must be nobody else's.
+    other = place.client()
+    first = other.create_producer(topic, access_mode=modes.Exclusive)
     second = raised(lambda: client.create_producer(topic, access_mode=modes.Exclusive))
     fencing = client.create_producer(topic, access_mode=modes.ExclusiveWithFencing)
     fenced = raised(lambda: first.send(b"x")) != "nothing"
@@ -205,7 +207,8 @@ def access_modes(place: Place) -> Any:
     fencing.close()
     thread.join(20)
     sent = raised(lambda: waiting[0].send(b"x"))
-    client.close()
+    for each in (client, other):
+        each.close()
     return [second, fenced, still, sent]
 
 

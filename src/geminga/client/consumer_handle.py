@@ -26,6 +26,7 @@ from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.state import State
 from geminga.errors import (
     AlreadyClosed,
+    BrokerMetadataError,
     ConsumerBusy,
     NotConnected,
     PulsarException,
@@ -41,6 +42,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 logger = logging.getLogger("geminga")
 
 CLOSE_TIMEOUT_SECONDS = 5.0
+_CONSUMER_NOT_FOUND = "Consumer not found"
 """How long closing waits for the broker's answer; the consumer is closed here in any case."""
 
 
@@ -303,8 +305,10 @@ class ConsumerHandle:
             command = commands.get_last_message_id(self.consumer.consumer_id, request_id)
             try:
                 answer = await connection.request(command, request_id, max(0.0, deadline - self._core.now()))
-            except TransientError:
-                if self._core.now() >= deadline or self._core.closed:
+            except (TransientError, BrokerMetadataError) as error:
+                # After a seek or an unload Apache Pulsar may not know the consumer until it is back.
+                again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
+                if not again or self._core.now() >= deadline or self._core.closed:
                     raise
                 await asyncio.sleep(0.05)
                 continue
