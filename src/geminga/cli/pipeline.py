@@ -65,8 +65,8 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool) -> None:
 
     arguments = ("--full-refresh", ",".join(full_refresh)) if full_refresh else ()
     outcome = running.run(folder, told, arguments=arguments)
-    if verbose or outcome.exit_code:
-        for line in outcome.output if verbose else ():
+    if verbose:
+        for line in outcome.output:
             click.echo(line, err=True)
     for name, table in outcome.after.items():
         rows = table.rows - (outcome.before[name].rows if name in outcome.before else 0)

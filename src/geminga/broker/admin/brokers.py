@@ -19,7 +19,6 @@ from geminga.broker.admin.http import (
     Server,
     answer,
     bare_text,
-    breathe,
     done_answer,
     part,
     stepwise,
@@ -191,10 +190,9 @@ class Brokers(Resource):
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
         loaded = []
-        for index, topic in enumerate(self.topics.loaded()):
+        async for topic in stepwise(self.topics.loaded()):
             with contextlib.suppress(AdminError):  # it may have been deleted meanwhile
                 loaded.append((topic, self.actions.stats(topic)))
-            await breathe(index)
         metrics.add_namespaces(out, by_namespace)
         metrics.add_topics(out, loaded, sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)

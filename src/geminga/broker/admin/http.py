@@ -35,7 +35,6 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
-_TOPICS_AT_ONCE = 50
 _NAMES_AT_ONCE = 5_000
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
@@ -107,12 +106,6 @@ async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
         if time.monotonic() - began >= STEP_SECONDS:
             await asyncio.sleep(0)
             began = time.monotonic()
-
-
-async def breathe(index: int) -> None:
-    """In a loop over many topics: lets the connections be served now and then."""
-    if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
-        await asyncio.sleep(0)
 
 
 # --- requests ---

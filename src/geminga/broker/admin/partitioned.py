@@ -12,7 +12,6 @@ from geminga.broker.admin.http import (
     answer,
     answer_names,
     body,
-    breathe,
     done_answer,
     message_id_json,
     part,
@@ -112,11 +111,10 @@ class PartitionedTopics(TopicResource):
         topic = self._partitioned(request)
         count = self.actions.partitions(topic)
         by_partition = {}
-        for index in range(count):
+        async for index in stepwise(range(count)):
             name = topic.partition_name(index)
             if self.actions.exists(name):
                 by_partition[str(name)] = self.actions.stats(name)
-            await breathe(index)
         merged = merge_stats(list(by_partition.values()))
         merged["metadata"] = {"partitions": count, "deleted": False}
         merged["partitions"] = by_partition if query_flag(request, "perPartition", True) else {}
@@ -126,11 +124,10 @@ class PartitionedTopics(TopicResource):
         topic = self._partitioned(request)
         count = self.actions.partitions(topic)
         found = {}
-        for index in range(count):
+        async for index in stepwise(range(count)):
             name = topic.partition_name(index)
             if self.actions.exists(name):
                 found[str(name)] = self.actions.internal_stats(name)
-            await breathe(index)
         return answer({"metadata": {"partitions": count, "deleted": False}, "partitions": found})
 
     def _partitioned(self, request: web.Request) -> TopicName:
