@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,6 +75,21 @@ admin_url_option = click.option(
     help="The broker's web address.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+
+
+class _Warnings(logging.Handler):
+    """The library's warnings, as lines for the person at the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"geminga: {record.getMessage()}", err=True)
+
+
+_WARNINGS = _Warnings(logging.WARNING)
+
+
+def show_warnings() -> None:
+    """Print what the client waits for or stumbles over, beside the command's own output."""
+    logging.getLogger("geminga").addHandler(_WARNINGS)  # the second time nothing is added
 
 
 def emit(value: Any, *, as_json: bool, text: str) -> None:

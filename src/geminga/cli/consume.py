@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, json_option, url_option
+from geminga.cli.common import SECONDS, json_option, show_warnings, url_option
 from geminga.errors import Timeout
 
 TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
@@ -74,9 +74,11 @@ def command(
     """Print the messages of TOPIC, one a line."""
     import geminga
 
+    show_warnings()
     wait_ms = None if follow else round((timeout_seconds or 5.0) * 1000)
     printed = 0
-    with geminga.Client(service_url) as client:
+    operation_seconds = max(1.0, timeout_seconds or 30.0)
+    with geminga.Client(service_url, operation_timeout_seconds=operation_seconds) as client:
         if subscription is None:
             start = geminga.MessageId.earliest if position == "earliest" else geminga.MessageId.latest
             source: Any = client.create_reader(topic, start)

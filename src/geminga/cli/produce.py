@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from geminga.cli.common import SECONDS, Number, emit, json_option, url_option
+from geminga.cli.common import SECONDS, Number, emit, json_option, show_warnings, url_option
 
 COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
 """As it is written here: as the enumeration (and pulsar-client) spells it."""
@@ -83,6 +83,7 @@ def command(
     """Publish to TOPIC and wait for every receipt."""
     import geminga
 
+    show_warnings()
     failures: list[Any] = []
     last_ids: list[Any] = []
 

@@ -15,7 +15,7 @@ from geminga.client.pool import BrokerConnection, ConnectionPool
 from geminga.client.runtime import FAREWELL_SECONDS_MAX
 from geminga.client.schema_versions import SchemaVersions
 from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
-from geminga.client.service_lookup import make_lookup
+from geminga.client.service_lookup import ServiceAwaitedInVain, make_lookup
 from geminga.client.settings import ClientSettings
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
@@ -183,10 +183,16 @@ class ClientCore:
             return await self.pool.get(place.broker)
         return await self.pool.get(self.service.hosts.current, proxy_to_broker=place.broker.host_port)
 
-    async def connection_to(self, topic: str, timeout: float | None = None) -> BrokerConnection:
+    async def connection_to(
+        self, topic: str, timeout: float | None = None, *, awaits_service: bool = True
+    ) -> BrokerConnection:
         """The connection on which ``topic`` is served: lookup, then connect, retried until ``timeout``."""
         return await self.retrying(
-            f"connecting to the broker of {topic!r}", self._connection_once, topic, timeout=timeout
+            f"connecting to the broker of {topic!r}",
+            self._connection_once,
+            topic,
+            timeout=timeout,
+            awaits_service=awaits_service,
         )
 
     async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
@@ -268,11 +274,14 @@ class ClientCore:
         topic: str,
         *,
         timeout: float | None = None,
+        awaits_service: bool = True,
     ) -> T:
         """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` (may be infinite) has passed.
 
-        Errors that say ``retriable`` are tried again after a backoff delay. An unreachable service URL is
-        reported at once: waiting would only hide a wrong address.
+        Errors that say ``retriable`` are tried again after a backoff delay, an unreachable service URL among
+        them (`ServiceAwaitedInVain` in the end): the broker may be about to start. What is waited for is
+        logged. A host name that nobody knows, or a certificate that is not trusted, is reported at once; so is
+        any unreachable service URL without ``awaits_service``.
         """
         limit = self.settings.operation_timeout_seconds if timeout is None else timeout
         deadline = self.now() + limit
@@ -283,25 +292,39 @@ class ClientCore:
             try:
                 async with asyncio.timeout(None if remaining == float("inf") else remaining):
                     return await attempt(topic, remaining)
-            except ServiceUnreachable:
-                raise
             except PulsarException as error:
-                if not error.retriable:
+                if not error.retriable or (
+                    isinstance(error, ServiceUnreachable) and not (awaits_service and error.worth_waiting)
+                ):
                     raise
                 last = error
             except TimeoutError:
                 raise self._timed_out(what, limit, last) from last
             delay = backoff.next()
             if self.now() + delay >= deadline:
-                if isinstance(last, Timeout) or last is None:
+                if isinstance(last, ServiceAwaitedInVain):
+                    raise last  # said by a part of the attempt, which waited as long
+                if isinstance(last, (Timeout, ServiceUnreachable)) or last is None:
                     raise self._timed_out(what, limit, last) from last
                 raise last
+            if isinstance(last, ServiceUnreachable):
+                self._tell_waiting(what, deadline, last)
             logger.debug("%s failed, again in %.1f s: %s", what, delay, last)
             await asyncio.sleep(delay)
             self.check_open()
 
+    def _tell_waiting(self, what: str, deadline: float, last: ServiceUnreachable) -> None:
+        """Once for all that find no broker together."""
+        hosts = self.service.hosts
+        if not hosts.told:
+            hosts.told = True
+            seconds = "any time" if deadline == float("inf") else f"{deadline - self.now():.0f} s more"
+            logger.warning("%s waits %s for a broker: %s", what, seconds, last)
+
     def _timed_out(self, what: str, limit: float, last: PulsarException | None) -> Timeout:
         last = last or self.service.hosts.last_failure
+        if isinstance(last, ServiceUnreachable):
+            return ServiceAwaitedInVain(f"{what}: no broker came up within {limit:.3g} s; {last}")
         reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
         return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
 

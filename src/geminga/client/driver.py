@@ -81,7 +81,7 @@ class HandleDriver:
         """Attach for the first time; afterwards the driver goes on by itself.
 
         Transient errors are retried until ``timeout`` seconds (default: the operation time-out); others
-        are raised at once, as is an unreachable service URL.
+        are raised at once.
         """
         try:
             await self._core.retrying(
@@ -185,7 +185,8 @@ class HandleDriver:
                 return await self._core.assigned_connection(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
-        return await self._core.connection_to(self._handle.topic)
+        # Where no host of the service URL answers, `_reconnect` waits and tells.
+        return await self._core.connection_to(self._handle.topic, awaits_service=False)
 
     async def _wait_backoff(self) -> None:
         # A broker that names the new owner is ready there: no delay (algorithms.md section 14).

@@ -604,21 +604,25 @@ def _retrieve(task: asyncio.Task[BrokerConnection]) -> None:
         task.exception()
 
 
+class Unreachable(ConnectError):
+    """An address that no waiting will make good: an unknown host name, a certificate, another protocol."""
+
+
 def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectError:
     """What went wrong while connecting, and what to do about it."""
     import socket
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ConnectError(
+        return Unreachable(
             f"the TLS certificate of {address} is not trusted: {error.verify_message}; give the signing "
             "certificate in tls_trust_certs_file_path, or use the host name that the certificate names"
         )
     if isinstance(error, ssl.SSLError):
-        return ConnectError(
+        return Unreachable(
             f"TLS with {address} failed: {error.reason or error}; does that port speak TLS (usually 6651)?"
         )
     if isinstance(error, socket.gaierror):
-        return ConnectError(f"the host name {address.host!r} of {address} is unknown; check the service URL")
+        return Unreachable(f"the host name {address.host!r} of {address} is unknown; check the service URL")
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
         return ConnectError(
             f"{address} refused the connection: nothing listens there; is the broker running, and is the "

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from geminga.client.pool import BrokerConnection, connect_error, obtain_credentials
+from geminga.client.pool import BrokerConnection, Unreachable, connect_error, obtain_credentials
 from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.lookup import BrokerPlace, TopicLookup
@@ -35,7 +35,20 @@ T = TypeVar("T")
 
 
 class ServiceUnreachable(ConnectError):
-    """None of the service URL's hosts could be reached; the message names each with its reason."""
+    """None of the service URL's hosts could be reached; the message names each with its reason.
+
+    ``worth_waiting``: a broker that comes up late would mend it, as it would not mend an unknown host name
+    or a certificate.
+    """
+
+    def __init__(self, *arguments: object, worth_waiting: bool = True) -> None:
+        super().__init__(*arguments)
+        self.worth_waiting = worth_waiting
+
+
+class ServiceAwaitedInVain(Timeout, ServiceUnreachable):
+    """`ServiceUnreachable`, for as long as the operation was allowed to take; ``Result.Timeout``, as in
+    pulsar-client."""
 
 
 class ServiceLookup(Protocol):
@@ -68,6 +81,8 @@ class Hosts:
         self._addresses = addresses
         self._index = start
         self.last_failure: PulsarException | None = None
+        self.told = False
+        """It was logged that no host can be reached, and none could be since."""
 
     @property
     def current(self) -> Address:
@@ -83,6 +98,7 @@ class Hosts:
         Raises `ServiceUnreachable` when none can, and at once what a broker reported.
         """
         failures: list[ConnectError] = []
+        worth_waiting = False
         for _ in self._addresses:
             try:
                 result = await attempt(self.current)
@@ -94,12 +110,15 @@ class Hosts:
                 if isinstance(error, AuthenticationError):
                     raise
                 failures.append(ConnectError(str(error)))
+                worth_waiting = worth_waiting or not isinstance(error, Unreachable)
                 self.last_failure = error
                 self.next()
             else:
                 self.last_failure = None
+                self.told = False
                 return result
-        raise ServiceUnreachable("; ".join(str(failure) for failure in failures)) from failures[-1]
+        text = "; ".join(str(failure) for failure in failures)
+        raise ServiceUnreachable(text, worth_waiting=worth_waiting) from failures[-1]
 
 
 class BinaryLookup:

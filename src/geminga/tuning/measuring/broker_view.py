@@ -36,7 +36,8 @@ class TopicCounts:
 
 
 def _title(service_url: str) -> str:
-    with Client(service_url) as client:
+    # A wrong address shows soon.
+    with Client(service_url, operation_timeout_seconds=5) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
         said = client.core.pool.connections[0].server_version
     return APACHE + said.removeprefix("Pulsar Server").strip() if said.startswith("Pulsar Server") else said
