@@ -11,6 +11,8 @@ from typing import Any
 import pulsar
 import pytest
 
+import geminga
+
 PAYLOADS = [b"", b"x", b"hello", bytes(range(256)), b"z" * 100_000]
 COMPRESSIONS = [
     pulsar.CompressionType.NONE,
@@ -225,6 +227,36 @@ def test_exclusive_with_fencing_takes_over(client: Any, other_client: Any, topic
         first.send(b"3")
     reader = other_client.create_reader(topic, pulsar.MessageId.earliest)
     assert [reader.read_next(timeout_millis=3000).data() for _ in range(2)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("library", [pulsar, geminga], ids=["pulsar-client", "geminga"])
+def test_a_fenced_producer_harms_nothing_else_on_its_connection(
+    broker: Any, admin: Any, topic: str, library: Any
+) -> None:
+    """All of it over one connection, which stays open throughout."""
+    client = library.Client(broker.service_url)
+    modes = library.ProducerAccessMode
+    first = client.create_producer(topic, access_mode=modes.Exclusive, send_timeout_millis=10_000)
+    other = client.create_producer(f"{topic}-other")
+    consumer = client.subscribe(f"{topic}-other", "s")
+    first.send(b"1")
+
+    def addresses() -> set[str]:
+        path = f"{topic}-other".replace("://", "/")
+        stats = admin("GET", f"{path}/stats")
+        return {each["address"] for each in [*stats["publishers"], *stats["subscriptions"]["s"]["consumers"]]}
+
+    before = addresses()
+    second = client.create_producer(topic, access_mode=modes.ExclusiveWithFencing)
+    for _ in range(2):
+        with pytest.raises(library.PulsarException):
+            first.send(b"too late")
+    second.send(b"2")
+    other.send(b"x")
+    assert consumer.receive(5000).redelivery_count() == 0
+    assert len(before) == 1
+    assert addresses() == before
+    client.close()
 
 
 def test_publishing_with_several_producers_at_once(client: Any, topic: str) -> None:

@@ -111,18 +111,18 @@ def test_a_waiting_producer_that_leaves_is_passed_over(harness: Any) -> None:
     assert not second.frames
 
 
-def test_fencing_throws_everybody_out_and_their_next_send_closes_their_connection(harness: Any) -> None:
+def test_fencing_throws_everybody_out_and_nothing_else_on_their_connections(harness: Any) -> None:
     loser, waiter, winner = harness.peer(), harness.peer(), harness.peer()
     create(loser, 1, EXCLUSIVE)
     create(waiter, 2, WAIT)
     assert outcome(create(winner, 3, FENCE)) == "in"
     assert outcome(waiter.pop()) == "fenced"
+    told = loser.pop().command
+    assert (told.type, told.close_producer.producer_id) == (Command.CLOSE_PRODUCER, 1)
+    loser.send(0, producer_id=1)  # crossed that
+    assert not loser.is_closed
     assert not loser.frames
-    loser.send(0, producer_id=1)
-    assert loser.is_closed
-    assert not winner.is_closed
-    again = harness.peer()
-    assert outcome(create(again, 1, EXCLUSIVE, topic_epoch=0)) == "fenced"
+    assert outcome(create(loser, 1, EXCLUSIVE, topic_epoch=0)) == "fenced"
 
 
 def test_a_name_is_taken_once(harness: Any) -> None:

@@ -130,9 +130,13 @@ class ProducerAccess:
             )
 
     def _fence_all(self, winner: Producer) -> None:
-        """Everybody else loses access; as Pulsar does, they learn it from their next send."""
+        """Everybody else loses access: their clients are told to come back, and are refused then.
+
+        Apache's broker tells nobody. The next SEND of a fenced producer ends its whole connection there, with
+        everything else that its client does over it.
+        """
         for producer in list(self.producers.values()):
-            producer.lost()
+            producer.fenced()
             producer.removed = True
         self.producers.clear()
         self.exclusive = None

@@ -131,8 +131,12 @@ class Producer:
         self.peer.producer_closed(self.producer_id, self)
         self.topic.remove_producer(self)
 
+    def fenced(self) -> None:
+        """Another producer has taken the topic for itself: the client comes back and hears so."""
+        self.peer.producer_closed(self.producer_id, self)
+
     def lost(self) -> None:
-        """The producer was replaced or fenced; its client is not told."""
+        """The producer was replaced; its client is not told."""
         self.peer.producer_lost(self.producer_id, self)
 
 
