@@ -6,6 +6,7 @@ places and on top of the same frames, so that every one of them can be tried in 
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,13 +17,25 @@ import geminga
 _PACKAGE = geminga.__file__.rsplit("/", 1)[0]
 
 
-class Interruption:
-    """Runs ``action`` after ``steps`` instructions of this package's code in the calls that it wraps."""
+_LOOKS = {
+    dis.opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX") if name in dis.opmap
+}
+"""After these instructions CPython looks whether a signal came; after no others."""
 
-    def __init__(self, steps: int, action: Callable[[], None]) -> None:
+
+class Interruption:
+    """Runs ``action`` after ``steps`` instructions of this package's code in the calls that it wraps.
+
+    ``strict``: only those count after which CPython would run a signal's handler.
+    """
+
+    def __init__(self, steps: int, action: Callable[[], None], *, strict: bool = False) -> None:
         self.happened = False
         self._left = steps
         self._action = action
+        self._strict = strict
+        self._before: dict[FrameType, int] = {}
+        """The instruction that each frame did last, or -1 where that called a function in Python."""
 
     def __call__(self, call: Callable[[], Any]) -> Any:
         previous = sys.gettrace()
@@ -34,12 +47,20 @@ class Interruption:
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
         if self.happened or not frame.f_code.co_filename.startswith(_PACKAGE):
+            if frame.f_back is not None:
+                self._before[frame.f_back] = -1
             return None
+        if frame.f_back is not None:
+            self._before[frame.f_back] = -1
         frame.f_trace_opcodes = True
         return self._on_step
 
     def _on_step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "opcode" and not self.happened:
+            before = self._before.get(frame, -1)
+            self._before[frame] = frame.f_code.co_code[frame.f_lasti]
+            if self._strict and before not in _LOOKS:
+                return self._on_step
             self._left -= 1
             if self._left < 0:
                 self.happened = True
@@ -47,11 +68,13 @@ class Interruption:
         return self._on_step
 
 
-def interruptions(action: Callable[[], None], *, every: int = 1) -> Iterator[Interruption]:
+def interruptions(
+    action: Callable[[], None], *, every: int = 1, strict: bool = False
+) -> Iterator[Interruption]:
     """One for each ``every``-th instruction, until a call has no more."""
     steps = 0
     while True:
-        interruption = Interruption(steps, action)
+        interruption = Interruption(steps, action, strict=strict)
         yield interruption
         if not interruption.happened:
             return

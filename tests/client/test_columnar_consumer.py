@@ -231,3 +231,37 @@ def test_a_table_that_another_consumer_received_is_acknowledged_here(
     again = pulsar_client.subscribe(pulsar_topic, "s", receiver_queue_size=0)
     again.acknowledge_table(table)
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_what_was_redelivered_too_often_goes_to_the_dead_letters(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """The rows of a table without those that were acknowledged."""
+    dead = pulsar_client.subscribe(f"{pulsar_topic}-s-DLQ", "d")
+    consumer = pulsar_client.subscribe(
+        pulsar_topic,
+        "s",
+        ConsumerType.Shared,
+        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),
+    )
+    values = publish(pulsar_client, pulsar_topic, 5, batching_enabled=True)
+    table = consumer.receive_table(5, timeout_millis=5000)
+    consumer.acknowledge_table(table.slice(0, 2))
+    consumer.redeliver_unacknowledged_messages()
+    assert consumer.receive_table(5, timeout_millis=5000).column("value").to_pylist() == values[2:]
+    consumer.redeliver_unacknowledged_messages()
+    letters = [dead.receive(5000) for _ in range(3)]
+    assert [letter.data() for letter in letters] == values[2:]
+    assert {letter.properties()["REAL_TOPIC"] for letter in letters} == {pulsar_topic}
+    with pytest.raises(Timeout):
+        consumer.receive_table(5, timeout_millis=50)
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
+
+
+def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client: Any, pulsar_topic: str) -> None:
+    consumer = pulsar_client.subscribe(pulsar_topic, "s")
+    values = publish(pulsar_client, pulsar_topic, 10)
+    with pytest.raises(geminga.PulsarException):
+        consumer.receive_table(columns=["nothing"], timeout_millis=5000)
+    table, _ = collect(consumer, 10)
+    assert table.column("value").to_pylist() == values

@@ -177,7 +177,8 @@ def test_hosts_are_tried_in_turn(scripted):
 def test_an_unreachable_service_url_is_waited_for_and_told(scripted, caplog):
     async def body(broker, core):
         with pytest.raises(
-            ServiceUnreachable, match=r"lookup.*within 0\.3 s.*127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused"
+            ServiceUnreachable,
+            match=r"lookup.*within 0\.3 s.*127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused",
         ) as caught:
             await core.lookup(TOPIC)
         assert isinstance(caught.value, (ConnectError, Timeout))
@@ -195,7 +196,7 @@ def test_what_waiting_would_not_mend_is_told_at_once(scripted, monkeypatch):
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
         monkeypatch.setattr(core.loop, "create_connection", unknown)
-        with pytest.raises(ServiceUnreachable, match="'nowhere.invalid'.*is unknown") as caught:
+        with pytest.raises(ServiceUnreachable, match=r"'nowhere\.invalid'.*is unknown") as caught:
             await core.lookup(TOPIC)
         assert not isinstance(caught.value, Timeout)
 

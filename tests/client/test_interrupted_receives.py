@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from interrupting import Interruption, Raised, interruptions, raise_it
 
-from geminga import ConsumerType, InitialPosition
+from geminga import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
 from geminga.client.admin import admin
 from geminga.errors import AlreadyClosed, Timeout
 
@@ -95,6 +95,49 @@ def test_a_handler_that_raises_out_of_receive_costs_no_message_of_others(
     again = subscribe(pulsar_client, pulsar_topic)
     received += [again.receive(5000).data() for _ in range(sent - len(received))]
     assert sorted(map(int, received)) == list(range(sent))
+
+
+TAKES = {
+    "receive": lambda consumer: [consumer.receive(5000)],
+    "batch_receive": lambda consumer: consumer.batch_receive(),
+    "receive_table": lambda consumer: (
+        consumer.receive_table(10, timeout_millis=5000).column("value").to_pylist()
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'collect_entries' was never awaited")  # interrupted before
+@pytest.mark.parametrize("how", TAKES)
+@pytest.mark.parametrize("tracked", [True, False])
+def test_what_an_interrupted_receive_had_taken_comes_with_the_next(
+    pulsar_client: Any, pulsar_topic: str, filled: Any, tracked: bool, how: str
+) -> None:
+    """Wherever CPython runs a handler that raises: this very consumer gets the message, and without delay."""
+    options = {"unacked_messages_timeout_ms": 600_000} if tracked else {}
+    consumer = subscribe(
+        pulsar_client,
+        pulsar_topic,
+        receiver_queue_size=3,
+        batch_receive_policy=ConsumerBatchReceivePolicy(2, 0, 5000),
+        **options,
+    )
+    take = TAKES[how]
+    for _ in range(2):
+        filled.send(b"what is imported at first use")
+    taken = 0
+    while taken < 2:
+        taken += len(take(consumer))
+    for interruption in interruptions(raise_it, strict=True):
+        for content in (b"a", b"b"):
+            filled.send(content)
+        received: list[Any] = []
+        with contextlib.suppress(Raised):
+            received += interruption(lambda: take(consumer))
+        assert bool(received) is not interruption.happened
+        while len(received) < 2:
+            received += take(consumer) if how != "batch_receive" else [consumer.receive(5000)]
+        assert [each if isinstance(each, bytes) else each.data() for each in received] == [b"a", b"b"]
+    consumer.close()
 
 
 @pytest.mark.parametrize("receipts", [True, False])

@@ -481,8 +481,9 @@ def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: Si
 # --- dead letters ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("published", [True, False])
-def test_dead_letters(subscribed: Make, make: SimpleNamespace, published: bool) -> None:
+def test_dead_letters(subscribed: Make, make: SimpleNamespace, published: bool, whole: bool) -> None:
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, dead_letter_policy=ConsumerDeadLetterPolicy(2),
         receiver_queue_size=2, negative_ack_redelivery_delay_ms=0,
@@ -490,6 +491,7 @@ def test_dead_letters(subscribed: Make, make: SimpleNamespace, published: bool) 
     consumer.receive(make.batch([b"a", b"b"]), 5, redelivery_count=2)
     assert data(consumer.take()) == [b"a", b"b"]
     make.sent(consumer.core)
+    consumer.core.opener.whole = whole
     consumer.receive(make.batch([b"a", b"b"]), 5, redelivery_count=3)
     assert len(consumer.queue) == 0
     (event,) = consumer.core.take_events()
@@ -621,6 +623,23 @@ def test_an_unreadable_whole_entry(subscribed: Make, make: SimpleNamespace) -> N
     ack, flow = make.sent(consumer.core)
     assert ack.ack.validation_error == pb.CommandAck.ChecksumMismatch
     assert flow.flow.messagePermits == 1
+
+
+def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        receiver_queue_size=1,
+    )
+    consumer.core.opener.whole = True
+    broken = bytearray(make.single(b"abc"))
+    broken[-1] ^= 0xFF
+    consumer.receive(bytes(broken), 3, redelivery_count=9)
+    assert len(consumer.queue) == 0
+    ack, flow = make.sent(consumer.core)
+    assert ack.ack.validation_error == pb.CommandAck.ChecksumMismatch
+    assert flow.flow.messagePermits == 1
+    assert [type(event) for event in consumer.core.take_events()] == [EntryRefused]
 
 
 # --- the end ------------------------------------------------------------------------------------------------

@@ -181,12 +181,16 @@ class AsyncConsumer:
         policy = self.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
         deadline = None if policy.timeout_ms <= 0 else self.core.now() + policy.timeout_ms / 1000
-        while not batch.full:
-            left = None if deadline is None else max(0, round((deadline - self.core.now()) * 1000))
-            try:
-                batch.add(await self.receive(left))
-            except Timeout:
-                break
+        try:
+            while not batch.full:
+                left = None if deadline is None else max(0, round((deadline - self.core.now()) * 1000))
+                try:
+                    batch.add(await self.receive(left))
+                except Timeout:
+                    break
+        except BaseException:
+            self.queue.put_back(batch.messages)
+            raise
         return batch.messages
 
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -442,6 +446,11 @@ class ReceivedBatch:
         self.messages.append(message)
         if self._policy.max_num_bytes > 0:
             self._size_bytes += message.size_bytes()
+
+    def with_last(self, message: Message | None) -> list[Message]:
+        """All of them, and ``message``, whether it was added or not."""
+        missing = message is not None and (not self.messages or self.messages[-1] is not message)
+        return [*self.messages, message] if missing and message is not None else self.messages
 
     @property
     def full(self) -> bool:

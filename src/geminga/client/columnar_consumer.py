@@ -9,6 +9,7 @@ A table may hold more rows than asked for by less than one entry, since entries 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,13 @@ from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
 from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import BATCH_DESERIALIZE_ERROR, CHECKSUM_MISMATCH, InvalidEntry
-from geminga.errors import CorruptPayload, InvalidConfiguration, OperationNotSupported, Timeout
+from geminga.errors import (
+    CorruptPayload,
+    InvalidConfiguration,
+    OperationNotSupported,
+    PulsarException,
+    Timeout,
+)
 from geminga.ids import MessageId
 from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
 
@@ -158,8 +165,26 @@ def decode_table(
 ) -> pa.Table:
     """The table of entries. An entry that cannot be read is reported to the broker and left out.
 
-    May run on any thread; ``post`` then runs functions on the loop's thread.
+    May run on any thread; ``post`` then runs functions on the loop's thread. Whatever else is raised, the
+    entries go back to the queue.
     """
+    try:
+        return _decode_table(consumer, entries, columns, post)
+    except BaseException:
+        if post is None:
+            consumer.queue.put_back_entries(entries)
+        else:
+            with contextlib.suppress(PulsarException):  # the client has ended
+                post(consumer.queue.put_back_entries, entries)
+        raise
+
+
+def _decode_table(
+    consumer: AsyncConsumer,
+    entries: list[ReceivedEntry],
+    columns: Sequence[str] | None,
+    post: Callable[..., None] | None,
+) -> pa.Table:
     import pyarrow as pa
 
     from geminga.wire.columnar import decode_entries

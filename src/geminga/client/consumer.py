@@ -7,12 +7,13 @@ lock, ever: a signal's handler may interrupt any call and make any other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -36,6 +37,7 @@ from geminga.errors import (
     ForkedProcessError,
     Interrupted,
     InvalidConfiguration,
+    PulsarException,
     Timeout,
     UsageError,
 )
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+
+_NOT_ASKED = float("nan")
+"""The deadline of a call that has not waited yet."""
 
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
@@ -62,7 +67,8 @@ class Consumer:
         self._consumer = consumer
         self._queue = consumer.queue
         # Bound once: these two are all that most messages need.
-        self._pop = consumer.queue.messages.popleft
+        self._pop: Callable[[], Message] = consumer.queue.messages.popleft
+        self._taking: Iterator[Message] = iter(self._pop, None)
         self._add = consumer.inbox.add
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
@@ -79,52 +85,68 @@ class Consumer:
         """The next message; waits for one, at most ``timeout_millis``.
 
         Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good; `Interrupted`, which is
-        a ``KeyboardInterrupt``, when one ends the wait.
+        a ``KeyboardInterrupt``, when one ends the wait. A call that a signal's handler ends has taken
+        nothing.
         """
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
-        return self._receive(timeout_millis)
+        deadline: float | None = _NOT_ASKED
+        while True:
+            message = None
+            try:
+                # Taken in a loop's head, and returned from here: CPython lets signals' handlers run after
+                # calls, and at the start of functions and of a loop's next round, never between these.
+                for message in self._taking:  # noqa: B007
+                    break
+                if message is not None:
+                    if message._release is not None or self._tracks_taken:
+                        self._note_taken(message)
+                    return message
+            except BaseException as error:
+                if message is not None:  # the caller does not get it: the next one shall
+                    self._give_back([message])
+                    raise
+                if not isinstance(error, IndexError):
+                    raise
+            deadline = self._await_message(timeout_millis, deadline)
 
-    def _receive(self, timeout_millis: int | None) -> Message:
-        try:
-            message: Message = self._pop()
-        except IndexError:
-            message = self._await_message(timeout_millis)
-        if message._release is not None or self._tracks_taken:
-            self._note_taken(message)
-        return message
+    def _give_back(self, messages: Sequence[Message]) -> None:
+        """Messages that were taken and never handed to the application."""
+        self._queue.messages.extendleft(reversed(messages))
+        if self._queue.waiting:
+            with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
+                self._runtime.post(self._queue.wake)
 
     def _note_taken(self, message: Message) -> None:
-        try:
-            if message._release is not None:
-                self._runtime.post(self._consumer.group.took, message)
-            if self._tracks_taken:
-                self._add(Taken(message))
-        except BaseException:
-            # The caller does not get it: the next one shall.
-            self._queue.put_back([message])
-            raise
+        if message._release is not None:
+            self._runtime.post(self._consumer.group.took, message)
+        if self._tracks_taken:
+            self._add(Taken(message))
 
-    def _await_message(self, timeout_millis: int | None) -> Message:
-        """The next message, when none was found."""
-        if timeout_millis is not None:
-            check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
-        deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        while True:
-            try:
-                waited = self.wait(deadline)
-            except KeyboardInterrupt:
-                raise Interrupted("the wait for a message was interrupted") from None
-            message = self._look()
-            if message is not None:
-                return message
-            if not waited:
-                raise Timeout(f"no message within {timeout_millis} ms")
+    def _await_message(self, timeout_millis: int | None, deadline: float | None) -> float | None:
+        """Until there may be one. The deadline, which the first call makes."""
+        if deadline is _NOT_ASKED:
+            deadline = None
+            if timeout_millis is not None:
+                check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
+                deadline = time.monotonic() + timeout_millis / 1000
+        try:
+            waited = self.wait(deadline)
+        except KeyboardInterrupt:
+            raise Interrupted("the wait for a message was interrupted") from None
+        self._open_first()
+        if not waited and not self._queue.messages:
+            raise Timeout(f"no message within {timeout_millis} ms")
+        return deadline
+
+    def _open_first(self) -> None:
+        """An entry that was queued whole becomes its messages."""
+        if not self._queue.messages and self._queue.entries:
+            self._runtime.call(self._open_entry())
 
     def _look(self) -> Message | None:
         """The next message, if there is one."""
-        if not self._queue.messages and self._queue.entries:
-            self._runtime.call(self._open_entry())
+        self._open_first()
         try:
             return self._pop()
         except IndexError:
@@ -155,13 +177,19 @@ class Consumer:
         policy = self._consumer.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
         deadline = None if policy.timeout_ms <= 0 else time.monotonic() + policy.timeout_ms / 1000
-        while not batch.full:
-            left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
-            try:
-                batch.add(self.receive(left))
-            except Timeout:
-                break
-        return batch.messages
+        message = None
+        try:
+            while not batch.full:
+                left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
+                try:
+                    message = self.receive(left)
+                except Timeout:
+                    break
+                batch.add(message)
+            return batch.messages
+        except BaseException:
+            self._give_back(batch.with_last(message))
+            raise
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -295,7 +323,9 @@ class Consumer:
         """
         from geminga.client.columnar_consumer import collect_entries, decode_table
 
-        entries = self._call(collect_entries(self._consumer, max_rows, timeout_millis))
+        entries = self._runtime.call(
+            collect_entries(self._consumer, max_rows, timeout_millis), discard=self._queue.put_back_entries
+        )
         return decode_table(self._consumer, entries, columns, post=self._runtime.post)
 
     def acknowledge_table(self, table: pa.Table) -> None:
@@ -343,6 +373,7 @@ def _after_fork_in_child() -> None:
     # The queue's copy in the child belongs to the parent. The check costs the hot path nothing.
     for consumer in list(_live):
         consumer._pop = _refuse_after_fork
+        consumer._taking = iter(_refuse_after_fork, None)
         consumer._consumer.inbox.ended = _forked
 
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 from geminga.client.pool import BrokerConnection, ConnectionPool
 from geminga.client.runtime import FAREWELL_SECONDS_MAX
 from geminga.client.schema_versions import SchemaVersions
-from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
 from geminga.client.service_lookup import ServiceAwaitedInVain, make_lookup
+from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
 from geminga.client.settings import ClientSettings
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
@@ -280,8 +280,8 @@ class ClientCore:
 
         Errors that say ``retriable`` are tried again after a backoff delay, an unreachable service URL among
         them (`ServiceAwaitedInVain` in the end): the broker may be about to start. What is waited for is
-        logged. A host name that nobody knows, or a certificate that is not trusted, is reported at once; so is
-        any unreachable service URL without ``awaits_service``.
+        logged. A host name that nobody knows, or a certificate that is not trusted, is reported at once;
+        so is any unreachable service URL without ``awaits_service``.
         """
         limit = self.settings.operation_timeout_seconds if timeout is None else timeout
         deadline = self.now() + limit

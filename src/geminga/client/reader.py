@@ -210,8 +210,12 @@ class Reader:
             raise InvalidConfiguration("the reader has a reader_listener: it takes the messages")
         while True:
             message = self._consumer.receive(timeout_millis)
-            if self._reader.note_read(message):
-                return message
+            try:
+                if self._reader.note_read(message):
+                    return message
+            except BaseException:  # a signal's handler raised: the next call shall have it
+                self._consumer._give_back([message])
+                raise
 
     def tables(
         self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
@@ -222,7 +226,9 @@ class Reader:
         from geminga.client.columnar_consumer import decode_table
 
         while follow or self.has_message_available():
-            entries = self._runtime.call(self._reader.next_entries(max_rows))
+            entries = self._runtime.call(
+                self._reader.next_entries(max_rows), discard=self._reader.consumer.queue.put_back_entries
+            )
             if entries:
                 yield decode_table(self._reader.consumer, entries, columns, post=self._runtime.post)
 

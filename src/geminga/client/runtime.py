@@ -251,10 +251,10 @@ class LoopThread:
             raise
         try:
             finished = call.waiter.wait(timeout)
+            inner.calls.discard(call)
         except BaseException:
             self._give_up(call)
             raise
-        inner.calls.discard(call)
         if not finished:
             self._give_up(call)
             raise Timeout(f"no result within {timeout:g} s")

@@ -318,6 +318,13 @@ class ConsumerCore:
 
     def _queue_entry(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
         assert entry.raw is not None
+        if is_dead(entry.redelivery_count, self.settings.dead_letter_policy):
+            messages = self.explode(entry)
+            if messages:
+                self.events.append(DeadLettered(messages, self.flow.set_aside(permits)))
+            else:
+                self._drop(permits)  # unreadable, and reported as such
+            return
         if wanted is not None and entry.acks is not None:
             entry.ack_set = entry.acks.ack_set()
         delivered = entry.count if wanted is None else len(wanted)

@@ -59,6 +59,12 @@ class ReceiveQueue:
         if messages and self.waiting:
             self.wake()
 
+    def put_back_entries(self, entries: Sequence[ReceivedEntry]) -> None:
+        """Put entries in front of all others, in order."""
+        self.entries.extendleft(reversed(entries))
+        if entries and self.waiting:
+            self.wake()
+
     def take_back(self, origin: Origin) -> tuple[list[Message], list[ReceivedEntry]]:
         """Remove what waits of one consumer; returns it in order.
 
