@@ -179,7 +179,7 @@ def test_an_unreachable_broker_is_told(run: Any, caplog: pytest.LogCaptureFixtur
     assert message in caplog.text  # what is waited for
     for command in (("produce", "t", "-m", "x"), ("consume", "t"), ("consume", "t", "-s", "s")):
         code, said = run(*command, "--url", UNREACHABLE, "--timeout", "1")
-        assert (code, said.count(message)) == (3, 2), said  # as it begins to wait, and in the end
+        assert (code, said.count(message) >= 2) == (3, True), said  # as it begins to wait, and in the end
     code, said = run("topics", "list", "--admin-url", "http://127.0.0.1:1")
     assert (code, "is the broker running" in said) == (1, True), said
 
