@@ -75,6 +75,17 @@ class Topic:
             self.counts.append(backlog_count(entry), len(entry))
         self.model.append((backlog_count(entry), len(entry)))
 
+    def append_run(self, entries: list[bytes]) -> None:
+        """Entries of a message each."""
+        if not self.rolled:
+            self.roll()
+        ledger, sizes = self.ledgers[-1], [len(entry) for entry in entries]
+        self.store.append_run(ledger.ledger_id, entries, lambda error: None)
+        ledger.entries += len(entries)
+        ledger.size_bytes += sum(sizes)
+        self.counts.append_run(sizes, sum(sizes))
+        self.model += [(1, size) for size in sizes]
+
     def trim(self, count: int) -> None:
         gone = self.ledgers[:count]
         del self.ledgers[:count], self.bases[:count]
@@ -100,6 +111,10 @@ class CountsMachine(RuleBasedStateMachine):
     def publish(self, entries: list[tuple[int, int]], repeat: int) -> None:
         for messages, size in entries * repeat:
             self.topic.append(an_entry(messages, size))
+
+    @rule(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=60))
+    def publish_run(self, sizes: list[int]) -> None:
+        self.topic.append_run([an_entry(1, size) for size in sizes])
 
     @rule()
     def roll(self) -> None:
@@ -165,6 +180,19 @@ def _small_blocks() -> object:
 
 CountsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
 TestCounts = CountsMachine.TestCase
+
+
+def test_runs_count_as_their_entries_do() -> None:
+    topic = Topic()
+    for count in (1, 3, 200, 256, 700, 840):
+        topic.append(an_entry(2, 300))
+        topic.append_run([an_entry(1, 100 + number % 50) for number in range(count)])
+    total = len(topic.model)
+    for _ in range(2):
+        for start in range(0, total, 97):
+            assert topic.counts.of(start) == topic.model[start]
+            assert topic.counts.between(start, total) == topic.expected(start, total)
+        topic.open()
 
 
 def test_of_a_chunked_message_the_last_chunk_counts() -> None:

@@ -76,6 +76,21 @@ def test_ids_count_up(store: EntryStore, receipts: Receipts) -> None:
     assert receipts.wait(store, 4) == [0, 1, 2, 3]
 
 
+def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Receipts) -> None:
+    ledger = store.create_ledger("a")
+    entries = [bytes([n]) * (n + 1) for n in range(30)]
+    assert store.append(ledger, b"x", receipts.of("before")) == 0
+    assert store.append_run(ledger, entries, receipts.of("run")) == 1
+    assert store.append(ledger, b"y", receipts.of("behind")) == 31
+    assert store.append_run(ledger, [b"z"], receipts.of("of one")) == 32
+    assert receipts.wait(store, 4) == ["before", "run", "behind", "of one"]
+    assert store.read(ledger, 0, entries_max=99, bytes_max=10_000) == [b"x", *entries, b"y", b"z"]
+    (info,) = store.ledgers("a")
+    assert (info.entries, info.size_bytes) == (33, sum(map(len, entries)) + 3)
+    with pytest.raises(LedgerNotFound):
+        store.append_run(ledger + 1, entries, receipts.of("never"))
+
+
 def test_callbacks_come_in_the_order_of_the_calls_and_only_from_poll(
     store: EntryStore, receipts: Receipts
 ) -> None:

@@ -32,6 +32,7 @@ def write_history(auditor: StoreAuditor, store: FileStore, *, rounds: int = 8) -
             )
             if entry == 1:
                 store.poll()
+        auditor.append_run(store, ledgers[-1], [b"%d:run:%d" % (number, entry) * 9 for entry in range(3)])
         auditor.merge(store, f"cursor-{number % 2}", b"delta %d" % number)
         auditor.put(store, f"policy-{number % 4}", b"value %d" % number)
         store.poll()

@@ -62,10 +62,19 @@ class StoreLives(RuleBasedStateMachine):
     @precondition(lambda self: self.ledgers)
     @rule(which=st.integers(0, 100), size=SIZES, count=st.integers(1, 6))
     def append(self, which: int, size: int, count: int) -> None:
-        for _ in range(count):
-            self.number += 1
-            entry = self.number.to_bytes(4, "big") * (size // 4 + 1)
-            self.auditor.append(self.store, self.ledgers[which % len(self.ledgers)], entry[:size])
+        for entry in self._entries(size, count):
+            self.auditor.append(self.store, self.ledgers[which % len(self.ledgers)], entry)
+
+    @precondition(lambda self: self.ledgers)
+    @rule(which=st.integers(0, 100), size=SIZES, count=st.integers(1, 40))
+    def append_run(self, which: int, size: int, count: int) -> None:
+        entries = self._entries(size, count)
+        self.auditor.append_run(self.store, self.ledgers[which % len(self.ledgers)], entries)
+
+    def _entries(self, size: int, count: int) -> list[bytes]:
+        self.number += count
+        numbers = range(self.number - count + 1, self.number + 1)
+        return [(number.to_bytes(4, "big") * (size // 4 + 1))[:size] for number in numbers]
 
     @precondition(lambda self: self.ledgers)
     @rule(which=st.lists(st.integers(0, 100), min_size=1, max_size=3))

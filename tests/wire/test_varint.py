@@ -7,7 +7,7 @@ from google.protobuf.internal.encoder import _VarintBytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.wire.varint import MINUS_ONE, SHORT, U64_MASK, read_varint, varint
+from geminga.wire.varint import MINUS_ONE, SHORT, U64_MASK, read_varint, varint, varints
 
 EDGES = [n for bits in range(0, 64, 7) for n in ((1 << bits) - 1, 1 << bits)] + [16383, 16384, U64_MASK]
 
@@ -22,6 +22,11 @@ def test_edges(value: int) -> None:
 def test_any_number(value: int) -> None:
     assert varint(value) == _VarintBytes(value)
     assert read_varint(varint(value), 0) == (value, len(varint(value)))
+
+
+@given(st.one_of(st.sampled_from(EDGES), st.integers(0, 1 << 62)), st.integers(1, 400))
+def test_many_that_follow_each_other(first: int, count: int) -> None:
+    assert varints(first, count) == [varint(value) for value in range(first, first + count)]
 
 
 def test_negative_numbers_take_ten_bytes() -> None:

@@ -22,6 +22,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Protocol
 
 from geminga.broker.columns import Column
@@ -132,6 +133,14 @@ class LedgerCounts:
         sizes.append(size)
         self._open_bytes += size
         if len(sizes) >= BLOCK_ENTRIES or self._open_bytes >= BLOCK_BYTES:
+            self.seal()
+
+    def append_run(self, sizes: Sequence[int], size: int) -> None:
+        """The next entries hold a message each, and so many bytes, ``size`` together."""
+        self._messages.extend(repeat(1, len(sizes)))
+        self._sizes.extend(sizes)
+        self._open_bytes += size
+        if len(self._sizes) >= BLOCK_ENTRIES or self._open_bytes >= BLOCK_BYTES:
             self.seal()
 
     @property
@@ -300,6 +309,11 @@ class EntryCounts:
         """An entry was added to the newest ledger."""
         assert self._current is not None
         self._current.append(messages, size)
+
+    def append_run(self, sizes: Sequence[int], size: int) -> None:
+        """Entries of a message each, and of so many bytes, were added to the newest ledger."""
+        assert self._current is not None
+        self._current.append_run(sizes, size)
 
     def roll(self, ledger_id: int) -> None:
         """A new ledger was begun: the one before will not change any more."""

@@ -17,6 +17,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import repeat
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -74,6 +75,25 @@ class EntryCache:
         entries[offset] = (entry, messages)
         self._order.append((entries, offset, size))
         self._bytes += size
+        self._trim()
+
+    def add_run(
+        self,
+        entries: dict[int, tuple[bytes, int]],
+        offset: int,
+        run: list[bytes],
+        sizes: list[int],
+        size: int,
+    ) -> None:
+        """The same for entries of a message each that follow each other."""
+        offsets = range(offset, offset + len(run))
+        entries.update(zip(offsets, zip(run, repeat(1)), strict=True))
+        held = map(_CACHED_ENTRY_OVERHEAD.__add__, sizes)
+        self._order.extend(zip(repeat(entries), offsets, held))
+        self._bytes += size + _CACHED_ENTRY_OVERHEAD * len(run)
+        self._trim()
+
+    def _trim(self) -> None:
         while self._bytes > self._bytes_max and len(self._order) > 1:
             owner, oldest, freed = self._order.popleft()
             owner.pop(oldest, None)
@@ -254,6 +274,31 @@ class ManagedLedger:
         self.end = offset + 1
         if keep:
             self._cache.add(self.cached, offset, entry, messages)  # type: ignore[arg-type]
+        return offset
+
+    def has_room(self, entries: int, size: int, now_ms: int, limits: LedgerLimits) -> bool:
+        """Whether so many entries, of so many bytes together, come into the current ledger."""
+        segment = self._current
+        return segment is not None and not limits.reached(segment, now_ms, entries - 1, size)
+
+    def append_run(
+        self, entries: list[bytes], sizes: list[int], size: int, *, now_ms: int, keep: bool, done: Done
+    ) -> int:
+        """Add entries of a message each, for which the current ledger `has_room`; the first one's offset.
+
+        ``done`` reports on all of them at once. Raises `StoreStopped`.
+        """
+        segment = self._current
+        assert segment is not None
+        self._store.append_run(segment.ledger_id, entries, done)
+        offset = self.end
+        segment.entries += len(entries)
+        segment.size_bytes += size
+        segment.written_ms = now_ms
+        self.counts.append_run(sizes, size)
+        self.end = offset + len(entries)
+        if keep:
+            self._cache.add_run(self.cached, offset, entries, sizes, size)
         return offset
 
     def _roll(self, now_ms: int) -> Segment:
@@ -494,9 +539,10 @@ class LedgerLimits:
         self._bytes_max = bytes_max
         self._milliseconds_max = seconds_max * 1000
 
-    def reached(self, segment: Segment, now_ms: int) -> bool:
+    def reached(self, segment: Segment, now_ms: int, more_entries: int = 0, more_bytes: int = 0) -> bool:
+        """Whether the next entry belongs into a new ledger, after so much more in this one."""
         return (
-            segment.entries >= self._entries_max
-            or segment.size_bytes >= self._bytes_max
+            segment.entries + more_entries >= self._entries_max
+            or segment.size_bytes + more_bytes >= self._bytes_max
             or (now_ms - segment.created_ms >= self._milliseconds_max and segment.entries > 0)
         )

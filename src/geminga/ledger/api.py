@@ -117,6 +117,13 @@ class EntryStore(Protocol):
         The buffer must not change afterwards. Raises `StoreStopped` or `LedgerNotFound`.
         """
 
+    def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
+        """Add entries that follow each other; returns the first one's id.
+
+        ``done`` reports once on all of them, in its place behind the last. With an error, the first of them
+        may be durable all the same.
+        """
+
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         """Entries from ``first_entry_id`` on, in order: at least one if it exists, never more than asked.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from geminga.ledger.api import Buffer
 from geminga.ledger.catalog import Catalog, Chunk, LedgerChange
@@ -62,6 +63,14 @@ class LedgerState:
         self.changed = False
         self.doubted = False
         self.generation = 0
+
+    def take(self, entries: Sequence[Buffer]) -> range:
+        """Entries are appended; their ids."""
+        first = self.next_entry
+        self.next_entry = first + len(entries)
+        self.size_bytes += sum(map(len, entries))
+        self.recent.extend(entries)
+        return range(first, self.next_entry)
 
     def place(self, entry_id: int, position: int, size: int, crc: int) -> tuple[int, int] | None:
         """Say where an entry of the tail lies; gaps before it become `MISSING`.

@@ -93,6 +93,18 @@ class MemoryStore:
         self._complete(done)
         return entry_id
 
+    def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
+        self._check_open()
+        ledger = self._ledger(ledger_id)
+        entry_id = len(ledger.entries)
+        size = sum(map(len, entries))
+        ledger.entries.extend(entries)
+        ledger.size_bytes += size
+        self._appended_entries += len(entries)
+        self._appended_bytes += size
+        self._complete(done)
+        return entry_id
+
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         first = max(first_entry_id, 0)
         entries = self._ledger(ledger_id).entries[first : first + entries_max]

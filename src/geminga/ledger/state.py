@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import LedgerInfo
@@ -45,6 +46,15 @@ from geminga.ledger.quarantine import Quarantine
 
 NOBODY = ""
 """The owner of a ledger whose own is lost to damage."""
+
+
+class Census(NamedTuple):
+    """How much a store holds."""
+
+    log_files: int
+    log_bytes: int
+    ledgers: int
+    keys: int
 
 
 @dataclass(slots=True)
@@ -173,6 +183,16 @@ class StoreState:
             if found is not None:
                 infos.append(LedgerInfo(ledger_id, owner, found[1], found[2]))
         return infos
+
+    def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+        """(file name, offset, size, checksum) of an entry; None when it has none."""
+        located = self.index.locate(self.ledger(ledger_id), entry_id) if self.exists(ledger_id) else None
+        if located is None:
+            return None
+        chunk, index = located
+        position = self.index.position(ledger_id, chunk, index)
+        name = file_name(position >> OFFSET_BITS)
+        return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
 
     def delete_ledger(self, ledger_id: int) -> bool:
         """Forget a ledger; False when there is none.

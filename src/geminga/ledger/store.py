@@ -16,7 +16,7 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain, repeat
 
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, StoreStats, Value
@@ -36,12 +36,10 @@ from geminga.ledger.format import (
     MERGE,
     NOTHING,
     OFFSET_BITS,
-    OFFSET_MASK,
     PUT,
     RESTATE,
     SETTLE,
     encode_value,
-    file_name,
 )
 from geminga.ledger.index import SharedIndex
 from geminga.ledger.journal import Failed, Journal
@@ -51,21 +49,12 @@ from geminga.ledger.reading import EntryReader, Found
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import Rewriter, restatement
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import StoreState
+from geminga.ledger.state import Census, StoreState
 from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
 
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
-
-
-class Census(NamedTuple):
-    """How much a store holds."""
-
-    log_files: int
-    log_bytes: int
-    ledgers: int
-    keys: int
 
 
 class FileStore:
@@ -377,6 +366,21 @@ class FileStore:
             self._journal.wake()
         return entry_id
 
+    def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
+        ledger = self._state.ledger(ledger_id)
+        if self._failure is not None:
+            raise self._failure
+        if ledger.doubted:
+            self._state.step_over_doubt(ledger)
+        ids = ledger.take(entries)
+        self._pending_bytes += sum(map(len, entries))
+        dones = chain(repeat(None, len(ids) - 1), (done,))
+        # A list first: the writer takes from the front meanwhile, and adding a list is one step.
+        self._pending.extend(list(zip(repeat(ENTRY), repeat(ledger_id), ids, entries, dones)))
+        if self._journal.idle:
+            self._journal.wake()
+        return ids[0]
+
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         return self._reader.read(self._state.ledger(ledger_id), first_entry_id, entries_max, bytes_max)
 
@@ -683,15 +687,7 @@ class FileStore:
 
     def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
         """(file name, offset, size, checksum) of an entry, to look at its bytes; None when it has none."""
-        if not self._state.exists(ledger_id):
-            return None
-        located = self._state.index.locate(self._state.ledger(ledger_id), entry_id)
-        if located is None:
-            return None
-        chunk, index = located
-        position = self._state.index.position(ledger_id, chunk, index)
-        name = file_name(position >> OFFSET_BITS)
-        return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
+        return self._state.place_of(ledger_id, entry_id)
 
     def __enter__(self) -> FileStore:
         return self

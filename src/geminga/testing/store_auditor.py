@@ -97,6 +97,12 @@ class StoreAuditor:
         self.operations.append(("append", ledger_id, entry_id, data))
         return entry_id
 
+    def append_run(self, store: EntryStore, ledger_id: int, entries: list[bytes]) -> int:
+        first = store.append_run(ledger_id, entries, self._receipt(len(self.operations) + len(entries) - 1))
+        for entry_id, data in enumerate(entries, first):
+            self.operations.append(("append", ledger_id, entry_id, data))
+        return first
+
     def delete_ledgers(self, store: EntryStore, ledger_ids: list[int]) -> None:
         number = len(self.operations) + len(ledger_ids) - 1
         store.delete_ledgers(ledger_ids, self._receipt(number))

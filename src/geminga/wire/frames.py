@@ -23,14 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any, Final
-
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
+from typing import Final
 
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.ids import to_signed
 from geminga.wire.checksum import Buffer
+from geminga.wire.commands import parse_command, type_name
 from geminga.wire.frame_encoding import (
     MESSAGE,
     SEND,
@@ -42,7 +40,7 @@ from geminga.wire.frame_encoding import (
     encode_send_receipt,
 )
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.strict import check_text, excerpt, holds_text, missing_fields
+from geminga.wire.strict import excerpt
 from geminga.wire.varint import MINUS_ONE, read_varint
 
 __all__ = [
@@ -286,42 +284,6 @@ class _FullMessageFrame(MessageFrame):
     """Keeps the protobuf command that it came from."""
 
 
-# --- what protobuf does not check -------------------------------------------------------------------
-
-_BODY_FIELDS: Final[dict[int, str]] = {
-    field.number: field.name
-    for field in pb.BaseCommand.DESCRIPTOR.fields
-    if field.number != pb.BaseCommand.TYPE_FIELD_NUMBER
-}
-"""Number of a command's type to the name of its body: the numbers are the same (framing.md 1.1)."""
-
-
-def parse_command(data: bytes) -> pb.BaseCommand:
-    """A complete and known command. Raises `ProtocolError` for anything else, saying what was seen."""
-    try:
-        command = pb.BaseCommand.FromString(data)
-    except DecodeError as error:
-        raise ProtocolError(f"a command of {len(data)} bytes is no protobuf: {excerpt(data)}") from error
-    if not command.HasField("type"):
-        fields: Any = UnknownFieldSet(command)
-        unknown = [field.data for field in fields if field.field_number == pb.BaseCommand.TYPE_FIELD_NUMBER]
-        what = f"a command of the unknown type {unknown[-1]}" if unknown else "a command without a type"
-        raise ProtocolError(f"{what} came in: {excerpt(data)}")
-    name = _BODY_FIELDS.get(command.type)
-    if name is None or not command.HasField(name):
-        raise ProtocolError(f"a {_type_name(command.type)} command came without its body: {excerpt(data)}")
-    if not command.IsInitialized():
-        raise ProtocolError(f"a {_type_name(command.type)} command lacks {missing_fields(command)}")
-    body = getattr(command, name)
-    if holds_text(body.DESCRIPTOR):
-        check_text(body, name, ProtocolError)
-    return command
-
-
-def _type_name(number: int) -> str:
-    return pb.BaseCommand.Type.Name(number)
-
-
 # --- decoding ---------------------------------------------------------------------------------------
 
 
@@ -334,6 +296,12 @@ class FrameDecoder:
     """
 
     __slots__ = ("_needed", "_pending", "_rest", "_rest_start", "error", "max_frame_size")
+
+    _follow: Callable[[Frame, bytes, int, int, list[Frame], int], tuple[int, int]] | None = None
+    """For a decoder that reads runs: what comes behind a frame just read, for how many more there is room.
+
+    Returns the place behind what was read, and how many frames more that was.
+    """
 
     def __init__(self, max_frame_size: int = MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
         self.max_frame_size = max_frame_size
@@ -443,8 +411,9 @@ class FrameDecoder:
         """Append the complete frames from ``start`` on; keep the rest."""
         end = len(data)
         limit = self.max_frame_size
-        append = frames.append
-        while end - start >= _HOT_HEAD_SIZE and len(frames) < frames_max:
+        append, follow = frames.append, self._follow
+        room = frames_max - len(frames)
+        while end - start >= _HOT_HEAD_SIZE and room > 0:
             total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data, start)
             frame_end = start + 4 + total
             if frame_end > end or frame_end - start > limit:
@@ -458,12 +427,17 @@ class FrameDecoder:
                         frame = None
                     if frame is not None:
                         append(frame)
+                        room -= 1
+                        if follow is not None:
+                            frame_end, more = follow(frame, data, start, frame_end, frames, room)
+                            room -= more
                         start = frame_end
                         continue
             append(_read_frame(data, start, start + self._frame_size(data, start)))
+            room -= 1
             start = frame_end
         while end - start >= 4:
-            if len(frames) >= frames_max:
+            if room <= 0:
                 self._rest, self._rest_start = data, start
                 return
             frame_end = start + self._frame_size(data, start)
@@ -471,6 +445,7 @@ class FrameDecoder:
                 self._needed = frame_end - start
                 break
             append(_read_frame(data, start, frame_end))
+            room -= 1
             start = frame_end
         if start < end:
             self._pending += memoryview(data)[start:]
@@ -495,7 +470,7 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
     if kind == MESSAGE:
         return _full_message(command, _entry_of(data, command_end, end))
     if command_end != end:
-        raise ProtocolError(f"{end - command_end} bytes follow a {_type_name(kind)} command inside its frame")
+        raise ProtocolError(f"{end - command_end} bytes follow a {type_name(kind)} command inside its frame")
     if kind == SEND_RECEIPT:
         return _full_receipt(command)
     return CommandFrame(kind, command)

@@ -53,6 +53,18 @@ def varint(value: int) -> bytes:
     return encoded + SHORT[value]
 
 
+def varints(first: int, count: int) -> list[bytes]:
+    """The varints of ``count`` whole numbers from ``first`` >= 0 on, several times as fast as one by one."""
+    last = first + count - 1
+    if last < 16384:
+        return list(map(SHORT.__getitem__, range(first, last + 1)))
+    if first >> 14 != last >> 14:
+        return [varint(value) for value in range(first, last + 1)]
+    more = varint(first >> 14)
+    low = first & 0x3FFF
+    return [encoded + more for encoded in map(MORE.__getitem__, range(low, low + count))]
+
+
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """The varint at ``position`` and the place after it.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from geminga.broker.topics.record import decode_json, encode_json
-from geminga.errors import StoreDamaged
+from geminga.errors import StoreDamaged, StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Lost, Value
+from geminga.wire.frames import encode_send
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 NAME = TopicName.parse("t")
 
@@ -64,6 +67,88 @@ def test_only_topics_with_consumers_keep_entries_in_memory(harness: Any, make_en
     harness.peer().subscribe(str(NAME))
     next(p.output for p in harness.broker.sessions if p.producers).send(2)
     assert len(topic.ledger.cached) == 1
+
+
+def run_of(ids: list[int], entry: bytes) -> bytes:
+    return b"".join(encode_send(1, number, 1, None, len(entry)) + entry for number in ids)
+
+
+@pytest.mark.parametrize("entries_max", [1, 7, 50, 1000])
+def test_a_run_is_kept_as_its_messages_are(make_harness: Any, make_entry: Any, entries_max: int) -> None:
+    harness = make_harness(ledger_entries_max=entries_max)
+    peer = harness.peer()
+    peer.producer(str(NAME))
+    harness.peer().subscribe(str(NAME), permits=0)
+    entry = make_entry()
+    for _ in range(3):
+        peer.send_bytes(run_of(list(range(100, 140)), entry))
+        peer.send_bytes(run_of([9, 7, 7, 8], entry))
+    receipts = peer.receipts()
+    assert [each.sequence_id for each in receipts] == [*range(100, 140), 9, 7, 7, 8] * 3
+    topic = harness.broker.topics.find(NAME)
+    ids = [topic.ledger.position(offset) for offset in range(132)]
+    assert [(each.ledger_id, each.entry_id) for each in receipts] == ids
+    assert max(entry_id for _, entry_id in ids) < entries_max
+    assert (topic.messages_in, topic.bytes_in) == (132, 132 * len(entry))
+    assert topic.subscriptions["s"].backlog_tally() == (132, 132 * len(entry))
+    producer = next(iter(peer.session.producers.values()))
+    assert (producer.pending, producer.messages_in, peer.session.pending_bytes) == (0, 132, 0)
+    reader = harness.peer()
+    reader.subscribe(str(NAME), "other")
+    assert [(each.ledger_id, each.entry_id) for each in reader.messages()] == ids
+
+
+def test_of_a_run_each_message_is_looked_at_where_one_must_be(harness: Any, make_entry: Any) -> None:
+    peer = harness.peer()
+    peer.producer(str(NAME))
+    entry = make_entry()
+    damaged = entry[:-1] + b"?"
+    frames = [run_of([number], damaged if number == 2 else entry) for number in range(5)]
+    peer.send_bytes(b"".join(frames))
+    assert [each.sequence_id for each in peer.receipts()] == [0, 1, 3, 4]
+    (error,) = peer.take(pb.BaseCommand.SEND_ERROR)
+    assert (error.command.send_error.sequence_id, error.command.send_error.error) == (2, pb.ChecksumError)
+
+    topic = harness.broker.topics.find(NAME)
+    topic.policies_changed(dataclasses.replace(topic.policies, deduplication=True))
+    harness.poll()
+    for ids in ([10, 11, 12], [11, 13]):
+        peer.send_bytes(run_of(ids, entry))
+    found = {(each.sequence_id, each.entry_id >= 0) for each in peer.receipts()}
+    assert found == {(10, True), (11, True), (12, True), (11, False), (13, True)}
+
+    topic.terminate(lambda error: None)
+    assert peer.take(pb.BaseCommand.CLOSE_PRODUCER)
+
+
+def test_a_run_that_the_store_refuses_or_loses_is_answered_singly(harness: Any, make_entry: Any) -> None:
+    peer = harness.peer()
+    peer.producer(str(NAME))
+    peer.send(0)
+    peer.receipts()
+    store, failure = harness.store, StoreStopped("the disk is gone")
+    reports: list[Any] = []
+    append_run = store.append_run
+    store.append_run = lambda ledger_id, entries, done: (
+        reports.append(done) or append_run(ledger_id, entries, lambda error: None)
+    )
+    peer.send_bytes(run_of([1, 2, 3], make_entry()))
+    assert peer.session.pending_bytes == 3 * len(make_entry())
+    reports[0](failure)
+
+    def refuse(ledger_id: int, entries: list[bytes], done: Any) -> int:
+        raise failure
+
+    store.append_run = refuse
+    peer.send_bytes(run_of([4, 5], make_entry()))
+    errors = [frame.command.send_error for frame in peer.take(pb.BaseCommand.SEND_ERROR)]
+    assert [(each.sequence_id, each.error) for each in errors] == [
+        (number, pb.PersistenceError) for number in (1, 2, 3, 4, 5)
+    ]
+    assert not peer.receipts()
+    assert peer.session.pending_bytes == 0
+    topic = harness.broker.topics.find(NAME)
+    assert topic.ledger.confirmed == 1
 
 
 def test_records() -> None:

@@ -16,6 +16,7 @@ from geminga.ids import to_signed, to_unsigned
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.send_runs import SendRun
 
 METADATA_BYTES_MAX = 1024 * 16
 """Keys and values of a producer's or consumer's metadata, together."""
@@ -195,6 +196,16 @@ def on_send(session: Session, frame: SendFrame) -> None:
         producer.error(highest or frame.sequence_id, pb.NotAllowedError, "Transactions are not enabled.")
         return
     producer.topic.publish(producer, frame)
+
+
+def on_send_run(session: Session, run: SendRun) -> None:
+    """Take in entries that follow each other; what is wrong with any of them is found singly."""
+    producer = session.producers.get(run.producer_id)
+    if producer is not None and run.is_intact:
+        producer.topic.publish_run(producer, run)
+        return
+    for frame in run.frames():
+        on_send(session, frame)
 
 
 def on_close_producer(session: Session, command: pb.BaseCommand) -> None:

@@ -34,8 +34,9 @@ from geminga.broker.topics.producer import Producer
 from geminga.broker.turns import Job
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer
-from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, FrameDecoder, SendFrame
+from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.send_runs import SendRun, SendRunDecoder
 
 log = logging.getLogger("geminga.broker")
 
@@ -69,6 +70,7 @@ class CommandTable:
     """Who answers what. SEND, the busiest command, has a place of its own."""
 
     on_send: Callable[[Session, SendFrame], None]
+    on_send_run: Callable[[Session, SendRun], None]
     handlers: Mapping[int, Handler]
 
 
@@ -90,7 +92,7 @@ class Session:
         self.output = output
         self.address = address
         self.state = State.CONNECTING
-        self.decoder = FrameDecoder(services.settings.handshake_bytes_max)
+        self.decoder = SendRunDecoder(services.settings.handshake_bytes_max)
         self.client_version = ""
         self.is_cpp_client = False
         self.protocol_version = 0
@@ -165,7 +167,7 @@ class Session:
 
     def _frames(self, data: Buffer) -> Job:
         decoder, turns, output, late = self.decoder, self._turns, self.output, self._late
-        on_send, connected = self._table.on_send, State.CONNECTED
+        on_send, on_send_run, connected = self._table.on_send, self._table.on_send_run, State.CONNECTED
         enough, handled = turns.over, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
@@ -179,7 +181,10 @@ class Session:
                 if frame.type == SEND:
                     if self.state is not connected:
                         raise Violation("SEND before CONNECT")
-                    on_send(self, frame)  # type: ignore[arg-type]
+                    if type(frame) is SendRun:
+                        on_send_run(self, frame)
+                    else:
+                        on_send(self, frame)  # type: ignore[arg-type]
                 else:
                     job = self._handle(frame.type, frame.command)
                     if job is not None:

@@ -59,4 +59,4 @@ HANDLERS: dict[int, Handler] = {
     **dict.fromkeys(TRANSACTION_BODIES, _on_transaction),
 }
 
-TABLE = CommandTable(on_send=producing.on_send, handlers=HANDLERS)
+TABLE = CommandTable(on_send=producing.on_send, on_send_run=producing.on_send_run, handlers=HANDLERS)

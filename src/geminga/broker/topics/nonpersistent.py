@@ -18,6 +18,7 @@ from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.send_runs import SendRun
 
 
 class NonPersistentSubscription:
@@ -203,6 +204,10 @@ class NonPersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry, messages)
         producer.receipt(frame.sequence_id, frame.highest_sequence_id, 0, 0)
+
+    def publish_run(self, producer: Producer, run: SendRun) -> None:
+        for frame in run.frames():
+            self.publish(producer, frame)
 
     def policies_changed(self, policies: Policies) -> None:
         self.policies = policies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from geminga.broker.agenda import Timer
 from geminga.broker.delivery.cursor import Cursor
@@ -25,6 +26,7 @@ from geminga.ledger.api import Done, Value
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import EntryHead, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.send_runs import SendRun
 
 log = logging.getLogger("geminga.broker")
 
@@ -205,6 +207,37 @@ class PersistentTopic:
         self._under_way += 1
         producer.taken(messages, size, chunk=frame.is_chunk)
 
+    def publish_run(self, producer: Producer, run: SendRun) -> None:
+        """The same for single messages that follow each other: at once, if none has to be looked at."""
+        run_entries, sequence_ids = run.entries, run.sequence_ids
+        sizes = list(map(len, run_entries))
+        count, size = len(sizes), sum(sizes)
+        entries, ledger, now_ms = self._entries, self.ledger, self.agenda.now_ms
+        is_looked_at = self.record.terminated or self.restricted or self.dedup is not None
+        if is_looked_at or not ledger.has_room(count, size, now_ms, self.limits):
+            for frame in run.frames():
+                self.publish(producer, frame)
+            return
+        entries.append((self, producer, sequence_ids, 0, _NO_RECORD, ledger.end, size))
+        try:
+            ledger.append_run(
+                run_entries,
+                sizes,
+                size,
+                now_ms=now_ms,
+                keep=self.consumers_connected > 0,
+                done=entries.run_reported,
+            )
+        except StoreError as error:
+            entries.take_back()
+            for sequence_id in sequence_ids:
+                producer.error(sequence_id, pb.PersistenceError, str(error))
+            return
+        self.messages_in += count
+        self.bytes_in += size
+        self._under_way += 1
+        producer.taken(count, size, chunk=False, entries=count)
+
     def _is_allowed(self, producer: Producer, frame: SendFrame) -> bool:
         """What policies demand of an entry; one that does not comply is answered here."""
         policies = self.policies
@@ -295,6 +328,30 @@ class PersistentTopic:
             else:
                 producer.error(highest or sequence_id, pb.PersistenceError, str(error))
             producer.settled(size)
+        except Exception as failure:
+            self.agenda.failed("store", self, failure)
+
+    def run_settled(
+        self,
+        error: StoreError | None,
+        producer: Producer,
+        sequence_ids: Sequence[int],
+        offset: int,
+        size: int,
+    ) -> None:
+        """The store reports on the oldest run that is under way."""
+        self._under_way -= 1
+        count = len(sequence_ids)
+        try:
+            if error is None:
+                ledger = self.ledger
+                ledger.confirmed = offset + count
+                self.agenda.ready[self] = None
+                producer.receipt_run(sequence_ids, *ledger.position(offset))
+            else:
+                for sequence_id in sequence_ids:
+                    producer.error(sequence_id, pb.PersistenceError, str(error))
+            producer.settled(size, count)
         except Exception as failure:
             self.agenda.failed("store", self, failure)
 

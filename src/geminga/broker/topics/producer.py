@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from geminga.broker.peer import Peer
@@ -11,6 +11,7 @@ from geminga.broker.rates import Rates
 from geminga.ledger.api import EntryStore
 from geminga.wire.frames import SendFrame, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.send_runs import SendRun, encode_send_receipts
 
 
 class PublishedTopic(Protocol):
@@ -20,6 +21,9 @@ class PublishedTopic(Protocol):
 
     def publish(self, producer: Producer, frame: SendFrame) -> None:
         """Take an entry in; its receipt or error is written now or later."""
+
+    def publish_run(self, producer: Producer, run: SendRun) -> None:
+        """The same for entries that follow each other."""
 
     def last_sequence_id(self, producer_name: str) -> int:
         """The highest stored sequence id of a producer name; -1 where nobody keeps count."""
@@ -98,11 +102,11 @@ class Producer:
     def access_mode_name(self) -> str:
         return pb.ProducerAccessMode.Name(self.access_mode)
 
-    def taken(self, messages: int, size: int, *, chunk: bool) -> None:
-        """An entry was handed to the store."""
+    def taken(self, messages: int, size: int, *, chunk: bool, entries: int = 1) -> None:
+        """An entry, or a run of them, was handed to the store."""
         if chunk:
             self.chunked = True
-        self.pending += 1
+        self.pending += entries
         self.messages_in += messages
         self.bytes_in += size
         self.peer.publish_started(size)
@@ -115,12 +119,16 @@ class Producer:
             )
         )
 
+    def receipt_run(self, sequence_ids: Sequence[int], ledger_id: int, first_entry_id: int) -> None:
+        """Write the SEND_RECEIPTs of entries that follow each other."""
+        self.write(encode_send_receipts(self.producer_id, sequence_ids, ledger_id, first_entry_id))
+
     def error(self, sequence_id: int, code: int, reason: str) -> None:
         self.peer.send_error(self.producer_id, sequence_id, code, reason)
 
-    def settled(self, size: int) -> None:
-        """An entry that was `taken` has its receipt or its error."""
-        self.pending -= 1
+    def settled(self, size: int, entries: int = 1) -> None:
+        """What was `taken` together has its receipts or its errors."""
+        self.pending -= entries
         self.peer.publish_finished(size)
         if not self.pending and self.on_drained is not None:
             drained, self.on_drained = self.on_drained, None

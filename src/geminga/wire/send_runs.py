@@ -1,0 +1,164 @@
+"""Runs of SENDs: small entries of one producer that follow each other, read and receipted together.
+
+A producer that does not batch sends a frame for each message, and what its frames say but for their entries
+is all alike: the same bytes, and a sequence id. So what follows the first of them is compared instead of
+read, a run goes through the broker in columns, and its receipts are put together from a few pieces. What
+differs in any way ends the run; it is read as any other frame (`wire.frames`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, repeat
+from struct import Struct
+
+from geminga.wire.checksum import crc32c
+from geminga.wire.frame_encoding import encode_send_receipt
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, SendFrame
+from geminga.wire.metadata import MAGIC_CHECKSUM
+from geminga.wire.varint import read_varint, varint, varints
+
+_CHECKED = Struct(">HI").unpack_from
+_FIELD_HEADS = 2
+"""Bytes of the tags of the two fields that every SEND has."""
+_BODY_START = 12
+"""Where the body begins: behind two sizes, the command's type, and the body's tag and size."""
+
+
+class SendRun(Frame):
+    """Plain SENDs of one producer: single messages, each with its sequence id and its entry.
+
+    ``sequence_ids`` is a ``range`` when they follow each other, which they mostly do. ``type`` is SEND.
+    """
+
+    __slots__ = ("entries", "producer_id", "sequence_ids")
+
+    type = SendFrame.type
+
+    def __init__(self, producer_id: int, sequence_ids: Sequence[int], entries: list[bytes]) -> None:
+        self.producer_id = producer_id
+        self.sequence_ids = sequence_ids
+        self.entries = entries
+        self.entry = None
+
+    def frames(self) -> Iterator[SendFrame]:
+        """Them one by one."""
+        for sequence_id, entry in zip(self.sequence_ids, self.entries, strict=True):
+            yield SendFrame(self.producer_id, sequence_id, 1, 0, entry)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether every entry has a checksum, and the right one. A broken one is to be found singly."""
+        entries = self.entries
+        try:
+            announced = list(map(_CHECKED, entries))
+        except struct.error:
+            return False
+        found = zip(repeat(MAGIC_CHECKSUM), map(crc32c, [entry[6:] for entry in entries]))
+        return announced == list(found)
+
+
+class SendRunDecoder(FrameDecoder):
+    """A `FrameDecoder` that gives runs of SENDs as `SendRun`; a single one is a `SendFrame` as ever.
+
+    ``frames_max`` counts the SENDs of a run.
+    """
+
+    __slots__ = ()
+
+    def _follow(
+        self, first: Frame, data: bytes, start: int, frame_end: int, frames: list[Frame], room: int
+    ) -> tuple[int, int]:
+        if type(first) is not SendFrame or not room:
+            return frame_end, 0
+        run, end = _read_run(first, data, start, frame_end, self.max_frame_size, room)
+        if run is None:
+            return frame_end, 0
+        frames[-1] = run
+        return end, len(run.entries) - 1
+
+
+@lru_cache(maxsize=256)
+def _shape(head_size: int, number_size: int) -> Struct:
+    """Total size; what is alike in all frames of a run; the sequence id."""
+    return Struct(f">I{head_size}s{number_size}s")
+
+
+def _read_run(
+    first: SendFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
+) -> tuple[SendRun | None, int]:
+    """The run that the SEND at ``start`` begins, of at most ``count_max`` more, and the place behind it."""
+    number = varint(first.sequence_id)
+    body_size = _FIELD_HEADS + len(varint(first.producer_id)) + len(number)
+    if data[start + _BODY_START - 1] != body_size or len(first.entry) > ENTRY_COPY_BYTES_MAX:
+        return None, frame_end  # it says more than ids, or is large
+    number_start = start + _BODY_START + body_size - len(number)
+    head = data[start + 4 : number_start]
+    shape = _shape(len(head), len(number))
+    unpack, size = shape.unpack_from, shape.size
+    end = len(data)
+    total_max = min(frame_size_max - 4, size - 4 + ENTRY_COPY_BYTES_MAX)
+    entries: list[bytes] = [first.entry]  # type: ignore[list-item]
+    numbers: list[bytes] = []
+    add_entry, add_number = entries.append, numbers.append
+    at = frame_end
+    stop = end - size
+    while at <= stop:
+        total, found, number = unpack(data, at)
+        next_at = at + 4 + total
+        if found != head or next_at > end or total > total_max or count_max <= 0:
+            break
+        add_entry(data[at + size : next_at])
+        add_number(number)
+        at = next_at
+        count_max -= 1
+    if not numbers:
+        return None, frame_end
+    first_id = first.sequence_id
+    if numbers == varints(first_id + 1, len(numbers)):
+        return SendRun(first.producer_id, range(first_id, first_id + len(entries)), entries), at
+    return _scattered(first, numbers, entries, frame_end, size)
+
+
+def _scattered(
+    first: SendFrame, numbers: list[bytes], entries: list[bytes], frame_end: int, size: int
+) -> tuple[SendRun | None, int]:
+    """A run whose sequence ids do not follow each other; it ends before bytes that are no number."""
+    ids = [first.sequence_id]
+    end = frame_end
+    for number, entry in zip(numbers, entries[1:], strict=True):
+        try:
+            sequence_id, behind = read_varint(number, 0)
+        except (IndexError, ValueError):
+            break
+        if behind != len(number):
+            break
+        ids.append(sequence_id)
+        end += size + len(entry)
+    if len(ids) == 1:
+        return None, frame_end
+    return SendRun(first.producer_id, ids, entries[: len(ids)]), end
+
+
+def encode_send_receipts(
+    producer_id: int, sequence_ids: Sequence[int], ledger_id: int, first_entry_id: int
+) -> bytes:
+    """The SEND_RECEIPTs of a run whose entries follow each other in a ledger."""
+    count = len(sequence_ids)
+    if type(sequence_ids) is range:
+        sequences, entries = varints(sequence_ids[0], count), varints(first_entry_id, count)
+        if len(sequences[0]) == len(sequences[-1]) and len(entries[0]) == len(entries[-1]):
+            # What precedes and follows the sequence id is alike in all.
+            receipt = encode_send_receipt(producer_id, sequence_ids[0], None, ledger_id, first_entry_id)
+            behind = len(receipt) - len(entries[0])
+            head_size = _BODY_START + _FIELD_HEADS + len(varint(producer_id))
+            head, middle = receipt[:head_size], receipt[head_size + len(sequences[0]) : behind]
+            return b"".join(chain.from_iterable(zip(repeat(head), sequences, repeat(middle), entries)))
+    return b"".join(
+        [
+            encode_send_receipt(producer_id, sequence_id, None, ledger_id, first_entry_id + index)
+            for index, sequence_id in enumerate(sequence_ids)
+        ]
+    )

@@ -1,0 +1,171 @@
+"""Runs of SENDs: the decoder that finds them against the one that does not, and their receipts."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.errors import ProtocolError
+from geminga.wire.frames import (
+    ENTRY_COPY_BYTES_MAX,
+    Frame,
+    FrameDecoder,
+    SendFrame,
+    encode_command,
+    encode_send,
+    encode_send_receipt,
+)
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.send_runs import SendRun, SendRunDecoder, encode_send_receipts
+
+ENTRY = build_entry(b"\x0a\x01p\x10\x00\x18\x01", b"payload")
+PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+
+
+def send(sequence_id: int, entry: bytes = ENTRY, *, producer_id: int = 1, messages: int = 1) -> bytes:
+    return encode_send(producer_id, sequence_id, messages, None, len(entry)) + entry
+
+
+def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
+    """What the frames say, runs taken apart."""
+    found: list[tuple[Any, ...]] = []
+    for frame in frames:
+        if isinstance(frame, SendRun):
+            assert len(frame.sequence_ids) == len(frame.entries) > 1
+        for each in frame.frames() if isinstance(frame, SendRun) else (frame,):
+            if isinstance(each, SendFrame):
+                said = each.producer_id, each.sequence_id, each.num_messages, each.highest_sequence_id
+                found.append((*said, each.is_chunk, bytes(each.entry)))
+            else:
+                found.append((each.type, each.command.SerializeToString(deterministic=True)))
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 120, 16_300, 20_000, (1 << 21) - 60, 1 << 40, (1 << 63) - 200])
+def test_sends_that_follow_each_other_are_a_run(first: int) -> None:
+    data = b"".join(send(first + n, ENTRY + bytes(n % 3)) for n in range(128))
+    frames = SendRunDecoder().feed(data)
+    assert singly(frames) == singly(FrameDecoder().feed(data))
+    # The frame's own bytes change where the number becomes longer, and nowhere else.
+    assert len(frames) <= 2
+    assert all(isinstance(frame, SendRun) and type(frame.sequence_ids) is range for frame in frames)
+
+
+def test_whatever_differs_ends_a_run() -> None:
+    others = [
+        PING,
+        send(7, messages=3),
+        send(7, producer_id=2),
+        send(7, bytes(ENTRY_COPY_BYTES_MAX + 1)),
+        encode_send(1, 7, 1, None, len(ENTRY), is_chunk=True) + ENTRY,
+        encode_send(1, 7, 1, 7, len(ENTRY)) + ENTRY,
+        encode_send(1, 7, 1, None, len(ENTRY), txnid_least_bits=1, txnid_most_bits=1) + ENTRY,
+    ]
+    for other in others:
+        data = b"".join([send(5), send(6), other, send(8), send(9)])
+        frames = SendRunDecoder().feed(data)
+        assert [isinstance(frame, SendRun) for frame in frames] == [True, False, True]
+        assert singly(frames) == singly(FrameDecoder().feed(data))
+
+
+def test_numbers_that_do_not_follow_each_other_and_such_that_are_none() -> None:
+    ids = [100, 90, 90, 101, 3]
+    (frame,) = SendRunDecoder().feed(b"".join(map(send, ids)))
+    assert isinstance(frame, SendRun)
+    assert list(frame.sequence_ids) == ids
+    # A sequence id of two bytes that needs one, and one that does not end.
+    for number in (b"\x85\x00", b"\x85\x85"):
+        data = send(300) + send(301) + send(302).replace(b"\xae\x02", number) + send(303)
+        singles: list[Any] = []
+        runs: list[Any] = []
+        for found, decoder in ((singles, FrameDecoder()), (runs, SendRunDecoder())):
+            try:
+                found.extend(singly(decoder.feed(data)))
+                found.append(decoder.error is None)
+            except ProtocolError:
+                found.append("error")
+        assert runs == singles
+
+
+def test_frames_max_counts_the_sends_of_a_run() -> None:
+    decoder = SendRunDecoder()
+    data = b"".join(send(n) for n in range(100))
+    found = decoder.feed(data, 30)
+    assert len(singly(found)) == 30
+    assert decoder.unread_size == len(data) * 70 // 100
+    while decoder.unread_size:
+        found += decoder.feed(b"", 1)
+    assert singly(found) == singly(FrameDecoder().feed(data))
+
+
+@given(st.data())
+def test_any_frames_in_any_pieces(data: st.DataObject) -> None:
+    chance = data.draw(st.randoms(use_true_random=False))
+    stream, sequence_id = b"", chance.choice((0, 100, 16_380, 1 << 20))
+    for _ in range(chance.randint(1, 60)):
+        sequence_id += chance.choice((1, 1, 1, 1, 1, 0, 5, 20_000))
+        entry = ENTRY + bytes(chance.choice((0, 0, 0, 1, 5000)))
+        stream += chance.choice(
+            (send(sequence_id, entry),) * 8
+            + (send(sequence_id, messages=2), PING, send(sequence_id, producer_id=200))
+        )
+    expected = singly(FrameDecoder().feed(stream))
+    decoder, found, position = SendRunDecoder(), [], 0
+    while position < len(stream) or decoder.unread_size:
+        size = chance.choice((1, 50, 700, 100_000))
+        found += decoder.feed(stream[position : position + size], chance.choice((1, 3, 1000)))
+        position += size
+    assert singly(found) == expected
+    assert decoder.pending_size == 0
+
+
+@given(st.binary(max_size=40), st.integers(0, 400), st.randoms(use_true_random=False))
+def test_damaged_streams_are_read_alike(noise: bytes, at: int, chance: random.Random) -> None:
+    stream = b"".join(send(100 + n, ENTRY[: chance.randint(0, len(ENTRY))]) for n in range(12))
+    stream = stream[:at] + noise + stream[at + chance.choice((0, len(noise))) :]
+    found = []
+    for decoder in (FrameDecoder(), SendRunDecoder()):
+        try:
+            frames = singly(decoder.feed(stream))
+            found.append((frames, repr(decoder.error), decoder.pending_size))
+        except ProtocolError as error:
+            found.append(([], repr(error), 0))
+    assert found[0] == found[1]
+
+
+def test_a_run_is_intact_when_every_entry_is() -> None:
+    def run(*entries: bytes) -> SendRun:
+        return SendRun(1, range(len(entries)), list(entries))
+
+    assert run(ENTRY, ENTRY + b"", build_entry(b"m", b"")).is_intact
+    for index in range(len(ENTRY)):
+        flipped = ENTRY[:index] + bytes((ENTRY[index] ^ 1,)) + ENTRY[index + 1 :]
+        assert not run(ENTRY, flipped, ENTRY).is_intact
+    assert not run(ENTRY, ENTRY[:5]).is_intact
+    assert not run(ENTRY, b"").is_intact
+    assert not run(b"\x00\x00\x00\x02\x00\x00").is_intact
+
+
+@given(
+    st.integers(0, 1 << 40),
+    st.one_of(st.integers(0, 40_000), st.integers(0, 1 << 62)),
+    st.integers(0, 1 << 40),
+    st.one_of(st.integers(0, 60_000), st.integers(0, 1 << 40)),
+    st.integers(1, 300),
+    st.booleans(),
+)
+def test_receipts_are_those_of_each(
+    producer_id: int, first: int, ledger_id: int, first_entry_id: int, count: int, follows: bool
+) -> None:
+    ids = range(first, first + count)
+    expected = [
+        encode_send_receipt(producer_id, sequence_id, None, ledger_id, first_entry_id + index)
+        for index, sequence_id in enumerate(ids)
+    ]
+    given_ids = ids if follows else list(ids)
+    assert encode_send_receipts(producer_id, given_ids, ledger_id, first_entry_id) == b"".join(expected)
