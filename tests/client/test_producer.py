@@ -14,7 +14,9 @@ import geminga
 import geminga.asyncio
 from geminga import errors
 from geminga.client import message_building
+from geminga.client.admin import admin, topic_path
 from geminga.errors import Result
+from geminga.ids import TopicName
 from geminga.producer.interceptors import ProducerInterceptor
 
 EARLIEST = geminga.InitialPosition.Earliest
@@ -126,6 +128,27 @@ def test_batches_in_every_compression(client, topic, compression, batching):
     assert [m.data() for m in read(client, topic, 50)] == payloads
     fill = producer.statistics().batch_fill
     assert fill > 1 if batching else fill == 1
+
+
+@pytest.mark.parametrize("kind", [geminga.CompressionType.ZSTD, geminga.CompressionType.ZLib])
+def test_a_level_compresses_harder(client, pulsar_broker, topic, kind):
+    sizes = []
+    for level in (1, 9):
+        name = f"{topic}-{level}"
+        producer = client.create_producer(
+            name, compression_type=kind, compression_level=level, batching_max_publish_delay_ms=60_000
+        )
+        payloads = [b'{"number":%d,"what":"reading %d"}' % (n * n % 977, n % 31) for n in range(900)]
+        for payload in payloads:
+            producer.send_async(payload, None)
+        producer.flush()
+        assert [m.data() for m in read(client, name, len(payloads))] == payloads
+        sizes.append(_stored(pulsar_broker, name))
+    assert sizes[1] < sizes[0]
+
+
+def _stored(broker, topic):
+    return admin(broker.admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/stats")["bytesInCounter"]
 
 
 def test_ids_of_batches_name_what_is_read(client, topic):

@@ -50,6 +50,8 @@ def test_defaults_are_those_of_pulsar_client_but_for_batching():
         ("max_pending_messages_across_partitions", -5),
         ("block_if_queue_full", 1),
         ("compression_type", 9),
+        ("compression_level", -1),
+        ("compression_level", 3),  # LZ4, SNAPPY and none have no levels
         ("batching_enabled", "yes"),
         ("batching_max_messages", 0),
         ("batching_max_messages", 1_000_001),

@@ -45,6 +45,17 @@ def test_round_trip(data: bytes, kind: int) -> None:
     assert compression.decompress(kind, memoryview(packed), len(data), limit=5000) == data
 
 
+@pytest.mark.parametrize(("kind", "highest"), compression.LEVELS_MAX.items())
+def test_levels_differ_in_size_and_not_in_what_readers_see(kind: int, highest: int) -> None:
+    data = b"".join(b'{"number":%d,"what":"reading %d"}' % (i * i % 977, i % 31) for i in range(5000))
+    sizes = {}
+    for level in (0, 1, highest):
+        packed = compression.compress(kind, data, level)
+        assert compression.decompress(kind, packed, len(data), limit=len(data)) == data
+        sizes[level] = len(packed)
+    assert sizes[highest] < sizes[0] < sizes[1]
+
+
 def test_zlib_with_a_sync_flush() -> None:
     packer = zlib.compressobj()
     data = b"payload " * 100

@@ -178,6 +178,7 @@ class Client:
         encryption_keys: Sequence[str] = (),
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         latency_budget_ms: float | None = None,
+        compression_level: int = 0,
     ) -> AsyncProducer:
         """A producer on ``topic``; the arguments are those of `geminga.Client.create_producer`."""
         from geminga.client.producer import create_producer
@@ -218,6 +219,7 @@ class Client:
             partitions_refresh_seconds=partitions_refresh_seconds,
             interceptors=interceptors,
             latency_budget_ms=latency_budget_ms,
+            compression_level=compression_level,
         )
         checked.attach_client(core.schemas)
         return await core.opened(create_producer, name, settings)

@@ -188,6 +188,7 @@ def producer_settings(
     partitions_refresh_seconds: float,
     interceptors: Sequence[Any],
     latency_budget_ms: float | None,
+    compression_level: int,
 ) -> ProducerSettings:
     """The settings of `create_producer`.
 
@@ -236,6 +237,7 @@ def producer_settings(
         max_pending_messages_across_partitions=max_pending_messages_across_partitions,
         block_if_queue_full=block_if_queue_full,
         compression_type=compression_type,
+        compression_level=compression_level,
         batching_enabled=batching_enabled,
         batching_type=batching_type,
         batching_max_messages=batching_max_messages,

@@ -71,11 +71,13 @@ class ReadyBatch:
             raise InvalidMessage(f"count={self.count} is not allowed; allowed: a whole number >= 1")
 
     @staticmethod
-    def of(encoded: EncodedBatch, *, sequence_id: int, compression: int = 0) -> ReadyBatch:
+    def of(
+        encoded: EncodedBatch, *, sequence_id: int, compression: int = 0, compression_level: int = 0
+    ) -> ReadyBatch:
         """From one batch of `geminga.wire.columnar.encode_table`; compresses its body."""
         return ReadyBatch(
             partition=encoded.partition,
-            body=compress(compression, encoded.body) if compression else encoded.body,
+            body=compress(compression, encoded.body, compression_level) if compression else encoded.body,
             count=encoded.count,
             sequence_id=sequence_id,
             highest_sequence_id=sequence_id + encoded.count - 1,
@@ -263,7 +265,11 @@ class ColumnarProducer:
                 max_bytes=min(max_bytes, self._state.partitions[0].max_message_size),
             )
             for batch in batches:
-                body = compress(compression, batch.body) if compression else batch.body
+                body = (
+                    compress(compression, batch.body, settings.compression_level)
+                    if compression
+                    else batch.body
+                )
                 operation = SendOperation.of_encoded(
                     body,
                     batch.count,

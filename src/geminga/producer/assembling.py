@@ -46,6 +46,7 @@ class Assembler:
         "_bytes_max",
         "_chunking",
         "_compression",
+        "_compression_level",
         "_delay_seconds",
         "_keyed",
         "_messages_max",
@@ -73,6 +74,7 @@ class Assembler:
         self._bytes_max = settings.batching_max_allowed_size_in_bytes
         self._delay_seconds = settings.batching_max_publish_delay_seconds
         self._compression = int(settings.compression_type)
+        self._compression_level = settings.compression_level
         self._seal = None if settings.encryptor is None else settings.encryptor.seal
         # Chunks are put together again from a stored topic only (seed 001).
         self._chunking = settings.chunking_enabled and not partition.topic.startswith("non-persistent://")
@@ -166,7 +168,8 @@ class Assembler:
 
     def _add_alone(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> None:
         if self._chunking:
-            body = compress(self._compression, payload) if self._compression else payload
+            kind, level = self._compression, self._compression_level
+            body = compress(kind, payload, level) if kind else payload
             room = self._chunk_room(message)
             if len(body) > room:
                 self._add_chunks(body, len(payload), token, message, room, now)
@@ -198,6 +201,7 @@ class Assembler:
                 deadline=partition.send_deadline(opened_at),
                 is_batch=False,
                 compression=self._compression,
+                compression_level=self._compression_level,
                 messages=None if message is None else {0: message},
                 automatic=automatic,
                 seal=self._seal,
@@ -265,6 +269,7 @@ class Assembler:
                 deadline=partition.send_deadline(now),
                 is_batch=False,
                 compression=self._compression,
+                compression_level=self._compression_level,
                 messages=None if message is None else {0: message},
                 automatic=automatic,
                 count=1 if part.last else 0,
@@ -407,6 +412,7 @@ class Assembler:
             deadline=self._partition.send_deadline(opened_at),
             is_batch=len(payloads) > 1,
             compression=self._compression,
+            compression_level=self._compression_level,
             messages=messages,
             sequence_ids=sequence_ids,
             automatic=automatic,

@@ -58,6 +58,7 @@ class SendOperation:
         "chunk",
         "claimed",
         "compression",
+        "compression_level",
         "count",
         "deadline",
         "entry_id",
@@ -99,6 +100,7 @@ class SendOperation:
         deadline: float,
         is_batch: bool,
         compression: int = 0,
+        compression_level: int = 0,
         messages: dict[int, OutgoingMessage] | None = None,
         sequence_ids: list[int] | None = None,
         automatic: bool = True,
@@ -116,6 +118,7 @@ class SendOperation:
         self.deadline = deadline
         self.is_batch = is_batch
         self.compression = compression
+        self.compression_level = compression_level
         self.messages = messages
         self.sequence_ids = sequence_ids
         self.automatic = automatic
@@ -209,7 +212,7 @@ class SendOperation:
                 return  # settled meanwhile
             data = self._batch_payload(payloads) if self.is_batch else payloads[0]
             self.uncompressed_size = len(data)
-            body = compress(self.compression, data) if self.compression else data
+            body = compress(self.compression, data, self.compression_level) if self.compression else data
         if self.seal is not None:
             sealed = self.seal(body)
             if sealed is not None:

@@ -217,7 +217,10 @@ class _Encoder:
             max_bytes=self.options.batching_max_bytes,
         )
         self.turns[topic] += sum(not batch.keyed for batch in batches)
-        bodies = [compress(self.compression, b.body) if self.compression else bytes(b.body) for b in batches]
+        level = self.options.compression_level
+        bodies = [
+            compress(self.compression, b.body, level) if self.compression else bytes(b.body) for b in batches
+        ]
         columns = [
             [topic] * len(batches),
             [batch.partition for batch in batches],

@@ -16,6 +16,7 @@ from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidUrl
+from geminga.producer.settings import CompressionType, check_compression_level
 from geminga.spark import offsets
 from geminga.spark import option_values as values
 from geminga.spark.option_names import NO_EFFECT, REFUSED
@@ -168,6 +169,8 @@ _TABLE = (
     Option(name="compression", field="compression", use=WRITE, parse=values.choice(*COMPRESSIONS),
            aliases=("pulsar.producer.compressionType",),
            text="``NONE`` (default), ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."),
+    Option(name="compressionLevel", field="compression_level", use=WRITE, parse=values.number(0),
+           text="How hard ``ZSTD`` (1 to 19) and ``ZLIB`` (1 to 9) try. Default 0: 3 and 6."),
     Option(name="hashingScheme", field="hashing", use=WRITE, parse=values.choice(*HASHINGS),
            aliases=("pulsar.producer.hashingScheme",),
            text="How a key decides the partition: ``JavaStringHash`` (default, as the Scala connector), "
@@ -325,6 +328,7 @@ class WriteOptions:
     connection: ConnectionOptions
     topics: tuple[str, ...] = ()
     compression: str = "NONE"
+    compression_level: int = 0
     hashing: str = "JavaStringHash"
     batching_max_messages: int = 1000
     batching_max_bytes: int = 128 * 1024
@@ -342,6 +346,8 @@ class WriteOptions:
             raise InvalidConfiguration(
                 "encryptionKeys and crypto.publicKeyPath go together: give both or none"
             )
+        codec = CompressionType(COMPRESSIONS.index(self.compression))
+        check_compression_level("compressionLevel", self.compression_level, codec)
 
     @property
     def messages_in_a_batch(self) -> int:
@@ -441,12 +447,16 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     found = {name: value for name, value in _parsed(options, WRITE).items() if name not in _UNUSED_FIELDS}
     path = found.pop("settings_file", None)
     if path is not None:
-        found = {**_from_file(path), **found}
+        of_file = _from_file(path)
+        if "compression" in found:
+            of_file.pop("compression_level", None)  # it goes with the file's codec
+        found = {**of_file, **found}
     return WriteOptions(connection=_connection(found), **found)
 
 
 _FIELD_OF_ARGUMENT = {
     "compression_type": "compression",
+    "compression_level": "compression_level",
     "hashing_scheme": "hashing",
     "batching_max_messages": "batching_max_messages",
     "batching_max_allowed_size_in_bytes": "batching_max_bytes",

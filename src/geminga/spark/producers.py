@@ -140,9 +140,9 @@ kept = KeptProducers()
 
 def _key(options: WriteOptions, topic: str, name: str | None) -> Key:
     return (
-        options.connection, topic, name, options.compression, options.hashing, options.messages_in_a_batch,
-        options.batching_max_bytes, options.send_timeout_ms, options.encryption_keys,
-        options.crypto_public_key_path,
+        options.connection, topic, name, options.compression, options.compression_level, options.hashing,
+        options.messages_in_a_batch, options.batching_max_bytes, options.send_timeout_ms,
+        options.encryption_keys, options.crypto_public_key_path,
     )  # fmt: skip
 
 
@@ -161,6 +161,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
                     producer_name=name,
                     send_timeout_millis=options.send_timeout_ms,
                     compression_type=CompressionType(COMPRESSIONS.index(options.compression)),
+                    compression_level=options.compression_level,
                     hashing_scheme=HashingScheme[options.hashing],
                     batching_max_messages=options.messages_in_a_batch,
                     batching_max_allowed_size_in_bytes=options.batching_max_bytes,

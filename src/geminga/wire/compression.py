@@ -22,25 +22,28 @@ NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 _ZLIB_LEVEL = 6
 _ZSTD_LEVEL = 3
+LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
+"""The highest level of each codec that has levels; the lowest is 1. Beyond 19 ZSTD asks every reader for
+more memory than readers need grant."""
 
 
-def _compress_none(data: Buffer) -> bytes:
+def _compress_none(data: Buffer, level: int) -> bytes:
     return bytes(data)
 
 
-def _compress_lz4(data: Buffer) -> bytes:
+def _compress_lz4(data: Buffer, level: int) -> bytes:
     return bytes(cramjam.lz4.compress_block(data, store_size=False))
 
 
-def _compress_zlib(data: Buffer) -> bytes:
-    return zlib.compress(data, _ZLIB_LEVEL)
+def _compress_zlib(data: Buffer, level: int) -> bytes:
+    return zlib.compress(data, level or _ZLIB_LEVEL)
 
 
-def _compress_zstd(data: Buffer) -> bytes:
-    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+def _compress_zstd(data: Buffer, level: int) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=level or _ZSTD_LEVEL))
 
 
-def _compress_snappy(data: Buffer) -> bytes:
+def _compress_snappy(data: Buffer, level: int) -> bytes:
     return bytes(cramjam.snappy.compress_raw(data))
 
 
@@ -68,7 +71,7 @@ def _decompress_snappy(data: Buffer, size: int) -> bytes:
     return bytes(memoryview(output)[: cramjam.snappy.decompress_raw_into(data, output)])
 
 
-_COMPRESSORS: tuple[Callable[[Buffer], bytes], ...] = (
+_COMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
     _compress_none, _compress_lz4, _compress_zlib, _compress_zstd, _compress_snappy,
 )  # fmt: skip
 _DECOMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
@@ -76,14 +79,15 @@ _DECOMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
 )  # fmt: skip
 
 
-def compress(kind: int, data: Buffer) -> bytes:
+def compress(kind: int, data: Buffer, level: int = 0) -> bytes:
     """``data`` in the codec with this ``CompressionType`` number.
 
+    ``level``: of codecs that have levels (`LEVELS_MAX`), 0 for the one that Java's and C++'s clients use.
     Raises `UsageError` for a number that is no codec.
     """
     if not 0 <= kind < len(_COMPRESSORS):
         raise UsageError(f"compression type {kind} is not known; known: {_known()}")
-    return _COMPRESSORS[kind](data)
+    return _COMPRESSORS[kind](data, level)
 
 
 def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -> bytes:
