@@ -4,15 +4,16 @@ Three proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of
 partitions, stock settings against the formula's, and one slow partition. A second profile: orders of 1 kB
 with keys, hard to compress, read by two subscriptions. And a cluster of two brokers of which one is killed
 while messages flow. Tables, pictures and every run go to the output folder; a run that is there is not
-measured again.
+measured again. With ``--publish`` figures and pictures also go into the documentation, and the pages that
+quote them are drawn anew: ``make publish-proof``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from geminga.client.admin import admin
 from geminga.testing.apache_cluster import ApacheCluster
 from geminga.tuning import proof_report
 from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
-from geminga.tuning.prove import Plan, Prover
+from geminga.tuning.prove import Plan, Proof, Prover
 from geminga.tuning.traffic import TrafficProfile
 
 HEADLINE = TrafficProfile(
@@ -36,6 +37,9 @@ ORDERS = TrafficProfile(
 CLUSTER = TrafficProfile(
     rate_messages_per_second=10_000, message_bytes=200, partitions=16, name="two brokers"
 )
+NAMES = ("headline", "orders", "cluster")
+ROOT = Path(__file__).parent.parent
+PUBLISHED = ROOT / "docs/proof"
 CLUSTER_NAMESPACE = "public/tune"
 BUNDLES = 16
 BREAK_SECONDS = 60.0
@@ -75,18 +79,21 @@ def prove(plan: Plan, folder: Path, breaker: KilledBroker | None = None) -> str:
     return text
 
 
-def publish(folder: Path, docs: Path) -> None:
-    """Put pictures and figures where the documentation takes them from."""
+def publish(folder: Path, docs: Path) -> list[str]:
+    """Put what was measured so far where the documentation takes it from; gives what was found."""
     docs.mkdir(parents=True, exist_ok=True)
-    for found in sorted(folder.glob("*/proof.json")):
-        values = json.loads(found.read_text())
+    found = [name for name in NAMES if (folder / name / "runs.jsonl").exists()]
+    for name in found:
+        proof = Proof.kept(folder / name)
+        proof_report.picture(proof, docs / f"{name}.svg")
+        values = proof.to_dict()
         for outcome in values["outcomes"]:
             # Rates over time are in the picture; here only what lies within the load, for the rate.
             end = round(outcome["window_seconds"] * SLICES_PER_SECOND)
             inside = sum(n for at, n in outcome["by_slice"].items() if int(at) < end)
             outcome["by_slice"] = {"0": inside} if outcome["by_slice"] else {}
-        (docs / f"{found.parent.name}.json").write_text(json.dumps(values, indent=1) + "\n")
-        shutil.copy(found.with_suffix(".svg"), docs / f"{found.parent.name}.svg")
+        (docs / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
+    return found
 
 
 def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, Plan]:
@@ -131,15 +138,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("build/tuning"))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("headline", "orders", "cluster"), action="append")
-    parser.add_argument("--publish", type=Path, help="also put figures and pictures into this folder")
+    parser.add_argument("--only", choices=NAMES, action="append")
+    parser.add_argument("--publish", action="store_true", help="put figures and pictures into docs/proof")
+    parser.add_argument("--as-is", action="store_true", help="measure nothing: publish what there is")
     given = parser.parse_args()
-    only = given.only or ["headline", "orders", "cluster"]
-    tables = measure_standalone(given.output, [name for name in only if name != "cluster"], given.repeats)
-    if "cluster" in only:
-        tables.append(measure_cluster(given.output, given.repeats))
-    if given.publish:
-        publish(given.output, given.publish)
+    only = given.only or list(NAMES)
+    tables = []
+    if not given.as_is:
+        tables = measure_standalone(given.output, [n for n in only if n != "cluster"], given.repeats)
+        if "cluster" in only:
+            tables.append(measure_cluster(given.output, given.repeats))
+    if given.publish or given.as_is:
+        say(f"published: {', '.join(publish(given.output, PUBLISHED)) or 'nothing, for nothing is there'}")
+        subprocess.run([sys.executable, str(ROOT / "tools/generate_docs.py")], check=True)
     print("\n\n".join(tables))
 
 

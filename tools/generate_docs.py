@@ -3,7 +3,8 @@
 ``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
 settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
 from the modules' docstrings, the options in ``docs/spark.md`` from their table; the tables of
-``docs/coming-from-pulsar-client.md`` from ``client_differences.py``. ``pages()`` is what the docs tests
+``docs/coming-from-pulsar-client.md`` from ``client_differences.py``; the proof of tuning in ``README.md`` and
+``docs/tuning.md`` from the figures in ``docs/proof``. ``pages()`` is what the docs tests
 compare with what is checked in.
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +26,9 @@ COMING = ROOT / "docs/coming-from-pulsar-client.md"
 TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
 SPARK = ROOT / "docs/spark.md"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
+README, TUNING = ROOT / "README.md", ROOT / "docs/tuning.md"
+PROOFS = ROOT / "docs/proof"
+PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
 SETTINGS = (
@@ -155,6 +161,30 @@ def spark_options() -> str:
     return "\n".join(lines).rstrip()
 
 
+def with_proofs(path: Path) -> str:
+    """A page with what stands between ``<!-- proof: NAME, summary|table -->`` and its end drawn anew."""
+
+    def drawn(mark: re.Match[str]) -> str:
+        return f"{mark[1]}\n{proof(mark[2], mark[3], path)}\n\n{mark[4]}"
+
+    return PROOF.sub(drawn, path.read_text())
+
+
+def proof(name: str, form: str, page: Path) -> str:
+    """The figures of one proof as a page shows them; ``form`` is ``summary`` or ``table``."""
+    from geminga.tuning import proof_report
+    from geminga.tuning.prove import Proof
+
+    file = PROOFS / f"{name}.json"
+    if not file.exists():
+        return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
+    found = Proof.from_dict(json.loads(file.read_text()))
+    shown = {"summary": proof_report.summary, "table": proof_report.table}[form](found).rstrip()
+    picture = file.with_suffix(".svg").relative_to(page.parent)
+    made = f"`python -m benchmarks.tuning --only {name} --publish` made this."
+    return f"{shown}\n\n![{name}]({picture})\n\n{made}"
+
+
 def coming_tables() -> str:
     """How this client differs from pulsar-client: behaviour, then names."""
     sys.path.insert(0, str(ROOT / "tools"))
@@ -178,6 +208,8 @@ def pages() -> dict[Path, str]:
         DOCS / "settings.md": settings_page(),
         COMING: _redrawn(COMING, TABLES_START, coming_tables(), TABLES_END),
         ARCHITECTURE: _redrawn(ARCHITECTURE, MAP_START, module_map(), MAP_END),
+        README: with_proofs(README),
+        TUNING: with_proofs(TUNING),
         SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }
 

@@ -30,9 +30,9 @@ PROFILE = TrafficProfile(rate_messages_per_second=20_000, message_bytes=200, par
 NUMBERS = ["--rate", "20000", "--message-bytes", "200", "--partitions", "60"]
 
 
-def advice(**chosen: Any) -> Advice:
+def advice(profile: TrafficProfile = PROFILE, **chosen: Any) -> Advice:
     values = {"cost": standard(), "sample": standard_sample(200), "stock": JAVA, **chosen}
-    return advise(PROFILE, **values)
+    return advise(profile, **values)
 
 
 def run(*arguments: str) -> Result:
@@ -82,8 +82,11 @@ def geminga_admin(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
 def test_advice_from_numbers() -> None:
     found = advice()
     delay = found.settings.producer.batching_max_publish_delay_seconds
-    codec = found.settings.producer.compression_type
-    assert found.settings == formula(PROFILE, compression=codec, delay_seconds=delay).settings
+    codec, level = found.settings.producer.compression_type, found.settings.producer.compression_level
+    assert (
+        found.settings
+        == formula(PROFILE, compression=codec, compression_level=level, delay_seconds=delay).settings
+    )
     assert found.after.end_to_end_p99_seconds is not None
     assert found.after.end_to_end_p99_seconds <= PROFILE.latency_budget_seconds * 1.02
     assert found.before.title.startswith("Java client 4.0.4, stock")
@@ -102,6 +105,22 @@ def test_the_codec_is_a_bargain_of_bytes_and_cpu() -> None:
     assert found.settings.producer.compression_type is CompressionType.NONE
     assert "no codec saves" in found.codec_reason
     assert advice(compression=CompressionType.SNAPPY).settings.producer.compression_type.name == "SNAPPY"
+    hard = advice(compression=CompressionType.ZSTD, compression_level=9).settings.producer
+    assert (hard.compression_type, hard.compression_level) == (CompressionType.ZSTD, 9)
+
+
+def test_more_readers_make_bytes_dearer_and_a_harder_level_worth_its_cpu() -> None:
+    read_often = advice(profile=PROFILE.changed(subscriptions=10))
+    never_read = advice(profile=PROFILE.changed(subscriptions=0))
+
+    def size(found: Advice) -> float:
+        chosen = found.settings.producer
+        codec = (chosen.compression_type, chosen.compression_level)
+        return next(c.entry_bytes for c in found.codecs if (c.compression, c.level) == codec)
+
+    sizes = {(c.compression, c.level): c.entry_bytes for c in read_often.codecs}
+    assert size(read_often) <= size(never_read)
+    assert size(read_often) < sizes[CompressionType.ZSTD, 0]  # eleven times the bytes are worth CPU
 
 
 def test_a_live_topic_is_watched_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
-from geminga.tuning.batch_model import entry_bytes, partition_shares, predict
+from geminga.tuning.batch_model import partition_shares, predict, wire_bytes
 from geminga.tuning.modelled_broker import BrokerModel, Fault, FaultKind, quantiles_of
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.simulation import SimulatedRun, simulate
@@ -126,13 +126,15 @@ def test_an_overloaded_broker_makes_latency_grow() -> None:
 
 
 def test_entries_have_the_bytes_that_the_real_encoder_gives_them() -> None:
-    plain = entry_bytes(STEADY, CompressionType.NONE)
-    packed = entry_bytes(STEADY, CompressionType.ZSTD)
+    counts, plain = wire_bytes(STEADY, CompressionType.NONE)
+    _, packed = wire_bytes(STEADY, CompressionType.ZSTD)
+    _, harder = wire_bytes(STEADY, CompressionType.ZSTD, 6)
     # 200 bytes of payload, a size and metadata for each message; command and metadata for each entry.
-    assert plain.sizes[-1] / plain.counts[-1] == pytest.approx(211, abs=3)
-    assert 240 < plain.sizes[0] < 320
-    assert packed.sizes[-1] < 0.2 * plain.sizes[-1]
-    assert packed.sizes[-1] / packed.counts[-1] < 0.5 * packed.sizes[2] / packed.counts[2]
+    assert plain[-1] / counts[-1] == pytest.approx(211, abs=3)
+    assert 240 < plain[0] < 320
+    assert packed[-1] < 0.2 * plain[-1]
+    assert packed[-1] / counts[-1] < 0.5 * packed[2] / counts[2]
+    assert harder[-1] < 0.9 * packed[-1]
 
 
 def test_partitions_get_the_shares_of_their_keys() -> None:

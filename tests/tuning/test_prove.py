@@ -120,7 +120,7 @@ def test_who_takes_part() -> None:
         clients=("geminga", "java", "pulsar"), java_home=Path("/nowhere"),
     )  # fmt: skip
     titles = [s.title for s in subjects(wanted, "settings")]
-    for codec in ("", ", LZ4", ", ZSTD", ", ZLIB", ", SNAPPY"):
+    for codec in ("", ", LZ4", ", ZSTD", ", ZSTD 6", ", ZLIB", ", SNAPPY"):
         assert f"Geminga, formula{codec}" in titles
     assert {"Geminga, stock", "Geminga, stock, LZ4", "pulsar-client, stock", "Java client, stock, LZ4"} <= {
         *titles

@@ -51,6 +51,12 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     help="The codec; the best bargain on the sample by default.",
 )
 @click.option(
+    "--compression-level",
+    type=click.IntRange(0, 19),
+    default=0,
+    help="With --compression: the level of ZSTD (1 to 19) or ZLIB (1 to 9); its usual one by default.",
+)
+@click.option(
     "--stock",
     "stock_name",
     type=click.Choice(list(STOCK)),
@@ -88,6 +94,7 @@ def command(
     watch_seconds: float,
     sample: Path | None,
     compression: str | None,
+    compression_level: int,
     stock_name: str,
     cost_model: Path | None,
     kinds: tuple[str, ...],
@@ -102,6 +109,8 @@ def command(
     """
     if picture_path is not None:
         check_picture(picture_path)
+    if compression_level and compression is None:
+        raise click.UsageError("--compression-level goes with --compression")
     cost = standard() if cost_model is None else CostModel.load(cost_model)
     observed = None
     if topic is not None:
@@ -121,6 +130,7 @@ def command(
         sample=_sample(sample, observed, profile.message_bytes),
         stock=stock(stock_name),
         compression=None if compression is None else CODECS[compression.upper()],
+        compression_level=compression_level,
         observed=observed,
     )
     if apply_path is not None:

@@ -20,12 +20,27 @@ from geminga.tuning.stock import Stock
 from geminga.tuning.traffic import TrafficProfile
 from geminga.tuning.traps import Finding, traps
 
-CORE_IN_BYTES_SHARE = 10.0
-"""How a codec is chosen: one core of a client's CPU is held as dear as ten times all network bytes that there
-would be without compression. So one per cent of a core may be spent to save ten per cent of the bytes."""
+CPU_SECOND_IN_BYTES = 4e6
+"""How a codec is chosen: a second of a client's CPU is held as dear as 4 MB on the network, every copy and
+every delivery of them counted."""
 SAVING_MIN = 0.1
 """A codec that saves less of the bytes is not worth having: that much lies in what surrounds messages."""
-CODECS = (CompressionType.LZ4, CompressionType.ZSTD, CompressionType.ZLib, CompressionType.SNAPPY)
+ZSTD_LEVEL = 6
+"""The first of ZSTD's levels that looks at more than one place for a repetition: in batches of hundreds of
+messages it finds a fifth more than the usual level, for four times the CPU."""
+CODECS = (
+    (CompressionType.LZ4, 0),
+    (CompressionType.ZSTD, 0),
+    (CompressionType.ZSTD, ZSTD_LEVEL),
+    (CompressionType.ZLib, 0),
+    (CompressionType.SNAPPY, 0),
+)
+"""What is tried: codecs and levels."""
+
+
+def codec_title(compression: CompressionType, level: int = 0) -> str:
+    """For tables: ``ZSTD 6``."""
+    return f"{compression.name.upper()} {level}" if level else compression.name.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +48,10 @@ class Codec:
     """What one codec would make of the batches."""
 
     compression: CompressionType
+    level: int
     entry_bytes: float
+    network_bytes_per_second: float
+    """To the broker, to further copies and to readers, all producers together."""
     client_cpu_per_second: float
     """Laying out and compressing, on this machine, all producers together."""
 
@@ -84,9 +102,10 @@ def advise(
     sample: Sample,
     stock: Stock,
     compression: CompressionType | None = None,
+    compression_level: int = 0,
     observed: TopicObservation | None = None,
 ) -> Advice:
-    """Advice for a profile. ``compression`` None chooses a codec by what it makes of the sample.
+    """Advice for a profile. ``compression`` None chooses codec and level by what they make of the sample.
 
     ``stock``: whose settings are compared with, unless the topic was ``observed``.
     """
@@ -94,8 +113,11 @@ def advise(
     plain = formula(profile, compression=CompressionType.NONE, reserve_seconds=reserve)
     fill = expected(profile, plain.settings, cost=cost, sample=sample).batch_fill
     codecs = measured_codecs(profile, fill, sample)
-    chosen, reason = _choose(codecs) if compression is None else (compression, "as it was asked for")
-    found = formula(profile, compression=chosen, reserve_seconds=reserve)
+    chosen, level, reason = compression, compression_level, "as it was asked for"
+    if chosen is None:
+        best, reason = _choose(codecs)
+        chosen, level = best.compression, best.level
+    found = formula(profile, compression=chosen, compression_level=level, reserve_seconds=reserve)
     after = expected(profile, found.settings, cost=cost, sample=sample)
     if observed is None:
         # Codecs are compared for themselves: stock settings get the same one.
@@ -119,32 +141,38 @@ def measured_codecs(profile: TrafficProfile, fill: float, sample: Sample) -> lis
     """What each codec makes of batches of a size, uncompressed ones first."""
     scale = profile.message_bytes / sample.message_bytes
     entries = profile.rate_messages_per_second / fill
-    return [
-        Codec(
-            compression=codec,
-            entry_bytes=sample.entry_bytes(fill, codec) * scale,
-            client_cpu_per_second=sample.compression_seconds(fill, codec) * scale * entries,
+    times = 1 + profile.subscriptions + profile.write_quorum - 1
+    found = []
+    for compression, level in ((CompressionType.NONE, 0), *CODECS):
+        size = sample.entry_bytes(fill, compression, level, profile)
+        found.append(
+            Codec(
+                compression=compression,
+                level=level,
+                entry_bytes=size,
+                network_bytes_per_second=size * entries * times,
+                client_cpu_per_second=sample.compression_seconds(fill, compression, level) * scale * entries,
+            )
         )
-        for codec in (CompressionType.NONE, *CODECS)
-    ]
+    return found
 
 
-def _choose(codecs: list[Codec]) -> tuple[CompressionType, str]:
+def _choose(codecs: list[Codec]) -> tuple[Codec, str]:
     plain = codecs[0]
 
     def price(codec: Codec) -> float:
         spent = codec.client_cpu_per_second - plain.client_cpu_per_second
-        return codec.entry_bytes / plain.entry_bytes + CORE_IN_BYTES_SHARE * max(0.0, spent)
+        return codec.network_bytes_per_second + CPU_SECOND_IN_BYTES * max(0.0, spent)
 
     worthwhile = [c for c in codecs if c.entry_bytes <= (1 - SAVING_MIN) * plain.entry_bytes]
     best = min([plain, *worthwhile], key=price)
     if best is plain:
-        return best.compression, "no codec saves bytes that are worth its CPU"
+        return best, "no codec saves bytes that are worth its CPU"
     saved = 1 - best.entry_bytes / plain.entry_bytes
     spent = best.client_cpu_per_second - plain.client_cpu_per_second
-    return best.compression, (
+    return best, (
         f"it saves {100 * saved:.0f} % of the bytes for {100 * spent:.1f} % of a core on the clients, the "
-        f"best bargain of {', '.join(codec.compression.name for codec in codecs[1:])} on the sample"
+        f"best bargain of {', '.join(codec_title(c.compression, c.level) for c in codecs[1:])} on the sample"
     )
 
 

@@ -17,7 +17,6 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,44 +42,33 @@ SLACK_DELAYS = 20
 """The loop's early closing matters for delays below so many times `TIMER_SLACK_SECONDS`."""
 COMMAND_BYTES = 26
 """Of a SEND before the entry."""
-KEY_BYTES = 10
-"""What the key of a message takes beside its name's tag and length."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryBytes:
-    """Bytes on the wire of entries with so many messages, frame and metadata included, on the mean."""
-
-    counts: tuple[float, ...]
-    sizes: tuple[float, ...]
+WireBytes = tuple[tuple[float, ...], tuple[float, ...]]
+"""Counts of messages, and the bytes of a frame with an entry that holds so many."""
 
 
-def entry_bytes(
-    profile: TrafficProfile, compression: CompressionType, sample: Sample | None = None
-) -> EntryBytes:
-    """Bytes of the profile's entries: laid out and compressed by the real code, from a sample of messages.
+def wire_bytes(
+    profile: TrafficProfile, compression: CompressionType, level: int = 0, sample: Sample | None = None
+) -> WireBytes:
+    """The profile's frames, laid out and compressed by the real code from a sample of messages.
 
     Without a ``sample`` structured JSON of the profile's size serves, once for each size and codec.
     """
     if sample is None:
-        return _standard_bytes(max(1, round(profile.message_bytes)), profile.keyed, compression)
-    return _measured(sample, profile.message_bytes, profile.keyed, compression)
+        return _standard_bytes(max(1, round(profile.message_bytes)), profile.keyed, compression, level)
+    return _measured(sample, profile, compression, level)
 
 
 @functools.lru_cache(maxsize=1024)
-def _standard_bytes(message_bytes: int, keyed: bool, compression: CompressionType) -> EntryBytes:
-    return _measured(standard_sample(message_bytes), message_bytes, keyed, compression)
+def _standard_bytes(message_bytes: int, keyed: bool, compression: CompressionType, level: int) -> WireBytes:
+    profile = TrafficProfile(rate_messages_per_second=1, message_bytes=message_bytes, keys=int(keyed))
+    return _measured(standard_sample(message_bytes), profile, compression, level)
 
 
-def _measured(sample: Sample, message_bytes: float, keyed: bool, compression: CompressionType) -> EntryBytes:
-    sizes = []
-    for count in FILLS:
-        # The sample tells how compressible messages are; how large they are says the profile.
-        size = sample.entry_bytes(count, compression) * message_bytes / sample.message_bytes
-        if keyed:
-            size += count * KEY_BYTES / sample.ratio(count, compression)
-        sizes.append(size + COMMAND_BYTES)
-    return EntryBytes(tuple(float(count) for count in FILLS), tuple(sizes))
+def _measured(sample: Sample, profile: TrafficProfile, compression: CompressionType, level: int) -> WireBytes:
+    sizes = [COMMAND_BYTES + sample.entry_bytes(count, compression, level, profile) for count in FILLS]
+    return tuple(float(count) for count in FILLS), tuple(sizes)
 
 
 def partition_shares(profile: TrafficProfile, hashing: str) -> list[float]:
@@ -104,11 +92,11 @@ def predict(
     warmup_seconds: float = 1.0,
     seed: int = 0,
     faults: Sequence[Fault] = (),
-    sizes: EntryBytes | None = None,
+    sizes: WireBytes | None = None,
 ) -> SimulatedRun:
     """What publishing the profile's traffic with these settings comes to, batch by batch.
 
-    ``sizes`` are the entries' bytes where they are known already (`entry_bytes`). Leases of open batches
+    ``sizes`` are the entries' bytes where they are known already (`wire_bytes`). Leases of open batches
     are not followed: ``permits_used_max`` is -1 and ``memory_used_max`` counts payload. Raises
     `InvalidConfiguration` for what only the simulation follows.
     """
@@ -125,7 +113,7 @@ def predict(
         refuse("latency_budget_seconds", producer.latency_budget_seconds, "None: the simulation follows it")
     followed = min(profile.producers, PRODUCERS_MAX)
     scale = profile.producers / followed
-    sizes = sizes or entry_bytes(profile, producer.compression_type)
+    sizes = sizes or wire_bytes(profile, producer.compression_type, producer.compression_level)
     kernels = _kernels()
     run = _run_record(kernels, profile, settings, model, seconds, warmup_seconds, scale)
     clock = np.array(cumulative_rate(profile.rate_per_producer, seconds, profile.bursts))
@@ -137,7 +125,7 @@ def predict(
             _records(kernels.LANE, followed * profile.partitions, head=-1, tail=-1),
             _records(kernels.PRODUCER, followed, switch_at=-np.inf, stale_timer=-np.inf, blocked_by=-1),
             np.empty(operations, kernels.OPERATION), np.zeros(model.threads), np.array(model.keeping_seconds),
-            np.array([sizes.counts, sizes.sizes]), _faults(kernels, faults), latencies,
+            np.array(sizes), _faults(kernels, faults), latencies,
         )  # fmt: skip
         if len(totals):
             return _result(totals, latencies, seconds - warmup_seconds, scale)
@@ -289,4 +277,4 @@ def _result(
     )
 
 
-__all__ = ["EntryBytes", "entry_bytes", "partition_shares", "predict"]
+__all__ = ["WireBytes", "partition_shares", "predict", "wire_bytes"]

@@ -167,7 +167,7 @@ class Calibration:
         idle = measure_idle(view, min(IDLE_SECONDS, 2 * plan.seconds))
         for number, (point, run) in enumerate(todo):
             self._say(f"{number + 1} of {len(todo)}: {point.title}")
-            conditions = replace(base, profile=_profile(point), idle_per_second=idle)
+            conditions = replace(base, profile=_profile(point), idle=idle)
             outcome = Run(view, conditions, _subject(point)).measure()
             log.keep(replace(outcome, run=run))
             self._say(

@@ -67,9 +67,8 @@ def expected(
     batches = _over_bursts(profile, settings, moves_on_when_full)
     entries = batches.entries_per_second
     fill = profile.rate_messages_per_second / entries
-    # The sample tells how compressible messages are; how large they are says the profile.
-    size = sample.entry_bytes(fill, settings.producer.compression_type)
-    size *= profile.message_bytes / sample.message_bytes
+    producer = settings.producer
+    size = sample.entry_bytes(fill, producer.compression_type, producer.compression_level, profile)
     load = Load(
         entries_per_second=entries, stored_bytes_per_second=entries * size,
         subscriptions=profile.subscriptions, write_quorum=profile.write_quorum,

@@ -73,6 +73,7 @@ def formula(
     profile: TrafficProfile,
     *,
     compression: CompressionType = CompressionType.LZ4,
+    compression_level: int = 0,
     max_pending_messages: int | None = None,
     delay_seconds: float | None = None,
     reserve_seconds: float = 0.0,
@@ -109,6 +110,7 @@ def formula(
             batching_partition_switch_frequency=SWITCH_FREQUENCY,
             block_if_queue_full=True,
             compression_type=compression,
+            compression_level=compression_level,
         ),
     )
     return Formula(settings=settings, choices=_reasons(profile, settings, wanted))
@@ -209,5 +211,10 @@ def _reasons(profile: TrafficProfile, settings: PublishSettings, wanted_memory: 
             field="compression_type", value=producer.compression_type.name, unit="",
             rule="chosen by the caller, or measured on a sample",
             why="a codec sees a whole batch at once: the larger the batch, the smaller the bytes",
+        ),
+        Choice(
+            field="compression_level", value=producer.compression_level, unit="",
+            rule="chosen with the codec; 0 is its usual level",
+            why="a full batch holds more repetitions than the usual level looks for",
         ),
     )  # fmt: skip

@@ -107,21 +107,54 @@ def sentences(proof: Proof) -> list[str]:
     return found
 
 
-def summary(proof: Proof) -> list[str]:
-    """The sentences for a front page: of the codecs, the one that most would take."""
-    return [s for s in sentences(proof) if not s.startswith("Geminga, formula") or ", ZSTD, against" in s]
+TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
+"""Whom a front page shows: the first that was measured."""
+
+
+def summary(proof: Proof) -> str:
+    """Markdown for a front page: stock settings and the formula's, and what that changes."""
+    runs = proof.of("settings")
+    tuned = next((name for name in TUNED if name in runs), None)
+    if tuned is None or REFERENCE not in runs:
+        return table(proof)
+    lines = [f"| | {REFERENCE} | {tuned} | change |", "|---|---:|---:|---:|"]
+    for name, form, measure in COLUMNS:
+        cells = [_cell(form, Spread.of([measure(o) for o in runs[who]])) for who in (REFERENCE, tuned)]
+        change = saving(proof, REFERENCE, tuned, measure)
+        if all(cells) and change is not None:
+            lines.append(f"| {name} | {cells[0]} | {cells[1]} | {_percent(change.median)} |")
+    rest = [f"* {line}" for line in sentences(proof) if not line.startswith("Geminga, formula")]
+    return "\n\n".join(["\n".join(lines), *(["\n".join(rest)] if rest else []), heading(proof)])
+
+
+def _percent(change: float) -> str:
+    """A change for people: what grows to a multiple is one."""
+    return f"× {1 + change / 100:.0f}" if change >= 200 else f"{change:+.0f} %"
 
 
 def heading(proof: Proof) -> str:
-    """Where and what was measured."""
+    """Where and what was measured, and what else the machine did meanwhile."""
     profile, machine = proof.conditions["profile"], proof.machine
+    others = Spread.of([outcome.others_per_second for outcome in proof.outcomes])
+    busy = (
+        "" if others is None else f", {others.median:.2f} ({others.low:.2f}–{others.high:.2f}) of them busy "
+        "with other things"
+    )  # fmt: skip
     return (
         f"{proof.broker}; {profile['rate_messages_per_second']:,.0f} msg/s of "
         f"{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) over {profile['partitions']} "
         f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} subscription(s); "
-        f"{machine['cores']} cores, {machine['processor']}, {machine['at']}. Medians, with the lowest and "
-        "the highest run in brackets. Stock settings of Geminga's rows are those of the Java client."
+        f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}. {_repeats(proof)} Stock "
+        "settings of Geminga's rows are those of the Java client."
     )
+
+
+def _repeats(proof: Proof) -> str:
+    counts = sorted({len(runs) for part in PART_TITLES for runs in proof.of(part).values()})
+    if counts == [1]:
+        return "One run of each."
+    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Medians of {number} runs, with the lowest and the highest in brackets."
 
 
 def _rows(subjects: dict[str, list[Outcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:

@@ -12,6 +12,7 @@ same command goes on where the last one stopped.
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 from geminga.config import check_choice, check_int, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
+from geminga.tuning.advise import CODECS, codec_title
 from geminga.tuning.formula import formula
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
 from geminga.tuning.measuring.outcome import Outcome
@@ -40,7 +42,6 @@ BLOCKED_TIMEOUT_SECONDS = 120.0
 BREAK_AFTER = 1 / 3
 """When something is broken, as a part of the measured time."""
 MEND_SECONDS_MAX = 120.0
-CODECS = (CompressionType.LZ4, CompressionType.ZSTD, CompressionType.ZLib, CompressionType.SNAPPY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +110,16 @@ class Proof:
     """Why the proof ended before its plan did."""
 
     def of(self, part: str) -> dict[str, list[Outcome]]:
-        """The runs of a part by subject, in the order of the first turn."""
+        """The runs of a part by subject, in the order of the first turn.
+
+        Of all of them the same is taken off for the idle broker, the median of the looks before the runs: a
+        JVM's housekeeping comes in bursts, of which the seconds before one run hold none or all.
+        """
+        mine = [outcome for outcome in self.outcomes if outcome.part == part]
+        idle = statistics.median(o.broker_idle_per_second for o in mine) if mine else 0.0
         found: dict[str, list[Outcome]] = {}
-        for outcome in self.outcomes:
-            if outcome.part == part:
-                found.setdefault(outcome.subject, []).append(outcome)
+        for outcome in mine:
+            found.setdefault(outcome.subject, []).append(replace(outcome, broker_idle_per_second=idle))
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,6 +138,13 @@ class Proof:
         outcomes = [Outcome.from_dict(row) for row in values["outcomes"]]
         return Proof(values["broker"], values["conditions"], values["machine"], outcomes, values["stopped"])
 
+    @staticmethod
+    def kept(folder: Path) -> Proof:
+        """What a folder of runs holds so far. Raises `InvalidConfiguration` when it holds none."""
+        conditions, outcomes = RunLog.read(folder)
+        broker = conditions.pop("broker")
+        return Proof(broker, conditions, machine(outcomes[-1].at), outcomes)
+
 
 def subjects(plan: Plan, part: str) -> list[Subject]:
     """Who takes part, in the order of a turn."""
@@ -143,9 +156,11 @@ def subjects(plan: Plan, part: str) -> list[Subject]:
 def _settings_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
     found: list[Subject] = []
 
-    def add(client: str, library: str, what: str, settings: Any, codec: CompressionType) -> None:
-        suffix = f", {codec.name.upper()}" if codec else ""
-        chosen = settings.changed(compression_type=codec, block_if_queue_full=True)
+    def add(
+        client: str, library: str, what: str, settings: Any, codec: CompressionType, level: int = 0
+    ) -> None:
+        suffix = f", {codec_title(codec, level)}" if codec else ""
+        chosen = settings.changed(compression_type=codec, compression_level=level, block_if_queue_full=True)
         found.append(Subject(title=f"{client}, {what}{suffix}", library=library, settings=chosen))
 
     none, lz4, zstd = CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD
@@ -153,8 +168,8 @@ def _settings_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
     if "geminga" in plan.clients:
         for codec in (none, lz4, zstd):
             add("Geminga", "geminga", "stock", JAVA.settings, codec)
-        for codec in (none, *CODECS):
-            add("Geminga", "geminga", "formula", tuned, codec)
+        for codec, level in ((none, 0), *CODECS):
+            add("Geminga", "geminga", "formula", tuned, codec, level)
     if "java" in plan.clients:
         add("Java client", "java", "stock", JAVA.settings, none)
         add("Java client", "java", "stock", JAVA.settings, lz4)
@@ -249,9 +264,7 @@ class Prover:
     def _measure(self, part: str, subject: Subject, run: int) -> None:
         # A view a run: after a break other processes serve.
         view = BrokerView(self._plan.service_url, self._plan.admin_url, self._plan.server_pids)
-        conditions = replace(
-            self._base(), part=part, idle_per_second=measure_idle(view, self._plan.idle_seconds)
-        )
+        conditions = replace(self._base(), part=part, idle=measure_idle(view, self._plan.idle_seconds))
         self._say(f"{part}, turn {run + 1} of {self._plan.repeats}: {subject.title}")
         if part == "slow":
             outcome = self._with_slow_partition(view, conditions, subject)

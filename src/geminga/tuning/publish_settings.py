@@ -26,6 +26,7 @@ CHOSEN = (
     "batching_type",
     "latency_budget_seconds",
     "compression_type",
+    "compression_level",
     "max_pending_messages",
     "max_pending_messages_across_partitions",
     "block_if_queue_full",

@@ -102,6 +102,7 @@ def spark(settings: PublishSettings) -> str:
     producer = settings.producer
     options = {
         "compression": _codec(producer.compression_type),
+        **({"compressionLevel": producer.compression_level} if producer.compression_level else {}),
         "batchingMaxMessages": producer.batching_max_messages,
         "batchingMaxBytes": producer.batching_max_allowed_size_in_bytes,
         "sendTimeoutMs": round(producer.send_timeout_seconds * 1000),
@@ -115,6 +116,7 @@ def toml(advice: Advice) -> str:
     comments = {choice.field: choice.rule for choice in advice.formula.choices}
     comments["batching_max_publish_delay_ms"] = comments.pop("batching_max_publish_delay_seconds")
     comments["compression_type"] = advice.codec_reason
+    del comments["compression_level"]
     profile = advice.profile
     heading = (
         f"Producer settings for {profile.name or 'a topic'}, by geminga tune advise.\n"

@@ -17,12 +17,15 @@ from geminga.config import refuse
 from geminga.producer.operation import SendOperation
 from geminga.producer.settings import CompressionType
 from geminga.tuning.measuring.payloads import structured_json
+from geminga.tuning.traffic import TrafficProfile
 
 FILLS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 BATCHES_MAX = 8
 """Batches of one size that are compressed: their mean counts."""
 SAMPLE_MESSAGES_MAX = 4000
 SAMPLE_BYTES_MAX = 16 << 20
+KEY_BYTES = 10
+"""What the key of a message takes beside its name's tag and length."""
 _PRODUCER_NAME = b"\n\x12standalone-123-456"
 """A tagged producer name of the usual length."""
 _NO_LIMIT = 1 << 40
@@ -47,43 +50,55 @@ class Sample:
             if size > SAMPLE_BYTES_MAX:
                 break
         self.message_bytes = size / len(self._messages)
-        self._measured: dict[tuple[CompressionType, int], tuple[float, float]] = {}
+        self._measured: dict[tuple[CompressionType, int, int], tuple[float, float]] = {}
 
-    def entry_bytes(self, fill: float, compression: CompressionType) -> float:
-        """Stored bytes of an entry of ``fill`` messages, metadata included."""
-        return self._interpolated(fill, compression)[0]
+    def entry_bytes(
+        self, fill: float, compression: CompressionType, level: int = 0, profile: TrafficProfile | None = None
+    ) -> float:
+        """Stored bytes of an entry of ``fill`` messages, metadata included.
 
-    def compression_seconds(self, fill: float, compression: CompressionType) -> float:
+        The sample tells how compressible messages are; how large they are, and whether they have keys, says
+        a ``profile``, where one is given.
+        """
+        size = self._interpolated(fill, compression, level)[0]
+        if profile is None:
+            return size
+        size *= profile.message_bytes / self.message_bytes
+        if profile.keyed:
+            size += fill * KEY_BYTES / self.ratio(fill, compression, level)
+        return size
+
+    def compression_seconds(self, fill: float, compression: CompressionType, level: int = 0) -> float:
         """CPU that laying out and compressing such an entry takes on this machine."""
-        return self._interpolated(fill, compression)[1]
+        return self._interpolated(fill, compression, level)[1]
 
-    def ratio(self, fill: float, compression: CompressionType) -> float:
+    def ratio(self, fill: float, compression: CompressionType, level: int = 0) -> float:
         """Stored bytes of entries without compression, divided by those with it."""
-        return self.entry_bytes(fill, CompressionType.NONE) / self.entry_bytes(fill, compression)
+        return self.entry_bytes(fill, CompressionType.NONE) / self.entry_bytes(fill, compression, level)
 
-    def _interpolated(self, fill: float, compression: CompressionType) -> tuple[float, float]:
+    def _interpolated(self, fill: float, compression: CompressionType, level: int) -> tuple[float, float]:
         known = [n for n in FILLS if n <= len(self._messages)]
         fill = max(1.0, fill)
         if fill >= known[-1]:
-            size, seconds = self._measure(compression, known[-1])
+            size, seconds = self._measure(compression, level, known[-1])
             return size * fill / known[-1], seconds * fill / known[-1]
         above = bisect.bisect_right(known, fill)
         low, high = known[above - 1], known[above]
         part = math.log(fill / low) / math.log(high / low)
-        first, second = self._measure(compression, low), self._measure(compression, high)
+        first, second = self._measure(compression, level, low), self._measure(compression, level, high)
         return (
             math.exp((1 - part) * math.log(first[0]) + part * math.log(second[0])),
             (1 - part) * first[1] * fill / low + part * second[1] * fill / high,
         )
 
-    def _measure(self, compression: CompressionType, fill: int) -> tuple[float, float]:
+    def _measure(self, compression: CompressionType, level: int, fill: int) -> tuple[float, float]:
         """Mean bytes and CPU seconds of entries of ``fill`` messages."""
-        key = (compression, fill)
+        key = (compression, level, fill)
         if key not in self._measured:
             sizes, count = 0, 0
             started = time.thread_time()
             for first in range(0, len(self._messages) - fill + 1, fill):
-                sizes += _entry_size(self._messages[first : first + fill], compression)
+                sizes += _entry_size(self._messages[first : first + fill], compression, level)
                 count += 1
                 if count == BATCHES_MAX:
                     break
@@ -91,12 +106,12 @@ class Sample:
         return self._measured[key]
 
 
-def _entry_size(payloads: list[bytes], compression: CompressionType) -> int:
+def _entry_size(payloads: list[bytes], compression: CompressionType, level: int) -> int:
     operation = SendOperation(
         payloads, [None] * len(payloads), sequence_id=1_000_000,
         highest_sequence_id=1_000_000 + len(payloads) - 1, size=sum(map(len, payloads)),
         permits=len(payloads), opened_at=0.0, deadline=math.inf, is_batch=len(payloads) > 1,
-        compression=int(compression),
+        compression=int(compression), compression_level=level,
     )  # fmt: skip
     head, body = operation.frame(1, _PRODUCER_NAME, 1_700_000_000_000, _NO_LIMIT)
     command = 8 + int.from_bytes(head[4:8], "big")

@@ -46,6 +46,16 @@ def cpu_seconds(pid: int) -> float:
         raise ProcessLookupError(pid) from None
 
 
+def all_cpu_seconds() -> float | None:
+    """CPU of everything that runs on this machine so far; None where that is not to be known."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None
+    user, nice, system, _idle, _waiting, interrupts, soft, *_ = map(int, fields)
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
+
+
 def disk_written_bytes(pid: int) -> int | None:
     """Bytes that a process has caused to be written to disk; None where that is not to be known."""
     try:

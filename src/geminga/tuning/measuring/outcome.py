@@ -73,6 +73,8 @@ class Outcome:
     broker_cpu_seconds: float = 0.0
     """All of it, idle included."""
     broker_idle_per_second: float = 0.0
+    others_per_second: float | None = None
+    """CPU seconds a second of everything else on the broker's machine, before the load."""
     wire_published_bytes: int | None = None
     """TCP payload between producers and broker, both ways."""
     wire_delivered_bytes: int | None = None

@@ -45,6 +45,15 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """CPU seconds a second while nobody publishes."""
+
+    servers: float
+    others: float | None
+    """Of everything else on this machine; None where servers run elsewhere or that cannot be known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """What all runs that are to be compared share."""
 
@@ -58,8 +67,8 @@ class Conditions:
     warm_seconds: float = 5.0
     seconds: float = 30.0
     namespace: str = "public/default"
-    idle_per_second: float = 0.0
-    """CPU seconds that the servers take in a second without load."""
+    idle: Idle = Idle(servers=0.0, others=None)
+    """What there was before the load."""
     producer_service_url: str | None = None
     """Where producers connect, when that is another address than the broker's."""
     java_home: Path | None = None
@@ -83,11 +92,16 @@ class _Look:
     at: float
 
 
-def measure_idle(view: BrokerView, seconds: float) -> float:
-    """CPU seconds a second of servers that nobody asks anything."""
-    before, start = view.cpu_seconds(), time.monotonic()
+def measure_idle(view: BrokerView, seconds: float) -> Idle:
+    """Look at servers that nobody asks anything, and at what else their machine does."""
+    everything, before, start = host.all_cpu_seconds(), view.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
-    return (view.cpu_seconds() - before) / (time.monotonic() - start)
+    servers, after = view.cpu_seconds() - before, host.all_cpu_seconds()
+    elapsed = time.monotonic() - start
+    others = None
+    if view.pids and everything is not None and after is not None:
+        others = max(0.0, after - everything - servers) / elapsed
+    return Idle(servers=servers / elapsed, others=others)
 
 
 @contextlib.contextmanager
@@ -379,7 +393,8 @@ class Run:
             window_seconds=self._conditions.seconds,
             library=self._subject.library,
             settings=self._subject.settings.to_dict(),
-            broker_idle_per_second=self._conditions.idle_per_second,
+            broker_idle_per_second=self._conditions.idle.servers,
+            others_per_second=self._conditions.idle.others,
             wire_published_bytes=published.total if published else None,
             wire_delivered_bytes=delivered.total if delivered else None,
             at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

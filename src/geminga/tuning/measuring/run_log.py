@@ -32,15 +32,33 @@ class RunLog:
             )
         file.write_text(json.dumps(now, indent=1))
         if self._runs.exists():
-            for line in self._runs.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the last line of a process that was killed
-                    self.outcomes.append(Outcome.from_dict(json.loads(line)))
+            self.outcomes += _outcomes(self._runs)
+
+    @staticmethod
+    def read(folder: Path) -> tuple[dict[str, Any], list[Outcome]]:
+        """Conditions and runs of a folder, untouched. Raises `InvalidConfiguration` without any."""
+        try:
+            conditions = json.loads((folder / "conditions.json").read_text())
+            outcomes = _outcomes(folder / "runs.jsonl")
+        except (OSError, ValueError) as error:
+            raise InvalidConfiguration(f"{folder} holds no runs: {error}") from None
+        if not outcomes:
+            raise InvalidConfiguration(f"{folder} holds no runs: none has ended yet")
+        return conditions, outcomes
 
     def keep(self, outcome: Outcome) -> None:
         """Write a run down."""
         self.outcomes.append(outcome)
         with self._runs.open("a") as file:
             file.write(json.dumps(outcome.to_dict()) + "\n")
+
+
+def _outcomes(file: Path) -> list[Outcome]:
+    found = []
+    for line in file.read_text().splitlines():
+        with contextlib.suppress(ValueError):  # the last line of a process that was killed
+            found.append(Outcome.from_dict(json.loads(line)))
+    return found
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -51,12 +69,22 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     )
 
 
-def machine() -> dict[str, Any]:
-    """Where something was measured, and when."""
+def machine(at: str = "") -> dict[str, Any]:
+    """Where something was measured, and when: today, or at an ISO time."""
     return {
         "cores": os.cpu_count(),
-        "processor": platform.machine(),
+        "processor": _processor(),
         "system": platform.system(),
         "python": platform.python_version(),
-        "at": time.strftime("%Y-%m-%d", time.gmtime()),
+        "at": at[:10] or time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it, else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.machine()

@@ -1,0 +1,83 @@
+"""Proofs as tables and sentences, from runs that are made up here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.tuning.measuring.outcome import Latency, Outcome
+from geminga.tuning.measuring.run_log import RunLog
+from geminga.tuning.proof_report import headline, picture, summary, table
+from geminga.tuning.prove import Proof
+from geminga.tuning.traffic import TrafficProfile
+
+PROFILE = TrafficProfile(rate_messages_per_second=1000, message_bytes=200, partitions=4)
+CONDITIONS = {"profile": PROFILE.to_dict(), "payload": "logs", "seconds": 10.0, "warm_seconds": 1.0}
+STOCK, TUNED = "Geminga, stock, LZ4", "Geminga, formula, ZSTD 6"
+
+
+def outcome(subject: str, run: int, *, idle: float, cpu: float, wire: int) -> Outcome:
+    return Outcome(
+        subject=subject, library="geminga", settings={}, seconds=10.0, window_seconds=10.0, offered=10_000,
+        receipts=10_000, sent=10_000, entries=400, batch_fill=25.0, client_cpu_seconds=1.0, run=run,
+        broker_cpu_seconds=cpu, broker_idle_per_second=idle, wire_published_bytes=wire,
+        wire_delivered_bytes=wire, receipt=Latency(p50_ms=2.0, p99_ms=5.0), others_per_second=0.1 * run,
+        end_to_end=Latency(p50_ms=3.0, p99_ms=6.0), at=f"2026-01-0{run + 1}T00:00:00+00:00",
+    )  # fmt: skip
+
+
+OUTCOMES = [
+    outcome(STOCK, 0, idle=0.01, cpu=2.1, wire=10_000_000),
+    outcome(TUNED, 0, idle=0.09, cpu=0.3, wire=4_000_000),  # somebody cleaned up before it
+    outcome(STOCK, 1, idle=0.01, cpu=2.1, wire=10_000_000),
+    outcome(TUNED, 1, idle=0.01, cpu=0.3, wire=4_000_000),
+]
+
+
+def proof() -> Proof:
+    machine = {"cores": 2, "processor": "a processor", "at": "2026-01-02"}
+    return Proof("a broker", CONDITIONS, machine, OUTCOMES)
+
+
+def test_what_the_idle_broker_takes_is_the_same_for_all_runs_of_a_part() -> None:
+    runs = proof().of("settings")
+    assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
+    assert headline(proof())["subjects"][TUNED]["broker_cpu"] == pytest.approx([-90, -90, -90])
+    assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
+
+
+def test_a_front_page_shows_stock_and_formula_and_what_else_the_machine_did() -> None:
+    text = summary(proof())
+    assert "| broker CPU above idle, s | 2.00 | 0.20 | -90 % |" in text
+    assert "| wire, MB | 20.0 | 8.0 | -60 % |" in text
+    assert "2 cores (a processor), 0.05 (0.00–0.10) of them busy with other things, 2026-01-02" in text
+    assert "Medians of 2 runs" in text
+    assert "× 1" not in text
+
+
+def test_without_the_runs_it_takes_a_front_page_shows_what_there_is() -> None:
+    partial = replace(proof(), outcomes=OUTCOMES[:1])
+    assert summary(partial) == table(partial)
+    assert "One run of each" in table(partial)
+
+
+def test_a_folder_of_runs_is_a_proof_at_any_time(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="holds no runs"):
+        Proof.kept(tmp_path)
+    log = RunLog(tmp_path, {"broker": "a broker", **CONDITIONS})
+    with pytest.raises(InvalidConfiguration, match="holds no runs"):
+        Proof.kept(tmp_path)
+    for one in OUTCOMES:
+        log.keep(one)
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"subject": "cut off by a')
+    found = Proof.kept(tmp_path)
+    assert (found.broker, found.conditions, found.outcomes) == ("a broker", CONDITIONS, OUTCOMES)
+    assert found.machine["at"] == "2026-01-02"
+    assert Proof.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    picture(found, tmp_path / "proof.svg")
+    assert "<svg" in (tmp_path / "proof.svg").read_text()
