@@ -12,6 +12,7 @@ import click
 
 from geminga.cli.common import Number, admin_url_option, json_option
 from geminga.cli.tune_options import (
+    OutputFile,
     picture_option,
     read_samples,
     sample_option,
@@ -81,7 +82,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
 @click.option(
     "--apply",
     "apply_path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write a settings file that geminga.load_settings and Spark's sink read.",
 )
 @picture_option

@@ -9,6 +9,7 @@ import click
 
 from geminga.cli.common import Number, admin_url_option, json_option
 from geminga.cli.tune_options import (
+    OutputFile,
     namespace_option,
     picture_option,
     server_pid_option,
@@ -48,7 +49,7 @@ from geminga.tuning.pictures import check_picture
 )
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     default=Path("cost-model.json"),
     show_default=True,
     help="The cost model, for `geminga tune advise --cost-model`.",

@@ -13,6 +13,20 @@ from geminga.cli.common import DEFAULT_URL, Number
 from geminga.config import refuse
 from geminga.tuning.traffic import Bursts, TrafficProfile
 
+
+class OutputFile(click.Path):
+    """A file to be written: that its folder is missing shows before the work, not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"{path.parent} is no folder", param, ctx)
+        return path
+
+
 service_url_option = click.option(
     "--service-url", "--url", "service_url", default=DEFAULT_URL, envvar="PULSAR_SERVICE_URL",
     show_default=True, help="The broker's service URL.",
@@ -30,7 +44,7 @@ sample_option = click.option(
     help="A file of messages like those that are sent, one a line, instead of made-up ones.",
 )  # fmt: skip
 picture_option = click.option(
-    "--picture", "picture_path", type=click.Path(dir_okay=False, path_type=Path),
+    "--picture", "picture_path", type=OutputFile(),
     help="Draw it, as .svg or .png.",
 )  # fmt: skip
 

@@ -171,7 +171,10 @@ def _broker(output: Path, file: Path | None, service_url: str | None) -> BrokerM
         return BrokerModel()
     plan = output / "plan.json"
     if plan.exists():
-        return BrokerModel.from_dict(json.loads(plan.read_text())["broker"])
+        before = read_json(plan, "the plan of a sweep")
+        if not isinstance(before, dict) or "broker" not in before:
+            raise InvalidConfiguration(f"{plan} is not the plan of a sweep: name another folder")
+        return BrokerModel.from_dict(before["broker"])
     from geminga.tuning.round_trips import fitted, measure_round_trips
 
     return fitted(measure_round_trips(service_url, "public/default/geminga-round-trips"), name=service_url)

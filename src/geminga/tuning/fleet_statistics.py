@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.client.admin import admin, topic_path
 from geminga.config import check_seconds
-from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import TopicName
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CALLS_AT_ONCE = 8
 """Admin calls under way at one time: a fleet is asked gently."""
 TOPICS_MAX = 100_000
+FAILURES_MAX = 50
+"""So many topics in a row without an answer end it: the broker has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,19 @@ def gather(
     if len(topics) > TOPICS_MAX:
         raise InvalidConfiguration(f"{len(topics)} topics are more than {TOPICS_MAX}: name some namespaces")
     done = 0
+    failures: list[PulsarException] = []
 
     def looks() -> Iterator[_Look | None]:
         nonlocal done
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-            for look in pool.map(lambda topic: _look(admin_url, *topic), topics):
+            for look in pool.map(lambda topic: _look(admin_url, topic[0], topic[1], failures), topics):
                 done += 1
                 progress(done, 2 * len(topics))
+                if look is not None:
+                    failures.clear()
+                elif len(failures) >= FAILURES_MAX:
+                    pool.shutdown(cancel_futures=True)
+                    raise failures[-1]
                 yield look
 
     started = time.monotonic()
@@ -95,6 +103,8 @@ def gather(
         for (name, _), before, after in zip(topics, first, looks(), strict=True)
         if (row := _row(name, before, after)) is not None
     ]
+    if not rows and failures:
+        raise failures[-1]
     if not rows:
         raise InvalidConfiguration(
             f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin_url} within "
@@ -103,8 +113,11 @@ def gather(
     return pa.Table.from_pylist(rows)
 
 
-def _look(admin_url: str, topic: TopicName, partitioned: bool) -> _Look | None:
-    """The counters now; None for a topic that has gone, or whose broker does not answer for it."""
+def _look(
+    admin_url: str, topic: TopicName, partitioned: bool, failures: list[PulsarException]
+) -> _Look | None:
+    """The counters now; None for a topic that has gone, or whose broker does not answer for it: then
+    ``failures`` gets the reason."""
     path = topic_path(topic)
     try:
         if partitioned:
@@ -114,7 +127,10 @@ def _look(admin_url: str, topic: TopicName, partitioned: bool) -> _Look | None:
         else:
             stats = admin(admin_url, "GET", f"{path}/stats")
             inside, rows = [admin(admin_url, "GET", f"{path}/internalStats")], [stats]
-    except PulsarException:
+    except TopicNotFound:
+        return None
+    except PulsarException as error:
+        failures.append(error)
         return None
     durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
     return _Look(

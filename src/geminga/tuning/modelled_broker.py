@@ -90,8 +90,8 @@ class BrokerModel:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> BrokerModel:
         """What `to_dict` wrote. Raises `InvalidConfiguration` for unknown fields."""
-        given = dict(values)
         try:
+            given = dict(values)
             if "keeping_seconds" in given:
                 given["keeping_seconds"] = tuple(given["keeping_seconds"])
             return BrokerModel(**given)

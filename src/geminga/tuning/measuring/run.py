@@ -129,8 +129,9 @@ class Run:
     def measure(self, events: Disturbance | None = None) -> Outcome:
         """Run and give the outcome. ``events`` is told when the measured part begins.
 
-        Raises `ChildFailedError` when a client cannot begin, and the broker's errors before the load
-        starts; what happens to the load afterwards is part of the outcome.
+        Raises `ChildFailedError` when a client cannot begin, and the broker's errors before the load starts
+        or when it does not answer afterwards: half of a run is none. Whatever else happens to the load is
+        part of the outcome, and in the part ``break`` so is a broker that has gone.
         """
         with (
             tempfile.TemporaryDirectory(prefix="geminga-tune-") as folder,
@@ -243,13 +244,12 @@ class Run:
         limit = conditions.seconds + FINISH_SECONDS_MAX
         sent = [producer.wait("sent", limit) for producer in producers]
         wire = [meter.stop() if meter else None for meter in meters]
-        problem, after = self._look_after(topic)
+        gone, after = self._look_after(topic)
         read = self._end_watcher(watcher, max(event["since_ns"] for event in started), after)
         latencies = self._latencies([self._folder / f"receipts-{n}" for n in range(len(producers))])
         for producer in producers:
             producer.tell("close")
         failure = next((event["failure"] for event in sent if event["failure"]), "")
-        broken = conditions.part == "break"  # that the broker has gone is then no failure of the run
         seconds = max(event["seconds"] for event in sent)
         slices: dict[str, int] = {}
         for event in sent:
@@ -263,8 +263,8 @@ class Run:
             sent=sum(event["sent"] for event in sent),
             receipts=sum(event["receipts"] for event in sent),
             failed=sum(event["failed"] for event in sent),
-            failure=failure if broken else failure or problem,
-            note=problem if broken else "",
+            failure=failure,
+            note="" if gone is None else f"{type(gone).__name__}: {gone}",
             receipt=latencies,
             client_cpu_seconds=sum(event["cpu_seconds"] - event["own_cpu_seconds"] for event in sent),
             loop_cpu_seconds=sum(event["own_cpu_seconds"] for event in sent),
@@ -306,11 +306,10 @@ class Run:
         time.sleep(max(0.0, before.at + conditions.seconds - time.monotonic()))
         wire = [meter.stop() if meter else None for meter in meters]
         client_cpu = host.cpu_seconds(perf.pid) - client_cpu
-        problem, after = self._look_after(topic)
+        _, after = self._look_after(topic)
         latency = perf.finish(FINISH_SECONDS_MAX)
         read = self._end_watcher(watcher, since_ns, after)
         seconds = (after.at if after else time.monotonic()) - before.at
-        broken = conditions.part == "break"
         values: dict[str, Any] = {}
         if after is not None:
             values["receipts"] = values["sent"] = after.counts.messages - before.counts.messages
@@ -323,19 +322,20 @@ class Run:
             before, after, wire, read,
             seconds=seconds,
             offered=round(conditions.profile.rate_messages_per_second * conditions.seconds),
-            failure="" if broken else problem,
             receipt=latency,
             client_cpu_seconds=client_cpu,
             note="receipt latency over the whole run; client CPU with the tool's own",
             **{"receipts": 0, **values},
         )  # fmt: skip
 
-    def _look_after(self, topic: TopicName) -> tuple[str, _Look | None]:
-        """The second look; a broker that has gone leaves a sentence instead of figures."""
+    def _look_after(self, topic: TopicName) -> tuple[PulsarException | None, _Look | None]:
+        """The second look. Where something is broken on purpose, a broker that has gone is part of it."""
         try:
-            return "", self._look(topic, counts_first=False)
+            return None, self._look(topic, counts_first=False)
         except PulsarException as error:
-            return f"{type(error).__name__}: {error}", None
+            if self._conditions.part != "break":
+                raise
+            return error, None
 
     def _end_watcher(
         self, watcher: Child | None, since_ns: int, after: _Look | None

@@ -1,0 +1,124 @@
+"""`geminga tune`: whatever is wrong gets a sentence, before work begins and without a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import geminga
+from geminga.cli.main import main
+
+NUMBERS = ["advise", "--rate", "100", "--message-bytes", "200"]
+NOWHERE = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says on standard error; it has to fail."""
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", *arguments])
+    assert ended.value.code not in (0, None)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return " ".join(said.split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "nonsense.json").write_text("nonsense")
+    (tmp_path / "list.json").write_text("[3]")
+    (tmp_path / "unknown.json").write_text('{"speed": 3}')
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "a-file").write_text("x")
+    pq.write_table(pa.table({"topic": ["t"], "rate": [3.0]}), tmp_path / "columns.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["advise"], "--rate and --message-bytes missing"),
+        (["advise", "--rate", "0", "--message-bytes", "1"], "'--rate': 0.0 is not in the range"),
+        (["advise", "--rate", "nan", "--message-bytes", "1"], "'nan' is not a number"),
+        ([*NUMBERS, "--partitions", "0"], "'--partitions': 0 is not in the range"),
+        ([*NUMBERS, "--partitions", "100001"], "partitions=100001"),
+        ([*NUMBERS, "--latency-budget", "1"], "1.0 is not in the range x>=2"),
+        ([*NUMBERS, "--latency-budget", "1e9"], "latency_budget_seconds=1000000.0"),
+        ([*NUMBERS, "--bursts", "5,2"], "three numbers with commas between"),
+        ([*NUMBERS, "--bursts", "50,2,10"], "bursts.factor=50.0"),
+        ([*NUMBERS, "--compression", "BROTLI"], "'BROTLI' is not one of"),
+        ([*NUMBERS, "--compression", "LZ4", "--compression-level", "3"], "only ZSTD and ZLib have levels"),
+        ([*NUMBERS, "--compression", "ZLIB", "--compression-level", "12"], "<= 9 with compression ZLib"),
+        ([*NUMBERS, "--compression-level", "3"], "--compression-level goes with --compression"),
+        ([*NUMBERS, "--stock", "kafka"], "'kafka' is not one of"),
+        ([*NUMBERS, "--picture", "x.pdf"], "a file name that ends in .svg or .png"),
+        ([*NUMBERS, "--picture", "FOLDER/none/x.svg"], "none is no folder"),
+        ([*NUMBERS, "--apply", "FOLDER/none/x.toml"], "none is no folder"),
+        ([*NUMBERS, "--apply", "FOLDER"], "is a directory"),
+        ([*NUMBERS, "--sample", "FOLDER/none"], "does not exist"),
+        ([*NUMBERS, "--sample", "FOLDER/empty"], "holds no messages"),
+        ([*NUMBERS, "--cost-model", "FOLDER/none"], "none cannot be read"),
+        ([*NUMBERS, "--cost-model", "FOLDER/nonsense.json"], "is no cost model"),
+        ([*NUMBERS, "--cost-model", "FOLDER/list.json"], "is no cost model"),
+        ([*NUMBERS, "--cost-model", "FOLDER/unknown.json"], "is no cost model"),
+        (["advise", "--topic", "t", *NOWHERE], "nothing listens there"),
+        (["advise", "--topic", "non://sense", *NOWHERE], "non://sense"),
+        (["prove", "--repeats", "0"], "'--repeats': 0 is not in the range"),
+        (["prove", "--client", "rust"], "'rust' is not one of"),
+        (["prove", "--client", "geminga", "--only", "nobody"], "patterns of: Geminga, stock"),
+        (["prove", "--client", "geminga", "--part", "break"], "a command that breaks something"),
+        (["prove", "--output", "FOLDER/a-file"], "is a file"),
+        (["prove", "--client", "geminga", "--output", "FOLDER/p", *NOWHERE], "nothing listens there"),
+        (["calibrate", "--repeats", "0"], "'--repeats': 0 is not in the range"),
+        (["calibrate", "--output", "FOLDER/none/model.json"], "none is no folder"),
+        (["calibrate", "--seconds", "0"], "0.0 is not in the range"),
+        (["calibrate", "--output", "FOLDER/m.json", *NOWHERE], "nothing listens there"),
+        (["sweep", "--axis", "delay=1,2"], "did you mean 'delay-ms'"),
+        (["sweep", "--axis", "delay-ms"], "delay-ms"),
+        (["sweep", "--axis", "delay-ms=9:1"], "delay-ms"),
+        (["sweep", "--axis", "delay-ms=one"], "delay-ms"),
+        (["sweep", "--fix", "colour"], "no axis 'colour'"),
+        (["sweep", "--profiles", "FOLDER/nonsense.json"], "is not a list of traffic profiles"),
+        (["sweep", "--profiles", "FOLDER/unknown.json"], "profiles"),
+        (["sweep", "--profiles", "FOLDER/list.json"], "profile"),
+        (["sweep", "--broker-model", "FOLDER/nonsense.json"], "is not a modelled broker"),
+        (["sweep", "--broker-model", "FOLDER/unknown.json"], "this is no model of a broker"),
+        (["sweep", "--broker-model", "FOLDER/list.json"], "this is no model of a broker"),
+        (["sweep", "--partitions", "0"], "'--partitions': 0 is not in the range"),
+        (["sweep", "--output", "FOLDER/a-file"], "is a file"),
+        (["fleet", "--admin-url", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1"),
+        (["fleet", "--admin-url", "127.0.0.1"], "127.0.0.1"),
+        (["fleet", "--topics", "FOLDER/nonsense.json"], "is no Parquet file"),
+        (["fleet", "--topics", "FOLDER/columns.parquet"], "rate_messages_per_second"),
+        (["fleet", "--latency-budget", "0"], "0.0 is not in the range"),
+        (["fleet", "--brokers", "0"], "0 is not in the range"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_told(
+    arguments: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PULSAR_HOME", raising=False)
+    assert sentence in told(capsys, *(argument.replace("FOLDER", str(folder)) for argument in arguments))
+
+
+def test_what_a_broker_does_not_have_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with geminga.embedded() as broker:
+        here = ["--service-url", broker.service_url, "--admin-url", broker.admin_url]
+        assert "is-not-there" in told(capsys, "advise", "--topic", "is-not-there", "--watch", "0.1", *here)
+        nothing = told(capsys, "fleet", "--admin-url", broker.admin_url, "--watch", "0.1")
+        assert "nothing was published to the 0 topics" in nothing
+        told(capsys, "fleet", "--admin-url", broker.admin_url, "--namespace", "no/where", "--watch", "0.1")
+
+
+def test_a_damaged_plan_of_a_sweep_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ('{"half": ', json.dumps({"runs": 3})):
+        (tmp_path / "plan.json").write_text(text)
+        assert str(tmp_path) in told(capsys, "sweep", "--runs", "2", "--output", str(tmp_path))
+        measured = ["--round-trips-of", "pulsar://127.0.0.1:1"]
+        assert "plan.json is not" in told(capsys, "sweep", "--output", str(tmp_path), *measured)
