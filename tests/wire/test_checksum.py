@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import crc32c as package
 import pytest
 
+from geminga.wire import checksum
 from geminga.wire.checksum import crc32c
 
 
@@ -28,3 +30,12 @@ def test_known_values(data: bytes, expected: int) -> None:
 def test_going_on_equals_one_piece() -> None:
     data = bytes(range(256)) * 300
     assert crc32c(data[1000:], crc32c(data[:1000])) == crc32c(data)
+
+
+def test_the_function_is_that_of_the_package_and_stands_in_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 9
+    assert checksum.crc32c(data, 7) == package.crc32c(data, 7)
+    assert checksum.crc32c(data, 7, 0) == package.crc32c(data, 7)
+    # Where the package is laid out in another way, its own front door is used.
+    monkeypatch.setattr(checksum.PathFinder, "find_spec", lambda *_: None)
+    assert checksum._c_function() is package.crc32c

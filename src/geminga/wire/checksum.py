@@ -7,12 +7,36 @@ payload is checked where it lies in the read buffer.
 
 from __future__ import annotations
 
-from crc32c import crc32c as _crc32c
+import importlib.util
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from typing import cast
 
 Buffer = bytes | bytearray | memoryview
 """What every function of this package accepts as bytes."""
 
-crc32c = _crc32c
+
+def _c_function() -> Callable[..., int]:
+    """The package's C function without the package around it, if it is where it is expected.
+
+    The package looks its own version up in the installed metadata and brings a command line: 11 ms, a tenth
+    of what the broker takes to start.
+    """
+    package = importlib.util.find_spec("crc32c")
+    folders = None if package is None else package.submodule_search_locations
+    spec = PathFinder.find_spec("crc32c._crc32c", folders) if folders else None
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found = getattr(module, "crc32c", None)
+        if found is not None:
+            return cast("Callable[..., int]", found)
+    from crc32c import crc32c as function
+
+    return function
+
+
+crc32c = _c_function()
 """``crc32c(data, crc=0) -> int``: the checksum of ``data``, going on from ``crc``.
 
 Polynomial 0x1EDC6F41 reflected, initial value and final xor 0xffffffff. ``crc32c(b, crc32c(a))`` equals

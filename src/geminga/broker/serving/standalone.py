@@ -30,6 +30,8 @@ SYNC_PROMISES: Final = {
     "a power cut may lose receipted messages",
 }
 _DESCRIPTORS_WANTED = 65_536
+_COLLECT_AFTER_SECONDS: Final = 0.5
+"""What was imported is looked at for cycles once, so long after the start: the first answer does not wait."""
 _GC_THRESHOLD: Final = (50_000, 20, 50)
 """Fewer passes of the cycle collector than Python's default: a broker makes few cycles, and many objects."""
 
@@ -43,10 +45,11 @@ def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | No
     out, err = out or sys.stdout, err or sys.stderr
     _log_to(err)
     _raise_descriptor_limit()
+    gc.disable()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(_main(BrokerServer(settings), out, err))
+        return loop.run_until_complete(_main(BrokerServer(settings, web_on_demand=True), out, err))
     except StoreError as error:
         print(f"geminga: {error}", file=err, flush=True)
         return EXIT_STORE
@@ -57,6 +60,7 @@ def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | No
         print(f"geminga: {error}", file=err, flush=True)
         return EXIT_FAILED
     finally:
+        gc.enable()
         end_event_loop(loop)
 
 
@@ -64,7 +68,7 @@ async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
     asked = _asked_to_stop(asyncio.get_running_loop(), err)
     await server.start()
     _announce(server, out, err)
-    _quieten_collector()
+    asyncio.get_running_loop().call_later(_COLLECT_AFTER_SECONDS, _quieten_collector)
     await asked.wait()
     await server.stop()
     if server.store_failure is not None:
@@ -136,3 +140,4 @@ def _quieten_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLD)
+    gc.enable()
