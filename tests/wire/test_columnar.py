@@ -399,6 +399,17 @@ def test_ack_sets_beyond_one_word(words: tuple[int, ...]) -> None:
     assert [int(value) for value in rows] == expected
 
 
+def test_schema_versions() -> None:
+    """That of the producer, for each of its messages."""
+    versions = [b"\0\0\0\0\0\0\0\1", b"", b"\0\0\0\0\0\0\0\1", b"\xff"]
+    entries = [
+        entry_of(single(b"a") + single(b"b"), 2, number=number, **({"schema_version": v} if v else {}))
+        for number, v in enumerate(versions)
+    ]
+    column = decode_entries(entries, ["schema_version"]).column(0)
+    assert column.to_pylist() == [version for version in versions for _ in range(2)]
+
+
 def test_markers_are_left_out() -> None:
     assert decode_entries([entry_of(b"\xff\xff", None, marker_type=10)]).num_rows == 0
 

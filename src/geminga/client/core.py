@@ -237,6 +237,13 @@ class ClientCore:
         self, topic: str, version: bytes | None = None, timeout: float | None = None
     ) -> pb.Schema | None:
         """A version of the topic's schema (None: the newest); None when the topic has no such schema."""
+        answer = await self.schema_answer(topic, version, timeout)
+        return None if answer is None else answer.schema
+
+    async def schema_answer(
+        self, topic: str, version: bytes | None = None, timeout: float | None = None
+    ) -> pb.CommandGetSchemaResponse | None:
+        """The same with its version."""
         name = str(TopicName.parse(topic))
         try:
             answer = await self.request_on_topic(
@@ -244,7 +251,7 @@ class ClientCore:
             )
         except TopicNotFound:
             return None
-        return answer.getSchemaResponse.schema
+        return answer.getSchemaResponse
 
     async def request_on_topic(
         self,

@@ -96,6 +96,11 @@ class SchemaVersions:
         schema = await self._core.schema(topic)
         return None if schema is None else from_wire(schema)
 
+    async def newest_with_version(self, topic: str) -> tuple[SchemaInfo, bytes] | None:
+        """The same with its version, as messages name it."""
+        answer = await self._core.schema_answer(topic)
+        return None if answer is None else (from_wire(answer.schema), bytes(answer.schema_version))
+
     async def prepare(self, message: Any) -> None:
         """Make sure that the version of a message is known, so that decoding it need not wait.
 

@@ -21,6 +21,7 @@ from geminga.spark.options import ConnectionOptions
 if TYPE_CHECKING:
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
+    from geminga.schema_info import SchemaInfo
     from geminga.spark.admission import Peek, Seen
     from geminga.spark.cursor import Cursors
     from geminga.wire.metadata import RawEntry
@@ -71,6 +72,12 @@ class Cluster(Protocol):
 
     def cursors(self, subscription: str) -> Cursors:
         """For one query's driver: its own durable subscription."""
+
+    def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
+        """Of each partition's topic the newest schema with its version; None where it has none."""
+
+    def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
+        """A version of its topic's schema; None when there is no such version."""
 
     def open(
         self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
@@ -130,6 +137,19 @@ class PulsarCluster:
         from geminga.spark.watch import PulsarCursors
 
         return PulsarCursors(self.client, subscription)
+
+    def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
+        return self.client.runtime.call(self._newest_schemas(partitions))
+
+    async def _newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
+        schemas = self.client.core.schemas
+        asked = (schemas.newest_with_version(partition_topic(each)) for each in partitions)
+        return list(await asyncio.gather(*asked))
+
+    def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
+        topic, name = partition_topic(partition), version.decode("latin-1")
+        schemas = self.client.core.schemas
+        return schemas.known(topic, name) or self.client.runtime.call(schemas.get(topic, name))
 
     def open(
         self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -36,10 +36,15 @@ from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted
 from geminga.spark.lag import LAG
 from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
+from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
-from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.reading import DataLossError, Shaper, read_range
 from geminga.spark.schema import ArrowShaper, message_columns
 from geminga.spark.tables import options_for, read_schema
+
+if TYPE_CHECKING:
+    from geminga.schema_info import SchemaInfo
+    from geminga.spark.payloads.rows import PayloadPlan
 
 logger = logging.getLogger("geminga.spark")
 
@@ -86,21 +91,59 @@ class PulsarDataSource(DataSource):
         return stream_writer(write_options(options_for(WRITE, self.options, schema)), schema)
 
 
+def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:
+    """What the query has to know about payloads; None for bytes. Checks a schema that the user gave."""
+    if options.value_schema == "BYTES":
+        message_columns(schema)
+        return None
+    from geminga.spark.payloads.registry import payload_plan
+
+    return payload_plan(options, clusters.connect(options.connection), schema)
+
+
 def _read(
-    options: ReadOptions, schema: StructType, part: InputPartition, tests: Sequence[RowTest] = ()
+    options: ReadOptions,
+    schema: StructType,
+    plan: PayloadPlan | None,
+    part: InputPartition,
+    tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
     # Spark makes up a partition without content when there is nothing to read.
     if isinstance(part, PulsarRange):
         cluster = clusters.connect(options.connection)
-        for batch in read_range(cluster, options, part.range, ArrowShaper(schema)):
+        shaper: Shaper = (
+            ArrowShaper(schema)
+            if plan is None
+            else _payload_shaper(cluster, options, schema, plan, part.range.partition)
+        )
+        for batch in read_range(cluster, options, part.range, shaper):
             yield kept(tests, batch) if tests else batch
+
+
+def _payload_shaper(
+    cluster: clusters.Cluster,
+    options: ReadOptions,
+    schema: StructType,
+    plan: PayloadPlan,
+    partition: Partition,
+) -> Shaper:
+    from geminga.spark.payloads.rows import PayloadShaper
+
+    patience = Patience(options.connection.operation_timeout_ms / 1000)
+
+    def lookup(version: bytes) -> SchemaInfo | None:
+        return patience.call(
+            f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
+        )
+
+    return PayloadShaper(schema, plan, partition[0], lookup)
 
 
 class PulsarReader(DataSourceReader):
     """A batch query: from ``startingOffsets`` to ``endingOffsets``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        message_columns(schema)
+        self.plan = _plan(options, schema)
         if options.starting_offsets == "latest":
             raise InvalidConfiguration("startingOffsets=latest gives a batch query nothing to read")
         self.options = options
@@ -117,7 +160,7 @@ class PulsarReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, partition, self.tests)
+        return _read(self.options, self.schema, self.plan, partition, self.tests)
 
 
 class FilteringReader(PulsarReader):
@@ -134,7 +177,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     clock = staticmethod(time.monotonic)
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        message_columns(schema)
+        self.plan = _plan(options, schema)
         self.options = options
         self.schema = schema
         self.limits = Limits(
@@ -267,7 +310,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, partition)
+        return _read(self.options, self.schema, self.plan, partition)
 
     def stop(self) -> None:
         if self._planner is not None:

@@ -99,6 +99,27 @@ _TABLE = (
     Option(name="columns", field="columns", use=READ, parse=values.names,
            text="Columns to deliver, separated by commas: Spark does no column pruning here, and each column "
                 "that nobody needs costs time."),
+    Option(name="valueSchema", field="value_schema", use=BOTH,
+           parse=values.choice("BYTES", "TOPIC", "JSON", "AVRO"),
+           text="What the payload is. ``BYTES`` (default): the column ``value``. Reading, ``TOPIC`` (or "
+                "``AVRO``): the columns of the topics' registered schemas, each message by the version that "
+                "it was written with; ``JSON``: the same, and messages that name no schema are read as "
+                "JSON."),
+    Option(name="mode", field="payload_mode", use=READ,
+           parse=values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
+           text="What happens to a message whose payload can't be read by its schema: ``FAILFAST`` (default) "
+                "fails the query, ``PERMISSIVE`` delivers it without values and with its payload in "
+                "``columnNameOfCorruptRecord``, ``DROPMALFORMED`` leaves it out, with a warning."),
+    Option(name="columnNameOfCorruptRecord", field="corrupt_column", use=READ, parse=values.text,
+           text="Column that holds such a payload, binary or string. Default ``_corrupt_record``."),
+    Option(name="mergeSchema", field="merge_schema", use=READ, parse=values.flag,
+           text="The columns of all versions of the topics' schemas, not of the newest alone. Default "
+                "false."),
+    Option(name="schemaEvolutionMode", field="schema_evolution", use=READ,
+           parse=values.choice("none", "failOnNewColumns"),
+           text="What a message does whose schema has fields that the topic did not have when the query "
+                "began: ``none`` (default) leaves them out, with a warning; ``failOnNewColumns`` fails the "
+                "query, which reads them when it is started again."),
     Option(name="startingOffsets", field="starting_offsets", use=READ, parse=values.places,
            text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON of the "
                 "first message a partition. A restarted stream goes on from its checkpoint."),
@@ -289,8 +310,19 @@ class ReadOptions:
     wait_for_topics: bool = False
     crypto_private_key_path: str | None = None
     crypto_failure_action: str = "FAIL"
+    value_schema: str = "BYTES"
+    payload_mode: str = "FAILFAST"
+    corrupt_column: str = "_corrupt_record"
+    merge_schema: bool = False
+    schema_evolution: str = "none"
 
     def __post_init__(self) -> None:
+        if self.value_schema == "BYTES":
+            for name, field_name in _OF_SCHEMAS.items():
+                if getattr(self, field_name) != ReadOptions.__dataclass_fields__[field_name].default:
+                    raise InvalidConfiguration(
+                        f"option {name} is for payloads that are read by a schema: give valueSchema=TOPIC too"
+                    )
         if bool(self.topics) == bool(self.topics_pattern):
             raise InvalidConfiguration(
                 "exactly one of the options topic, topics and topicsPattern must be given"
@@ -316,6 +348,12 @@ class ReadOptions:
         return bool(self.ending_offsets != "latest" or self.ending_time_ms is not None or self.ending_times)
 
 
+_OF_SCHEMAS = {
+    "mode": "payload_mode", "columnNameOfCorruptRecord": "corrupt_column", "mergeSchema": "merge_schema",
+    "schemaEvolutionMode": "schema_evolution",
+}  # fmt: skip
+
+
 def _one_of(one: str, has_one: bool, other: str, value: object) -> None:
     if has_one and value not in (None, {}):
         raise InvalidConfiguration(f"{one} and {other} exclude each other")
@@ -336,6 +374,7 @@ class WriteOptions:
     send_timeout_ms: int = 30_000
     crypto_public_key_path: str | None = field(default=None)
     encryption_keys: tuple[str, ...] = ()
+    value_schema: str = "BYTES"
     exactly_once: bool = False
     sink_name: str | None = None
     staging_location: str | None = None

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,6 @@ from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topi
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
-from geminga.spark.schema import ArrowShaper
 from geminga.spark.search import run, stepped_back
 
 if TYPE_CHECKING:
@@ -44,6 +43,17 @@ _IDLE_SECONDS = 1.0
 _LOOK_BACK_ENTRIES = (100, 1000, 10_000)
 
 
+class Shaper(Protocol):
+    """Turns decoded messages into what Spark asked for."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The message columns that it needs."""
+
+    def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """``messages`` has those columns, perhaps with more behind them."""
+
+
 class DataLossError(ReadError):
     """Messages that were planned to be read are no longer there."""
 
@@ -58,7 +68,7 @@ class RangeReader:
         cluster: Cluster,
         options: ReadOptions,
         part: Range,
-        shaper: ArrowShaper,
+        shaper: Shaper,
         *,
         patience: Patience | None = None,
     ) -> None:
@@ -322,7 +332,7 @@ class RangeReader:
 
 
 def read_range(
-    cluster: Cluster, options: ReadOptions, part: Range, shaper: ArrowShaper
+    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper
 ) -> Iterator[pa.RecordBatch]:
     """Read ``part``; errors name the range."""
     try:

@@ -105,11 +105,12 @@ class ArrowShaper:
 
     def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """``messages`` has the columns `columns`, perhaps with more behind them."""
-        arrays = [_as_type(messages.column(number), field.type) for number, field in enumerate(self.schema)]
+        arrays = [as_type(messages.column(number), field.type) for number, field in enumerate(self.schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A message column as the Arrow type that Spark asks for."""
     if array.type == kind:
         return array
     if pa.types.is_map(kind):

@@ -13,7 +13,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from geminga.errors import InvalidConfiguration
-from geminga.spark.options import READ, SECRETS, WRITE, for_use, read_options, table_options, write_options
+from geminga.spark import cluster as clusters
+from geminga.spark.options import (
+    READ,
+    SECRETS,
+    WRITE,
+    ReadOptions,
+    for_use,
+    read_options,
+    table_options,
+    write_options,
+)
 from geminga.spark.schema import source_schema
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ def read_schema(options: Mapping[str, str]) -> StructType:
     """
     kept = table_options(options)
     if kept is None:
-        return source_schema(read_options(options).columns)
+        return _columns(read_options(options))
     secret = sorted(SECRETS & {name.lower() for name in kept})
     if secret:
         raise InvalidConfiguration(
@@ -37,9 +47,17 @@ def read_schema(options: Mapping[str, str]) -> StructType:
             "open: use CREATE TEMPORARY VIEW ... USING pulsar"
         )
     write_options(for_use(kept, WRITE))
-    schema = source_schema(read_options(for_use(kept, READ)).columns)
+    schema = _columns(read_options(for_use(kept, READ)))
     schema.fields[0].metadata = {METADATA_KEY: json.dumps(kept)}
     return schema
+
+
+def _columns(options: ReadOptions) -> StructType:
+    if options.value_schema == "BYTES":
+        return source_schema(options.columns)
+    from geminga.spark.payloads.registry import payload_columns
+
+    return payload_columns(options, clusters.connect(options.connection))
 
 
 def options_for(use: str, options: Mapping[str, str], schema: StructType) -> dict[str, str]:

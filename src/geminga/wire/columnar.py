@@ -67,11 +67,13 @@ _COLUMN_TYPES: dict[str, pa.DataType] = {
     # Not among the default columns:
     "key_bytes": pa.binary(),
     "message_id": pa.binary(),
+    "schema_version": pa.dictionary(pa.int32(), pa.binary()),
 }
 
-EXTRA_COLUMNS = ("key_bytes", "message_id")
+EXTRA_COLUMNS = ("key_bytes", "message_id", "schema_version")
 """``key_bytes``: the key with base64 undone where its producer flagged it. ``message_id``: the bytes
-of ``MessageIdData``, as `geminga.MessageId.serialize` gives them."""
+of ``MessageIdData``, as `geminga.MessageId.serialize` gives them. ``schema_version``: the version of the
+topic's schema that the producer named, empty for none."""
 
 MESSAGE_COLUMNS = tuple(name for name in _COLUMN_TYPES if name not in EXTRA_COLUMNS)
 """The columns of a message, in their default order."""
@@ -444,6 +446,12 @@ class _Messages:
             return self._dictionary([raw[s : s + n] for s, n in zip(starts, sizes, strict=True)])
         if name == "topic":
             return self._dictionary([entry.topic.encode() for entry in entries])
+        if name == "schema_version":
+            starts = heads[:, self.kernels.SCHEMA_VERSION_START].tolist()
+            sizes = heads[:, self.kernels.SCHEMA_VERSION_SIZE].tolist()
+            raw = self.decoder.raw
+            versions = [raw[s : s + n] for s, n in zip(starts, sizes, strict=True)]
+            return self._dictionary(versions, is_text=False)
         if name == "ledger_id":
             return _numbers(self._per_entry([entry.ledger_id for entry in entries], np.int64), pa.int64())
         if name == "entry_id":
@@ -456,10 +464,11 @@ class _Messages:
         counts = [entry.redelivery_count for entry in entries]
         return _numbers(self._per_entry(counts, np.int32), pa.int32())
 
-    def _dictionary(self, names: list[bytes]) -> pa.DictionaryArray:
+    def _dictionary(self, names: list[bytes], *, is_text: bool = True) -> pa.DictionaryArray:
         numbers: dict[bytes, int] = {}
         indices = self._per_entry([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
-        words = self._text(_binary_values(list(numbers)))
+        words = _binary_values(list(numbers))
+        words = self._text(words) if is_text else words
         return pa.DictionaryArray.from_arrays(_numbers(indices, pa.int32()), words)
 
     def _checked_size(self, sizes: Int64s, column: str) -> int:

@@ -86,8 +86,10 @@ def memcpy(typing_context, out, position, buffer, start, size):
     UUID_START,
     UUID_SIZE,
     CHUNKED_SIZE,
+    SCHEMA_VERSION_START,
+    SCHEMA_VERSION_SIZE,
     HEAD_FIELDS,
-) = range(20)
+) = range(22)
 
 # --- fields of a message (one row of the field matrix each, only the wanted ones are kept) ---------
 
@@ -207,6 +209,9 @@ def _parse_head_metadata(buffer, position, end, head):
                 seen |= 1
             elif field == 13:
                 head[IS_ENCRYPTED] = 1
+            elif field == 16:
+                head[SCHEMA_VERSION_START] = position
+                head[SCHEMA_VERSION_SIZE] = size
             elif field == 26:
                 head[UUID_START] = position
                 head[UUID_SIZE] = size

@@ -1,0 +1,90 @@
+"""Arrow arrays from NumPy's, without a Python object a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Mask = NDArray[np.bool_]
+
+
+def bitmap(valid: Mask) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def validity(absent: Mask | None) -> tuple[pa.Buffer | None, int]:
+    """The validity buffer and the number of nulls."""
+    nulls = 0 if absent is None else int(absent.sum())
+    return (bitmap(~absent) if absent is not None and nulls else None), nulls
+
+
+def numbers(values: NDArray[Any], kind: pa.DataType, absent: Mask | None = None) -> pa.Array:
+    """An array over ``values``, which has the width of ``kind``; null where ``absent``."""
+    valid, nulls = validity(absent)
+    return pa.Array.from_buffers(
+        kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))], nulls
+    )
+
+
+def booleans(values: Mask, absent: Mask | None = None) -> pa.Array:
+    valid, nulls = validity(absent)
+    return pa.Array.from_buffers(pa.bool_(), len(values), [valid, bitmap(values)], nulls)
+
+
+def binary_parts(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+    """Starts, ends and bytes of a binary or string array; a null is empty."""
+    _, offsets, data = array.buffers()
+    if offsets is None or not len(array):
+        nothing = np.zeros(len(array), np.int64)
+        return nothing, nothing, np.zeros(1, np.uint8)
+    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    return bounds[:-1], bounds[1:], content
+
+
+def nulls_of(array: pa.Array) -> Mask:
+    """Which values are null."""
+    if not array.null_count:
+        return np.zeros(len(array), np.bool_)
+    found: Mask = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def gathered(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], kind: pa.DataType
+) -> pa.Array:
+    """Slices of ``data`` as an array of ``kind`` (binary or string, unchecked); null where the size is < 0.
+
+    Raises `OverflowError` for more than 2 GiB.
+    """
+    from geminga.wire import columnar_kernels
+
+    gather: Any = columnar_kernels.gather
+
+    total = int(np.maximum(sizes, 0).sum())
+    if total > (1 << 31) - 1:
+        raise OverflowError(f"{total} bytes in one column of a record batch")
+    out = np.empty(total, np.uint8)
+    offsets = np.empty(len(starts) + 1, np.int32)
+    gather(data, starts, sizes, offsets, out)
+    valid, nulls = validity(sizes < 0)
+    return pa.Array.from_buffers(kind, len(starts), [valid, pa.py_buffer(offsets), pa.py_buffer(out)], nulls)
+
+
+def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArray[Any]:
+    """``values`` at the places that are not absent, ``fill`` at the others."""
+    if absent is None:
+        return values
+    found = np.full((len(absent), *values.shape[1:]), fill, values.dtype)
+    found[~absent] = values
+    return found
+
+
+def indices(present: Mask) -> pa.Array:
+    """Takes a dense array to the places where something is present; null elsewhere."""
+    return numbers(np.cumsum(present) - 1, pa.int64(), ~present)

@@ -1,0 +1,322 @@
+"""Avro payloads, read with the definition that they were written with, as Arrow arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from geminga.spark.payloads.arrays import (
+    binary_parts,
+    booleans,
+    gathered,
+    indices,
+    nulls_of,
+    numbers,
+    scattered,
+    validity,
+)
+from geminga.spark.payloads.fitting import source_of
+from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.types import arrow_type, number_of, spark_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Program:
+    """The table of nodes that `geminga.spark.payloads.avro_kernels.walk` follows."""
+
+    nodes: list[Node] = field(default_factory=list)
+    operations: list[int] = field(default_factory=list)
+    arguments: list[int] = field(default_factory=list)
+    children: list[list[int]] = field(default_factory=list)
+    keep: list[bool] = field(default_factory=list)
+
+    def add(self, node: Node, wanted: bool) -> int:
+        number = len(self.nodes)
+        self.nodes.append(node)
+        self.operations.append(_operations()[node.kind])
+        self.arguments.append(_argument(node))
+        self.children.append([])
+        self.keep.append(wanted)
+        return number
+
+
+def _operations() -> dict[str, int]:
+    from geminga.spark.payloads import avro_kernels as k
+
+    return {
+        "null": k.NULL, "boolean": k.BOOLEAN, "int": k.INT, "long": k.LONG, "float": k.FLOAT,
+        "double": k.DOUBLE, "bytes": k.BYTES, "string": k.BYTES, "fixed": k.FIXED, "enum": k.ENUM,
+        "record": k.RECORD, "array": k.ARRAY, "map": k.MAP, "union": k.UNION,
+    }  # fmt: skip
+
+
+def _argument(node: Node) -> int:
+    return {
+        "fixed": node.size,
+        "enum": len(node.symbols),
+        "record": len(node.fields),
+        "union": len(node.branches),
+    }.get(node.kind, 0)
+
+
+class AvroReader:
+    """Reads the payloads of one definition.
+
+    ``wanted``: the Arrow type that is asked for; fields that it lacks are stepped over. ``reader``: the
+    newest definition, for the aliases of its fields.
+    """
+
+    def __init__(self, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None) -> None:
+        self.program = _Program()
+        self._add(node, wanted, reader, True)
+        program = self.program
+        starts = np.cumsum([0, *(len(each) for each in program.children)])[:-1]
+        flat = [child for each in program.children for child in each]
+        self.table = (
+            np.array(program.operations, np.int64),
+            np.array(program.arguments, np.int64),
+            np.array(starts, np.int64),
+            np.array(flat or [0], np.int64),
+            np.array(program.keep, np.bool_),
+        )
+
+    def _add(self, node: Node, wanted: pa.DataType | None, reader: Node | None, keep: bool) -> int:
+        program = self.program
+        number = program.add(node, keep)
+        reader = None if reader is None else reader.inner
+        if node.kind == "record":
+            chosen = _chosen(node, wanted, reader)
+            for each in node.fields:
+                kind, known = chosen.get(each.name, (None, None))
+                child = self._add(each.node, kind, known, keep and each.name in chosen)
+                program.children[number].append(child)
+        elif node.kind in ("array", "map"):
+            if node.kind == "map":
+                program.children[number].append(self._add(Node("string"), None, None, keep))
+            inner = _item_type(wanted)
+            known = reader.branches[0] if reader is not None and reader.kind == node.kind else None
+            program.children[number].append(self._add(node.branches[0], inner, known, keep))
+        elif node.kind == "union":
+            is_optional = node.inner is not node
+            for branch in node.branches:
+                kind = wanted if is_optional else None
+                program.children[number].append(self._add(branch, kind, reader, keep))
+        return number
+
+    def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+        """The values of ``payloads`` (binary), of the type that Spark has for the definition without the
+        fields that nobody wants; null where a payload is null or damaged. The mask says which are damaged."""
+        from geminga.spark.payloads import avro_kernels
+
+        walk: Any = avro_kernels.walk
+
+        starts, ends, data = binary_parts(payloads)
+        absent = nulls_of(payloads)
+        good = ~absent
+        operations, arguments, first, children, keep = self.table
+        base = np.zeros(len(operations), np.int64)
+        nothing = np.zeros(1, np.int64)
+        while True:
+            counts = np.zeros(len(operations), np.int64)
+            places = (data, starts, ends, operations, arguments, first, children, keep, base, good)
+            if not walk(*places, counts, nothing, False):
+                break
+        widths = np.array([_width(node) for node in self.program.nodes], np.int64)
+        sizes = np.where(keep, counts * widths, 0)
+        base = np.cumsum(sizes) - sizes
+        out = np.empty(int(sizes.sum()) + 1, np.int64)
+        written = np.zeros(len(operations), np.int64)
+        walk(data, starts, ends, operations, arguments, first, children, keep, base, good, written, out, True)
+        built = _Built(self.program, data, base, counts, out)
+        values = built.array(0, None if good.all() else ~good)
+        return values, ~(good | absent)
+
+
+def _chosen(
+    node: Node, wanted: pa.DataType | None, reader: Node | None
+) -> dict[str, tuple[pa.DataType | None, Node | None]]:
+    """The record's fields that are wanted, with what is wanted of each."""
+    names = [each.name for each in node.fields]
+    if wanted is None or not pa.types.is_struct(wanted):
+        return dict.fromkeys(names, (None, None))
+    found: dict[str, tuple[pa.DataType | None, Node | None]] = {}
+    for each in wanted:
+        source = source_of(names, each.name, reader)
+        if source is not None:
+            known = None if reader is None or reader.kind != "record" else reader.field(each.name)
+            found[source] = (each.type, None if known is None else known.node)
+    return found
+
+
+def _item_type(wanted: pa.DataType | None) -> pa.DataType | None:
+    if wanted is None:
+        return None
+    if pa.types.is_list(wanted):
+        return wanted.value_type
+    return wanted.item_type if pa.types.is_map(wanted) else None
+
+
+def _width(node: Node) -> int:
+    if node.kind in ("bytes", "string", "fixed"):
+        return 2
+    return 0 if node.kind in ("null", "record") else 1
+
+
+class _Built:
+    """Arrow arrays from what the walk wrote."""
+
+    def __init__(
+        self, program: _Program, data: NDArray[np.uint8], base: Int64s, counts: Int64s, out: Int64s
+    ) -> None:
+        self.program = program
+        self.data = data
+        self.base = base.tolist()
+        self.counts = counts.tolist()
+        self.out = out
+
+    def _numbers(self, number: int) -> Int64s:
+        start, count = self.base[number], self.counts[number]
+        return self.out[start : start + count]
+
+    def array(self, number: int, absent: Mask | None) -> pa.Array:
+        """The values of a node, with nulls put in where ``absent``."""
+        node = self.program.nodes[number]
+        if node.kind == "null":
+            return pa.nulls(self.counts[number] if absent is None else len(absent), pa.null())
+        if node.kind in ("bytes", "string", "fixed"):
+            return self._binary(number, node, absent)
+        if node.kind == "record":
+            return self._record(number, absent)
+        if node.kind in ("array", "map"):
+            return self._items(number, node, absent)
+        if node.kind == "union":
+            return self._union(number, node, absent)
+        return _leaf(self._numbers(number), node, absent)
+
+    def _binary(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
+        start, count = self.base[number], self.counts[number]
+        pairs = self.out[start : start + 2 * count].reshape(count, 2)
+        starts, sizes = scattered(pairs[:, 0], absent), scattered(pairs[:, 1], absent, -1)
+        kind = pa.binary() if node.kind != "string" else pa.string()
+        found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), kind)
+        if node.kind == "string":
+            return checked_text(found)
+        return decimals(found, node) if node.logical == "decimal" else found
+
+    def _record(self, number: int, absent: Mask | None) -> pa.Array:
+        node = self.program.nodes[number]
+        children = self.program.children[number]
+        count = self.counts[number]
+        fields, columns = [], []
+        for each, child in zip(node.fields, children, strict=True):
+            if self.program.keep[child]:
+                column = self.array(child, None)
+                fields.append(pa.field(each.name, column.type))
+                columns.append(column)
+        if columns:
+            found = pa.StructArray.from_arrays(columns, fields=fields)
+        else:
+            found = pa.Array.from_buffers(pa.struct([]), count, [None], 0)
+        return _spread(found, absent)
+
+    def _items(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
+        children = self.program.children[number]
+        sizes = scattered(self._numbers(number), absent)
+        offsets = np.zeros(len(sizes) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        valid, nulls = validity(absent)
+        buffers = [valid, pa.py_buffer(offsets)]
+        items = self.array(children[-1], None)
+        if node.kind == "array":
+            return pa.Array.from_buffers(pa.list_(items.type), len(sizes), buffers, nulls, children=[items])
+        kind = pa.map_(pa.string(), items.type)
+        pairs = pa.StructArray.from_arrays(
+            [self.array(children[0], None), items], fields=[kind.key_field, kind.item_field]
+        )
+        return pa.Array.from_buffers(kind, len(sizes), buffers, nulls, children=[pairs])
+
+    def _union(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
+        children = self.program.children[number]
+        chosen = scattered(self._numbers(number), absent, -1)
+        nothing = [i for i, branch in enumerate(node.branches) if branch.kind == "null"]
+        members = [i for i in range(len(node.branches)) if i not in nothing]
+        if len(members) == 1:
+            is_absent = chosen != members[0]
+            return self.array(children[members[0]], is_absent if is_absent.any() else None)
+        columns = [self.array(children[i], chosen != i) for i in members]
+        number_kind = number_of(node)
+        if number_kind is not None:
+            return _coalesced(columns, arrow_type(number_kind))
+        if not members:
+            return pa.nulls(len(chosen), pa.null())
+        fields = [pa.field(f"member{i}", column.type) for i, column in enumerate(columns)]
+        is_absent = np.isin(chosen, [-1, *nothing])
+        mask = booleans(is_absent) if is_absent.any() else None
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
+
+
+def _coalesced(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.coalesce(*(column.cast(kind) for column in columns))
+
+
+def _spread(array: pa.Array, absent: Mask | None) -> pa.Array:
+    return array if absent is None else array.take(indices(~absent))
+
+
+def _leaf(values: Int64s, node: Node, absent: Mask | None) -> pa.Array:
+    kind = arrow_type(spark_type(node))
+    values = scattered(values, absent)
+    if node.kind == "boolean":
+        return booleans(values != 0, absent)
+    if node.kind == "enum":
+        words = pa.DictionaryArray.from_arrays(numbers(values, pa.int64(), absent), pa.array(node.symbols))
+        return words.cast(pa.string())
+    if node.kind == "float":
+        return numbers(values.astype(np.uint32), kind, absent)
+    if node.kind == "int":
+        return numbers(values.astype(np.int32), kind, absent)
+    if node.logical:
+        return numbers(microseconds(values, node), kind, absent)
+    return numbers(values, kind, absent)
+
+
+def microseconds(values: Any, node: Node) -> Any:
+    """What Spark's timestamps count, from what the logical type counts; what does not fit wraps around, as an
+    absurd event time does."""
+    return values * 1000 if node.logical.endswith("millis") else values
+
+
+def checked_text(array: pa.Array) -> pa.Array:
+    """Text, with replacement characters for what is no UTF-8."""
+    try:
+        array.validate(full=True)
+        return array
+    except pa.ArrowInvalid:
+        raw = pa.Array.from_buffers(pa.binary(), len(array), array.buffers(), array.null_count)
+        words = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+        return pa.array(words, pa.string())
+
+
+def decimals(array: pa.Array, node: Node) -> pa.Array:
+    """Big-endian whole numbers as decimals; one with more digits than its type has is null."""
+    import decimal
+
+    context = decimal.Context(prec=60)
+    bound = 10**node.precision
+    found = []
+    for raw in array.to_pylist():
+        whole = bound if raw is None else int.from_bytes(raw, "big", signed=True)
+        fits = -bound < whole < bound
+        found.append(decimal.Decimal(whole).scaleb(-node.scale, context) if fits else None)
+    return pa.array(found, pa.decimal128(max(node.precision, 1), node.scale))

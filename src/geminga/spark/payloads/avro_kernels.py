@@ -1,0 +1,197 @@
+"""The compiled walk over Avro payloads: the inner part of `geminga.spark.payloads.avro`.
+
+A definition is a table of nodes; the walk reads each payload along it and appends what it finds to the
+node's own numbers. It runs twice: first to count and to find damaged payloads, then to write. Nothing is
+recursive, and nothing that a payload announces is believed before its bytes are there.
+"""
+
+# numba infers the types of these functions; annotations would neither be read nor checked.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, assignment"
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from geminga.wire.columnar_kernels import kernel
+
+inlined = numba.njit(nogil=True, inline="always")
+"""Calls would pass on a dozen arrays each, which takes longer than what most of them do."""
+
+(NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, FIXED, ENUM, RECORD, ARRAY, MAP, UNION) = range(13)
+"""Operations. A leaf appends one number, BYTES and FIXED two (start and size); ARRAY and MAP append how many
+items they have, UNION its branch; RECORD and NULL append nothing."""
+
+FREE_ITEMS = 1024
+"""Items that arrays of one payload may have beyond its bytes: those of a type that takes none."""
+
+
+@inlined
+def _number(buffer, position, end):
+    """(value, next position) of a zigzag varint; the next position is -1 when it is cut or overlong."""
+    value = np.int64(0)
+    shift = np.int64(0)
+    while position < end and shift < 64:
+        byte = np.int64(buffer[position])
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), position
+        shift += 7
+    return np.int64(0), np.int64(-1)
+
+
+@inlined
+def _little_endian(buffer, position, size):
+    value = np.int64(0)
+    for i in range(size):
+        value |= np.int64(buffer[position + i]) << (8 * i)
+    return value
+
+
+@inlined
+def _leaf(buffer, position, end, op, argument, number):
+    """Reads one leaf into ``number``; returns the next position, -1 for damage."""
+    if op == NULL:
+        return position
+    if op == BOOLEAN:
+        if position >= end or buffer[position] > 1:
+            return np.int64(-1)
+        number[0] = np.int64(buffer[position])
+        return position + 1
+    if op in (INT, LONG, ENUM):
+        value, position = _number(buffer, position, end)
+        number[0] = value
+        if position >= 0 and (
+            (op == INT and (value > 2147483647 or value < -2147483648))
+            or (op == ENUM and (value < 0 or value >= argument))
+        ):
+            return np.int64(-1)
+        return position
+    if op in (FLOAT, DOUBLE):
+        size = 4 if op == FLOAT else 8
+        if size > end - position:
+            return np.int64(-1)
+        number[0] = _little_endian(buffer, position, size)
+        return position + size
+    size = np.int64(argument)
+    if op == BYTES:
+        size, position = _number(buffer, position, end)
+        if position < 0:
+            return np.int64(-1)
+    if size < 0 or size > end - position:
+        return np.int64(-1)
+    number[0] = position
+    number[1] = size
+    return position + size
+
+
+@inlined
+def _append(node, op, number, counts, keep, base, out, writing):
+    if writing and keep[node]:
+        if op in (BYTES, FIXED):
+            place = base[node] + 2 * counts[node]
+            out[place] = number[0]
+            out[place + 1] = number[1]
+        elif op != NULL:
+            out[base[node] + counts[node]] = number[0]
+    counts[node] += 1
+
+
+@inlined
+def _value(
+    buffer, position, end, ops, arguments, first, children, keep, base, counts, out, stack, left, number,
+    writing,
+):  # fmt: skip
+    """Reads one payload; returns where it ends, -1 for damage."""
+    items_left = end - position + FREE_ITEMS
+    depth = -1
+    node = 0
+    while True:
+        op = ops[node]
+        if op == UNION:
+            value, position = _number(buffer, position, end)
+            if position < 0 or value < 0 or value >= arguments[node]:
+                return np.int64(-1)
+            number[0] = value
+            _append(node, op, number, counts, keep, base, out, writing)
+            node = children[first[node] + value]
+            continue
+        if op >= RECORD:
+            depth += 1
+            stack[depth] = node
+            left[depth] = 0
+            if op == RECORD:
+                counts[node] += 1
+            else:
+                number[0] = 0
+                _append(node, op, number, counts, keep, base, out, writing)
+        else:
+            position = _leaf(buffer, position, end, op, arguments[node], number)
+            if position < 0:
+                return position
+            _append(node, op, number, counts, keep, base, out, writing)
+        # What comes next: the innermost open type that has something left.
+        node = -1
+        while depth >= 0 and node < 0:
+            open_node = stack[depth]
+            op = ops[open_node]
+            if op == RECORD:
+                if left[depth] == arguments[open_node]:
+                    depth -= 1
+                    continue
+                node = children[first[open_node] + left[depth]]
+                left[depth] += 1
+                continue
+            if left[depth] == 0:
+                count, position = _number(buffer, position, end)
+                if position >= 0 and count < 0:
+                    count = -count
+                    size, position = _number(buffer, position, end)
+                    if size < 0 or size > end - position:
+                        return np.int64(-1)
+                if position < 0 or count < 0 or count > items_left:
+                    return np.int64(-1)
+                if count == 0:
+                    depth -= 1
+                    continue
+                items_left -= count
+                left[depth] = count
+                if writing and keep[open_node]:
+                    out[base[open_node] + counts[open_node] - 1] += count
+            left[depth] -= 1
+            node = children[first[open_node]]
+            if op == MAP:
+                position = _leaf(buffer, position, end, BYTES, 0, number)
+                if position < 0:
+                    return position
+                _append(node, BYTES, number, counts, keep, base, out, writing)
+                node = children[first[open_node] + 1]
+        if node < 0:
+            return position
+
+
+@kernel
+def walk(
+    buffer, starts, ends, ops, arguments, first, children, keep, base, good, counts, out, writing
+):  # fmt: skip
+    """Reads payload ``i``, ``buffer[starts[i]:ends[i]]``, where ``good[i]``.
+
+    Without ``writing`` it counts what each node appends, and makes ``good`` false where a payload is damaged
+    or has bytes left over; returns how many are, and the counts are then wrong. With it the numbers go to
+    ``out``, those of a node from ``base`` on, where ``keep``.
+    """
+    stack = np.zeros(len(ops) + 1, np.int64)
+    left = np.zeros(len(ops) + 1, np.int64)
+    number = np.zeros(2, np.int64)
+    damaged = 0
+    for i in range(len(starts)):
+        if good[i]:
+            position = _value(
+                buffer, starts[i], ends[i], ops, arguments, first, children, keep, base, counts, out, stack,
+                left, number, writing,
+            )  # fmt: skip
+            if position != ends[i]:
+                good[i] = False
+                damaged += 1
+    return damaged

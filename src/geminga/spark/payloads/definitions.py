@@ -1,0 +1,164 @@
+"""A topic's registered schema as a tree of nodes.
+
+Avro and JSON schemas are registered as Avro definitions, Protobuf as descriptors, the others by their type
+alone. `definition_of` reads all of them; a pair is a record with the fields ``key`` and ``value``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from geminga.errors import IncompatibleSchema
+from geminga.schema.key_value import KeyValueEncodingType, encoding_of, parts_of
+from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.nodes import DEPTH_MAX, NO_DEFAULT, NODES_MAX, Definition, Field, Node
+from geminga.spark.payloads.protobuf import node_of
+
+
+def definition_of(info: SchemaInfo) -> Definition:
+    """Raises `IncompatibleSchema` for a definition that is damaged, recursive, or of an unknown type."""
+    try:
+        return _of(info)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        name = SchemaType(info.type).name if info.type in set(SchemaType) else str(info.type)
+        raise IncompatibleSchema(
+            f"the {name} schema {str(info.name)!r} can't be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _of(info: SchemaInfo) -> Definition:
+    if info.type == SchemaType.AVRO:
+        return Definition("avro", _Avro().node(json.loads(info.data), "", 0), info)
+    if info.type == SchemaType.JSON:
+        return Definition("json", _Avro().node(json.loads(info.data), "", 0), info)
+    if info.type == SchemaType.PROTOBUF_NATIVE:
+        return Definition("protobuf", node_of(info), info)
+    if info.type == SchemaType.KEY_VALUE:
+        parts = tuple(_of(part) for part in parts_of(info))
+        names = ("key", "value")
+        fields = tuple(Field(name, part.root) for name, part in zip(names, parts, strict=True))
+        separated = encoding_of(info) is KeyValueEncodingType.SEPARATED
+        return Definition("pair", Node("record", fields=fields), info, parts=parts, separated=separated)
+    if info.type not in _PLAIN:
+        raise IncompatibleSchema(f"schemas of type {info.type} are not read by columns")
+    return Definition("plain", _PLAIN[info.type], info)
+
+
+_PLAIN: Mapping[int, Node] = {
+    SchemaType.BYTES: Node("bytes"),
+    SchemaType.NONE: Node("bytes"),
+    SchemaType.STRING: Node("string"),
+    SchemaType.BOOLEAN: Node("boolean"),
+    SchemaType.INT8: Node("int8"),
+    SchemaType.INT16: Node("int16"),
+    SchemaType.INT32: Node("int"),
+    SchemaType.INT64: Node("long"),
+    SchemaType.FLOAT: Node("float"),
+    SchemaType.DOUBLE: Node("double"),
+    SchemaType.DATE: Node("long", "timestamp-millis"),
+    SchemaType.TIMESTAMP: Node("long", "timestamp-millis"),
+    SchemaType.TIME: Node("long"),
+    SchemaType.INSTANT: Node("instant", "timestamp-micros"),
+    SchemaType.LOCAL_DATE: Node("long", "date"),
+    SchemaType.LOCAL_TIME: Node("long"),
+    SchemaType.LOCAL_DATE_TIME: Node("date-time", "local-timestamp-micros"),
+}
+"""The kinds besides Avro's: ``int8`` and ``int16``, ``instant`` (seconds and nanoseconds), ``date-time``
+(days and nanoseconds)."""
+
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_LOGICAL = {
+    "date": ("int",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "local-timestamp-millis": ("long",),
+    "local-timestamp-micros": ("long",),
+    "decimal": ("bytes", "fixed"),
+}
+"""Logical types that Spark has a type for, and what they annotate; others count as what they annotate."""
+
+
+class _Avro:
+    """Reads one Avro definition."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Node | None] = {}
+        """Named types; None while one is being read."""
+        self.count = 0
+
+    def node(self, schema: Any, namespace: str, depth: int) -> Node:
+        self.count += 1
+        if depth > DEPTH_MAX or self.count > NODES_MAX:
+            raise ValueError(f"it is deeper than {DEPTH_MAX} or has more than {NODES_MAX} types")
+        if isinstance(schema, str):
+            return self._named(schema, namespace)
+        if isinstance(schema, list):
+            branches = tuple(self.node(branch, namespace, depth + 1) for branch in schema)
+            if not branches:
+                raise ValueError("a union has no branches")
+            return Node("union", branches=branches)
+        kind = schema["type"]
+        if isinstance(kind, list | dict):
+            return self.node(kind, namespace, depth + 1)
+        if kind == "array":
+            return Node("array", branches=(self.node(schema["items"], namespace, depth + 1),))
+        if kind == "map":
+            return Node("map", branches=(self.node(schema["values"], namespace, depth + 1),))
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._defined(kind, schema, namespace, depth)
+        if kind in _PRIMITIVES:
+            return _logical(Node(kind), schema)
+        return self._named(kind, namespace)
+
+    def _named(self, name: str, namespace: str) -> Node:
+        if name in _PRIMITIVES:
+            return Node(name)
+        for full in (name, f"{namespace}.{name}") if "." not in name else (name,):
+            if full in self.known:
+                found = self.known[full]
+                if found is None:
+                    raise ValueError(f"{full} contains itself, which Spark has no type for")
+                return found
+        raise ValueError(f"{name!r} is not defined")
+
+    def _defined(self, kind: str, schema: dict[str, Any], namespace: str, depth: int) -> Node:
+        name = schema["name"]
+        namespace = schema.get("namespace", namespace) or ""
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        namespace = full.rpartition(".")[0]
+        if kind == "enum":
+            node = Node("enum", symbols=tuple(map(str, schema["symbols"])))
+        elif kind == "fixed":
+            size = int(schema["size"])
+            if not 0 <= size < 1 << 31:
+                raise ValueError(f"{full} has the size {size}")
+            node = _logical(Node("fixed", size=size), schema)
+        else:
+            self.known[full] = None
+            fields = tuple(self._field(field, namespace, depth) for field in schema["fields"])
+            names = [field.name for field in fields]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{full} has a field twice")
+            node = Node("record", fields=fields)
+        self.known[full] = node
+        return node
+
+    def _field(self, schema: dict[str, Any], namespace: str, depth: int) -> Field:
+        node = self.node(schema["type"], namespace, depth + 1)
+        # pulsar-client writes "default": null beside types without null; there it says nothing.
+        default = schema.get("default", NO_DEFAULT)
+        return Field(str(schema["name"]), node, default, tuple(map(str, schema.get("aliases") or ())))
+
+
+def _logical(node: Node, schema: dict[str, Any]) -> Node:
+    name = schema.get("logicalType")
+    if node.kind not in _LOGICAL.get(str(name), ()):
+        return node
+    if name != "decimal":
+        return Node(node.kind, str(name), size=node.size)
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 38):
+        return node
+    return Node(node.kind, "decimal", size=node.size, precision=precision, scale=scale)

@@ -1,0 +1,160 @@
+"""Protobuf payloads as Arrow arrays, by the descriptors that were registered with the topic.
+
+Messages are parsed by Protobuf's own library, and their fields read into columns. Scalars without presence
+are never null; enumerations are their names, or their numbers as text where they have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from geminga.spark.payloads.json_text import pruned
+from geminga.spark.payloads.nodes import DEPTH_MAX, Field, Node
+from geminga.spark.payloads.types import arrow_type, spark_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from geminga.schema_info import SchemaInfo
+
+    Mask = NDArray[np.bool_]
+
+_KINDS: dict[int, Node] = {
+    FieldDescriptor.CPPTYPE_INT32: Node("int"),
+    FieldDescriptor.CPPTYPE_INT64: Node("long"),
+    FieldDescriptor.CPPTYPE_UINT32: Node("long"),
+    # As Spark's from_protobuf: 20 digits hold every unsigned number.
+    FieldDescriptor.CPPTYPE_UINT64: Node("fixed", "decimal", precision=20),
+    FieldDescriptor.CPPTYPE_DOUBLE: Node("double"),
+    FieldDescriptor.CPPTYPE_FLOAT: Node("float"),
+    FieldDescriptor.CPPTYPE_BOOL: Node("boolean"),
+    FieldDescriptor.CPPTYPE_ENUM: Node("enum"),
+}
+
+
+def node_of(info: SchemaInfo) -> Node:
+    """The tree of a registered Protobuf schema. Raises `ValueError` for damaged and recursive ones."""
+    from geminga.schema.protobuf import message_class_of
+
+    return _record(message_class_of(info.data).DESCRIPTOR, ())
+
+
+def _record(descriptor: Any, above: tuple[str, ...]) -> Node:
+    if descriptor.full_name in above or len(above) > DEPTH_MAX:
+        raise ValueError(f"{descriptor.full_name} contains itself, which Spark has no type for")
+    above = (*above, descriptor.full_name)
+    if descriptor.full_name == "google.protobuf.Timestamp":
+        return Node("long", "timestamp-micros")
+    return Node("record", fields=tuple(Field(f.name, _of_field(f, above)) for f in descriptor.fields))
+
+
+def _is_map(field: Any) -> bool:
+    kind = field.message_type
+    return kind is not None and bool(kind.GetOptions().map_entry)
+
+
+def _of_field(field: Any, above: tuple[str, ...]) -> Node:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        if key.cpp_type != FieldDescriptor.CPPTYPE_STRING:
+            # Spark's maps of a definition have text as keys.
+            pair = Node(
+                "record", fields=(Field("key", _single(key, above)), Field("value", _single(value, above)))
+            )
+            return Node("array", branches=(pair,))
+        return Node("map", branches=(_single(value, above),))
+    node = _single(field, above)
+    return Node("array", branches=(node,)) if field.is_repeated else node
+
+
+def _single(field: Any, above: tuple[str, ...]) -> Node:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _record(field.message_type, above)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return Node("bytes" if field.type == FieldDescriptor.TYPE_BYTES else "string")
+    return _KINDS[field.cpp_type]
+
+
+class ProtobufReader:
+    """Reads the payloads of one registered schema. ``wanted`` as for Avro."""
+
+    def __init__(
+        self, info: SchemaInfo, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None
+    ) -> None:
+        from geminga.schema.protobuf import message_class_of
+
+        self.message = message_class_of(info.data)
+        self.node = pruned(node, wanted, reader)
+        self.kind = arrow_type(spark_type(self.node))
+        self.convert = _message(self.message.DESCRIPTOR, self.node)
+
+    def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+        """The values, null where a payload is null or damaged, and the mask of the damaged."""
+        values: list[Any] = []
+        damaged = np.zeros(len(payloads), np.bool_)
+        parse, convert = self.message.FromString, self.convert
+        for number, payload in enumerate(payloads.to_pylist()):
+            try:
+                values.append(None if payload is None else convert(parse(payload)))
+            except (DecodeError, ValueError, OverflowError):
+                values.append(None)
+                damaged[number] = True
+        return pa.array(values, self.kind), damaged
+
+
+Convert = Callable[[Any], Any]
+
+
+def _message(descriptor: Any, node: Node) -> Convert:
+    if node.kind != "record":
+        # A Timestamp: microseconds since 1970.
+        return lambda message: message.seconds * 1_000_000 + message.nanos // 1000
+    getters = [
+        (field.name, _getter(descriptor.fields_by_name[field.name], field.node)) for field in node.fields
+    ]
+
+    def convert(message: Message) -> dict[str, Any]:
+        return {name: get(message) for name, get in getters}
+
+    return convert
+
+
+def _getter(field: Any, node: Node) -> Convert:
+    name = field.name
+    if _is_map(field):
+        of_value = _scalar(field.message_type.fields_by_name["value"], _value_node(node))
+        if node.kind == "map":
+            return lambda message: [(key, of_value(one)) for key, one in getattr(message, name).items()]
+        return lambda message: [
+            {"key": key, "value": of_value(one)} for key, one in getattr(message, name).items()
+        ]
+    if field.is_repeated:
+        of_item = _scalar(field, node.branches[0])
+        return lambda message: [of_item(one) for one in getattr(message, name)]
+    of_field = _scalar(field, node)
+    if field.has_presence:
+        return lambda message: of_field(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: of_field(getattr(message, name))
+
+
+def _value_node(node: Node) -> Node:
+    inner = node.branches[0]
+    if node.kind == "map":
+        return inner
+    value = inner.field("value")
+    return inner if value is None else value.node
+
+
+def _scalar(field: Any, node: Node) -> Convert:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _message(field.message_type, node)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda value: names.get(value) or str(value)
+    return lambda value: value

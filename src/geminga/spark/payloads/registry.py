@@ -1,0 +1,196 @@
+"""Which columns a query over payloads has: asked of the topics' registry where the query is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+
+from geminga.config import suggestion
+from geminga.errors import IncompatibleSchema, InvalidConfiguration
+from geminga.schema_info import SchemaInfo
+from geminga.spark.cluster import Cluster, discover
+from geminga.spark.offsets import Partition
+from geminga.spark.options import ReadOptions
+from geminga.spark.patience import Patience
+from geminga.spark.payloads.definitions import definition_of
+from geminga.spark.payloads.rows import PERMISSIVE, PayloadPlan, is_message_column
+from geminga.spark.payloads.types import check_readable, columns_of, merged, same_name
+from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, message_columns
+
+VERSIONS_MAX = 1000
+"""Versions of one topic whose columns are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The schemas of the topics of a query. ``newest`` lacks topics without one."""
+
+    newest: dict[str, SchemaInfo]
+    without: tuple[str, ...]
+    partitions: dict[str, Partition]
+    counts: dict[str, int]
+    """How many versions each topic has had."""
+
+
+def registered(options: ReadOptions, cluster: Cluster) -> Registered:
+    """Ask for the newest schema of each topic."""
+    patience = Patience(options.connection.operation_timeout_ms / 1000)
+    found = patience.call(
+        "looking up the topics",
+        lambda: discover(
+            cluster, options.topics, options.topics_pattern, missing_is_empty=options.wait_for_topics
+        ),
+    )
+    partitions: dict[str, Partition] = {}
+    for partition in found:
+        partitions.setdefault(partition[0], partition)
+    asked = list(partitions.values())
+    answers = patience.call("asking for schemas", lambda: cluster.newest_schemas(asked))
+    newest, counts, without = {}, {}, []
+    for topic, answer in zip(partitions, answers, strict=True):
+        if answer is None:
+            without.append(topic)
+        else:
+            newest[topic], version = answer
+            counts[topic] = int.from_bytes(version, "big") + 1
+    return Registered(newest, tuple(without), partitions, counts)
+
+
+def payload_columns(options: ReadOptions, cluster: Cluster) -> StructType:
+    """The columns of a query that names no schema: those of the payload, then the message's own.
+
+    Raises `IncompatibleSchema` for topics without a schema, or whose schemas have no common columns, and
+    `InvalidConfiguration` for columns that are not there.
+    """
+    known = registered(options, cluster)
+    _check_all_have(options, known)
+    payload = _payload(options, cluster, known)
+    corrupt = options.corrupt_column
+    fields = {field.name: field.dataType for field in payload.fields}
+    taken = [name for name in fields if is_message_column(name) or name == corrupt]
+    if taken:
+        raise IncompatibleSchema(
+            f"the field {taken[0]!r} of the topic's schema has the name of another column: give a schema "
+            "without it" + (" or another columnNameOfCorruptRecord" if taken[0] == corrupt else "")
+        )
+    if options.columns is None:
+        fields.update({name: COLUMNS[name].kind for name in DEFAULT_COLUMNS[1:]})
+        if options.payload_mode == PERMISSIVE:
+            fields[corrupt] = BinaryType()
+        return StructType([StructField(name, kind, True) for name, kind in fields.items()])
+    own: dict[str, DataType] = {name: COLUMNS[name].kind for name in COLUMNS if name != "value"}
+    return _chosen(options.columns, {**own, corrupt: BinaryType(), **fields})
+
+
+def _chosen(names: tuple[str, ...], known: dict[str, DataType]) -> StructType:
+    found: dict[str, DataType] = {}
+    for name in names:
+        spelled = same_name(list(known), name)
+        if spelled is None:
+            raise InvalidConfiguration(
+                f"no column {name!r}{suggestion(name, known)}; the query has {', '.join(known)}"
+            )
+        if spelled in found:
+            raise InvalidConfiguration(f"option columns names {spelled!r} twice")
+        found[spelled] = known[spelled]
+    if not found:
+        raise InvalidConfiguration("option columns names no column")
+    return StructType([StructField(name, kind, True) for name, kind in found.items()])
+
+
+def _check_all_have(options: ReadOptions, known: Registered) -> None:
+    if not known.newest and not known.without:
+        raise IncompatibleSchema(
+            "there is no topic yet whose schema could say which columns there are: give them with .schema()"
+        )
+    if known.without:
+        raise IncompatibleSchema(
+            f"{known.without[0]} has no schema: valueSchema={options.value_schema} can't tell its columns. "
+            "Without that option payloads are the column 'value'; with valueSchema=JSON and .schema() they "
+            "are read as JSON"
+        )
+
+
+def _payload(options: ReadOptions, cluster: Cluster, known: Registered) -> StructType:
+    schemas = {}
+    for topic, info in known.newest.items():
+        schemas[topic] = columns_of(definition_of(info))
+        if options.merge_schema:
+            for number, old in _older(options, cluster, known, topic):
+                schemas[f"{topic} (schema version {number})"] = columns_of(definition_of(old))
+    return merged(schemas)
+
+
+def _older(
+    options: ReadOptions, cluster: Cluster, known: Registered, topic: str
+) -> list[tuple[int, SchemaInfo]]:
+    """The versions before the newest, newest first, without those that were deleted."""
+    patience = Patience(options.connection.operation_timeout_ms / 1000)
+    partition = known.partitions[topic]
+    found = []
+    last = known.counts[topic] - 1
+    for number in range(last - 1, max(-1, last - 1 - VERSIONS_MAX), -1):
+        version = number.to_bytes(8, "big")
+        info = patience.call("asking for schemas", partial(cluster.schema, partition, version))
+        if info is not None:
+            found.append((number, info))
+    return found
+
+
+def payload_plan(options: ReadOptions, cluster: Cluster, schema: StructType) -> PayloadPlan:
+    """What the tasks need to know to deliver ``schema``.
+
+    Raises `IncompatibleSchema` or `InvalidConfiguration` for columns that no version of the topics' schemas
+    has, or has as another type.
+    """
+    known = registered(options, cluster)
+    is_json = options.value_schema == "JSON"
+    if not is_json and known.without:
+        _check_all_have(options, known)
+    message_columns(StructType([field for field in schema.fields if is_message_column(field.name)]))
+    wanted = StructType()
+    for field in schema.fields:
+        if field.name == options.corrupt_column:
+            if field.dataType not in (BinaryType(), StringType()):
+                raise InvalidConfiguration(
+                    f"column {field.name!r} can be read as binary or string, not as "
+                    f"{field.dataType.simpleString()}"
+                )
+        elif not is_message_column(field.name):
+            wanted.add(field)
+    names: set[str] = set()
+    for topic, info in known.newest.items():
+        columns = columns_of(definition_of(info))
+        try:
+            check_readable(columns, wanted, "")
+        except IncompatibleSchema as error:
+            raise IncompatibleSchema(f"{topic}: {error}") from None
+        names.update(columns.names)
+    if not is_json and known.newest:
+        _check_known(options, cluster, known, wanted, names)
+    return PayloadPlan(
+        mode=options.payload_mode,
+        corrupt_column=options.corrupt_column,
+        newest=known.newest,
+        unversioned_json=is_json,
+        fail_on_new_columns=options.schema_evolution == "failOnNewColumns",
+    )
+
+
+def _check_known(
+    options: ReadOptions, cluster: Cluster, known: Registered, wanted: StructType, names: set[str]
+) -> None:
+    missing = [name for name in wanted.names if same_name(list(names), name) is None]
+    for topic in known.newest if missing else ():
+        for _, old in _older(options, cluster, known, topic):
+            names.update(columns_of(definition_of(old)).names)
+            missing = [name for name in missing if same_name(list(names), name) is None]
+            if not missing:
+                return
+    if missing:
+        raise InvalidConfiguration(
+            f"no version of the topic's schema has a field {missing[0]!r}{suggestion(missing[0], names)}; it "
+            f"has {', '.join(sorted(names))}"
+        )

@@ -1,0 +1,343 @@
+"""Messages as rows of a topic's own columns, each read by the version of the schema it was written with."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from geminga.errors import CorruptPayload, IncompatibleSchema
+from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.arrays import booleans, numbers
+from geminga.spark.payloads.definitions import definition_of
+from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.nodes import Definition, Node
+from geminga.spark.payloads.types import check_readable, columns_of, spark_type
+from geminga.spark.schema import COLUMNS, as_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Mask = NDArray[np.bool_]
+
+logger = logging.getLogger("geminga.spark")
+
+VERSIONS_MAX = 256
+"""Versions, over all topics, that a worker keeps ready to read."""
+
+PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
+ANY_JSON = SchemaInfo(type=int(SchemaType.JSON), name="any")
+"""Stands for the schema of JSON messages that name none: read by the columns that are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadPlan:
+    """What tasks know about the payloads before they see them. ``newest``: by topic, when the query began."""
+
+    mode: str = FAILFAST
+    corrupt_column: str = "_corrupt_record"
+    newest: dict[str, SchemaInfo] = field(default_factory=dict)
+    unversioned_json: bool = False
+    """Messages that name no version of a schema are JSON."""
+    fail_on_new_columns: bool = False
+
+
+def is_message_column(name: str) -> bool:
+    """Whether a column of a query over payloads is one of the message's own; ``value`` is not."""
+    return name.startswith("__") and name.lower() in {known.lower() for known in COLUMNS}
+
+
+class PayloadReader(Protocol):
+    """Reads the payloads of one format."""
+
+    def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+        """The values, null where a payload is null or damaged, and the mask of the damaged."""
+
+
+def payload_reader(definition: Definition, wanted: pa.DataType | None, reader: Node | None) -> PayloadReader:
+    """The reader of a definition's format; ``wanted`` and ``reader`` are for the value as a whole."""
+    if definition.format == "avro":
+        from geminga.spark.payloads.avro import AvroReader
+
+        return AvroReader(definition.root, wanted, reader)
+    if definition.format == "json":
+        from geminga.spark.payloads.json_text import JsonReader
+
+        return JsonReader(definition.root, wanted, reader)
+    if definition.format == "protobuf":
+        from geminga.spark.payloads.protobuf import ProtobufReader
+
+        return ProtobufReader(definition.info, definition.root, wanted, reader)
+    from geminga.spark.payloads.plain import PlainReader
+
+    return PlainReader(definition.root)
+
+
+class VersionReader:
+    """Reads the messages of one version into the columns ``wanted``. Raises `IncompatibleSchema` when they
+    can't be read as such."""
+
+    def __init__(self, definition: Definition, wanted: pa.StructType, reader: Node | None) -> None:
+        self.definition = definition
+        self.wanted = wanted
+        self.reader = reader
+        if definition.format == "pair":
+            self.parts = [
+                payload_reader(part, _of(wanted, name), _child(reader, name))
+                for name, part in zip(("key", "value"), definition.parts, strict=True)
+            ]
+        else:
+            value = wanted if definition.is_record else _of(wanted, "value")
+            self.parts = [payload_reader(definition, value, reader)]
+
+    def read(self, payloads: pa.Array, keys: pa.Array | None) -> tuple[pa.StructArray, Mask]:
+        """The columns as one struct, and which messages are damaged."""
+        if self.definition.format == "pair":
+            found, damaged = self._pairs(payloads, keys)
+        else:
+            found, damaged = self.parts[0].read(payloads)
+            if not self.definition.is_record:
+                found = pa.StructArray.from_arrays([found], names=["value"])
+        return fit(found, self.wanted, self.reader), damaged
+
+    def _pairs(self, payloads: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, Mask]:
+        from geminga.spark.payloads.plain import split_pairs
+
+        if self.definition.separated:
+            if keys is None:
+                raise IncompatibleSchema("it is a pair, and the topic's newest schema is none")
+            key, value, damaged = keys, payloads, np.zeros(len(payloads), np.bool_)
+        else:
+            key, value, damaged = split_pairs(payloads)
+        columns = []
+        for reader, part in zip(self.parts, (key, value), strict=True):
+            column, is_damaged = reader.read(part)
+            damaged = damaged | is_damaged
+            columns.append(column)
+        return pa.StructArray.from_arrays(columns, names=["key", "value"]), damaged
+
+
+def _of(wanted: pa.StructType, name: str) -> pa.DataType | None:
+    number = wanted.get_field_index(name)
+    return None if number < 0 else wanted.field(number).type
+
+
+def _child(node: Node | None, name: str) -> Node | None:
+    known = None if node is None else node.field(name)
+    return None if known is None else known.node
+
+
+@functools.lru_cache(maxsize=VERSIONS_MAX)
+def version_reader(writer: SchemaInfo, newest: SchemaInfo | None, wanted: _Columns) -> VersionReader:
+    """Kept between tasks. Raises `IncompatibleSchema`."""
+    reader = None if newest is None else definition_of(newest).root
+    if writer == ANY_JSON:
+        from geminga.spark.payloads.writing import node_of_type
+
+        return VersionReader(Definition("json", node_of_type(wanted.spark), writer), wanted.arrow, reader)
+    definition = definition_of(writer)
+    check_readable(columns_of(definition), wanted.spark, "")
+    return VersionReader(definition, wanted.arrow, reader)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The payload's columns that a query asks for."""
+
+    spark: StructType
+    arrow: pa.StructType
+
+    def __hash__(self) -> int:
+        return hash(self.arrow)
+
+
+Lookup = Callable[[bytes], "SchemaInfo | None"]
+"""The schema of a version of the topic that is read; None when there is no such version."""
+
+
+class PayloadShaper:
+    """Turns decoded messages of one topic into record batches of the columns that a query asks for."""
+
+    def __init__(self, schema: StructType, plan: PayloadPlan, topic: str, lookup: Lookup) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self.plan = plan
+        self.topic = topic
+        self.lookup = lookup
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        asked = {field.name: field for field in schema.fields}
+        self.of_message = {
+            name: COLUMNS[_spelled(name)].message_column for name in asked if is_message_column(name)
+        }
+        self.of_payload = [
+            name for name in asked if name not in self.of_message and name != plan.corrupt_column
+        ]
+        self.wanted = _Columns(
+            StructType([asked[name] for name in self.of_payload]),
+            pa.struct([self.schema.field(name).with_nullable(True) for name in self.of_payload]),
+        )
+        self.newest = plan.newest.get(topic)
+        needed = ["value", "schema_version", "ledger_id", "entry_id", "batch_index"]
+        if self.newest is not None and self.newest.type == SchemaType.KEY_VALUE:
+            needed.append("key_bytes")
+        self.columns = [*dict.fromkeys([*self.of_message.values(), *needed])]
+        self._told: set[bytes] = set()
+
+    def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """``messages`` has the columns `columns`, perhaps with more behind them."""
+        found = dict(zip(self.columns, messages.columns, strict=False))
+        rows, damaged, reasons = self._read(found)
+        if damaged.any():
+            self._tell(found, damaged, reasons)
+        payload = dict(zip(self.of_payload, rows.flatten(), strict=True))
+        arrays = []
+        for field_ in self.schema:
+            if field_.name in self.of_message:
+                array = as_type(found[self.of_message[field_.name]], field_.type)
+            elif field_.name in payload:
+                array = payload[field_.name]
+            else:
+                array = as_type(_where(found["value"], damaged), field_.type)
+            if array.null_count and not field_.nullable:
+                raise CorruptPayload(
+                    f"{self.topic}: the column {field_.name!r} is NOT NULL in the schema that was asked for, "
+                    f"and {array.null_count} messages have no value for it"
+                )
+            arrays.append(array)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if self.plan.mode == DROPMALFORMED and damaged.any():
+            batch = batch.filter(booleans(~damaged))
+        return batch
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    def _read(self, found: dict[str, pa.Array]) -> tuple[pa.StructArray, Mask, dict[bytes, str]]:
+        """The payload's columns, the damaged rows, and why all of a version are."""
+        versions = found["schema_version"]
+        names: list[bytes] = versions.dictionary.to_pylist()
+        codes = versions.indices.to_numpy()
+        keys = found.get("key_bytes")
+        present = np.unique(codes).tolist()
+        reasons: dict[bytes, str] = {}
+        if len(present) == 1:
+            rows, damaged = self._of_version(names[present[0]], found["value"], keys, reasons)
+            return rows, damaged, reasons
+        parts, order, masks = [], [], []
+        for code in present:
+            places = np.flatnonzero(codes == code)
+            chosen = numbers(places, pa.int64())
+            rows, damaged = self._of_version(
+                names[code],
+                found["value"].take(chosen),
+                None if keys is None else keys.take(chosen),
+                reasons,
+            )
+            parts.append(rows)
+            masks.append(damaged)
+            order.append(places)
+        if not parts:
+            return pa.nulls(0, self.wanted.arrow), np.zeros(0, np.bool_), reasons
+        back = np.argsort(np.concatenate(order), kind="stable")
+        rows = pa.concat_arrays(parts).take(numbers(back, pa.int64()))
+        return rows, np.concatenate(masks)[back], reasons
+
+    def _of_version(
+        self, version: bytes, payloads: pa.Array, keys: pa.Array | None, reasons: dict[bytes, str]
+    ) -> tuple[pa.StructArray, Mask]:
+        try:
+            return self._reader(version).read(payloads, keys)
+        except IncompatibleSchema as error:
+            reasons[version] = str(error)
+            damaged = np.asarray(payloads.is_valid().to_numpy(zero_copy_only=False))
+            return pa.nulls(len(payloads), self.wanted.arrow), damaged
+
+    def _reader(self, version: bytes) -> VersionReader:
+        if not version:
+            return version_reader(self._unversioned(), self.newest, self.wanted)
+        writer = self.lookup(version)
+        if writer is None:
+            raise IncompatibleSchema(f"the topic has no schema version {number_of_version(version)}")
+        if version not in self._told:
+            self._told.add(version)
+            self._check_new(version, writer)
+        return version_reader(writer, self.newest, self.wanted)
+
+    def _unversioned(self) -> SchemaInfo:
+        """What messages without a version are read by. Nothing is read by a guess: only formats that describe
+        themselves are."""
+        if self.plan.unversioned_json:
+            return ANY_JSON
+        if self.newest is not None and self.newest.type in (SchemaType.JSON, SchemaType.STRING):
+            return self.newest
+        raise IncompatibleSchema("its producer named no schema")
+
+    def _check_new(self, version: bytes, writer: SchemaInfo) -> None:
+        """Say, or fail on, what a version has that the query does not know."""
+        if self.newest is None or writer == self.newest:
+            return
+        known = {*_paths(definition_of(self.newest).root), *_paths_of(self.wanted.spark)}
+        new = [path for path in _paths(definition_of(writer).root) if path not in known]
+        if not new:
+            return
+        what = (
+            f"{self.topic}: schema version {number_of_version(version)} has {', '.join(new)}, which the "
+            "topic did not have when this query began"
+        )
+        if self.plan.fail_on_new_columns:
+            raise CorruptPayload(f"{what}: start the query again to read it (schemaEvolutionMode)")
+        logger.warning("%s: not read until the query is started again", what)
+
+    # --- what can't be read -----------------------------------------------------------------------
+
+    def _tell(self, found: dict[str, pa.Array], damaged: Mask, reasons: dict[bytes, str]) -> None:
+        first = int(np.argmax(damaged))
+        place = ":".join(str(found[name][first]) for name in ("ledger_id", "entry_id", "batch_index"))
+        version = found["schema_version"][first].as_py()
+        size = len(found["value"][first].as_py() or b"")
+        reason = reasons.get(version) or (
+            f"its {size} bytes are no value of schema version {number_of_version(version)}"
+            if version
+            else f"its {size} bytes are no value of the topic's schema"
+        )
+        what = f"{self.topic}: the message {place} can't be read: {reason}"
+        if self.plan.mode == FAILFAST:
+            raise CorruptPayload(
+                f"{what}. The option mode=PERMISSIVE keeps such messages in the column "
+                f"{self.plan.corrupt_column!r}, DROPMALFORMED leaves them out"
+            )
+        verb = "left out" if self.plan.mode == DROPMALFORMED else "delivered without values"
+        logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)
+
+
+def _spelled(name: str) -> str:
+    return next(known for known in COLUMNS if known.lower() == name.lower())
+
+
+def _where(array: pa.Array, mask: Mask) -> pa.Array:
+    """``array`` with nulls but where ``mask``."""
+    return pc.if_else(booleans(mask), array, pa.scalar(None, array.type))
+
+
+def number_of_version(version: bytes) -> int:
+    return int.from_bytes(version, "big")
+
+
+def _paths(node: Node) -> list[str]:
+    kind = spark_type(node)
+    return _paths_of(kind) if isinstance(kind, StructType) else []
+
+
+def _paths_of(kind: StructType, prefix: str = "") -> list[str]:
+    found = []
+    for each in kind.fields:
+        found.append(f"{prefix}{each.name}")
+        if isinstance(each.dataType, StructType):
+            found += _paths_of(each.dataType, f"{prefix}{each.name}.")
+    return found

@@ -1,0 +1,97 @@
+"""Topics with schemas inside a real Spark session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.schema import AvroSchema, BytesSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+@dataclass
+class Reading:
+    station: str
+    celsius: float | None = None
+    at: list[int] | None = None
+
+
+@dataclass
+class Later(Reading):
+    height: int = 5
+
+
+Later.__name__ = "Reading"
+
+
+def publish(client: Client, topic: str, codec: Any, values: list[Any]) -> None:
+    with client.create_producer(topic, schema=codec) as producer:
+        for value in values:
+            producer.send(value)
+
+
+def test_batch_sql_and_a_given_schema(
+    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    publish(
+        pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo", -3.5, [1, 2]), Reading("Rome")]
+    )
+    publish(pulsar_client, pulsar_topic, BytesSchema(), [b"garbage"])
+    url = pulsar_broker.service_url
+    options = (
+        f"OPTIONS ('service.url' '{url}', topic '{pulsar_topic}', valueSchema 'TOPIC', mode 'PERMISSIVE')"
+    )
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW readings USING pulsar {options}")
+    found = spark.sql(
+        "SELECT station, celsius, at[1] AS second, _corrupt_record AS bad FROM readings"
+    ).collect()
+    assert [tuple(row) for row in found] == [
+        ("Oslo", -3.5, 2, None), ("Rome", None, None, None), (None, None, None, b"garbage"),
+    ]  # fmt: skip
+    given = (
+        spark.read.format("pulsar")
+        .options(**{"service.url": url, "valueSchema": "TOPIC", "mode": "DROPMALFORMED"})
+        .schema("station STRING, at ARRAY<BIGINT>, __partition INT")
+        .load(pulsar_topic)
+    )
+    assert [tuple(row) for row in given.collect()] == [("Oslo", [1, 2], -1), ("Rome", None, -1)]
+
+
+def test_a_stream_that_is_started_again_when_the_schema_grows(
+    spark: SparkSession,
+    pulsar_broker: EmbeddedBroker,
+    pulsar_client: Client,
+    pulsar_topic: str,
+    tmp_path: Path,
+) -> None:
+    publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo")])
+
+    def run() -> None:
+        source = spark.readStream.format("pulsar").option("service.url", pulsar_broker.service_url)
+        source = source.option("valueSchema", "TOPIC").option("startingOffsets", "earliest")
+        source = source.option("schemaEvolutionMode", "failOnNewColumns")
+        query = (
+            source.load(pulsar_topic)
+            .drop("__messageProperties")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "lake"))
+        )
+        query.awaitTermination()
+
+    run()
+    publish(pulsar_client, pulsar_topic, AvroSchema(Later), [Later("Bergen", height=12)])
+    run()
+    found = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "lake"))
+    rows = {row.station: row.height for row in found.collect()}
+    assert rows == {"Oslo": None, "Bergen": 12}

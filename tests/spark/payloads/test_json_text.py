@@ -1,0 +1,121 @@
+"""JSON payloads: parsed at once where they can be, one by one where one of them is damaged."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.definitions import definition_of
+from geminga.spark.payloads.json_text import JsonReader
+from geminga.spark.payloads.nodes import Node
+
+
+def node(*fields: tuple[str, Any]) -> Node:
+    definition = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields]}
+    data = json.dumps(definition).encode()
+    return definition_of(SchemaInfo(type=int(SchemaType.JSON), data=data)).root
+
+
+FLAT = node(
+    ("id", "long"), ("name", ["null", "string"]),
+    ("sub", ["null", {"type": "record", "name": "S", "fields": [{"name": "x", "type": "double"}]}]),
+    ("tags", {"type": "array", "items": "int"}),
+)  # fmt: skip
+
+
+def payloads(*values: Any) -> pa.Array:
+    raw = [v if v is None or isinstance(v, bytes) else json.dumps(v).encode() for v in values]
+    return pa.array(raw, pa.binary())
+
+
+ROW = {"id": 1, "name": "ä\n", "sub": {"x": 1.5}, "tags": [1, 2]}
+
+
+def test_at_once() -> None:
+    reader = JsonReader(FLAT)
+    indented = json.dumps(ROW, indent=True).encode()
+    given = payloads(ROW, indented, {"id": 2, "more": [{}]}, None, b"  {}\n", {"sub": {"x": 3}, "name": None})
+    assert reader._at_once(given) is not None
+    found, damaged = reader.read(given)
+    assert not damaged.any()
+    empty = {"id": None, "name": None, "sub": None, "tags": None}
+    assert found.to_pylist() == [
+        ROW, ROW, {**empty, "id": 2}, None, empty, {**empty, "sub": {"x": 3.0}},
+    ]  # fmt: skip
+
+
+BAD = [
+    b"", b" ", b"{", b"}", b'{"id":1', b"{}{}",
+    b'{"id":1}}{"v":{"id":2}', b"[1]", b"3", b'{"id":"x"}', b'{"id":1.5}',
+    b'{"id":9223372036854775808}', b'{"id":true}', b'{"name":5}', b'{"name":"\xff"}', b'{"name":"\\ud800"}',
+    b'{"tags":[2147483648]}', b'{"sub":[]}', b'{"sub":{"x":"1"}}', b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad[:30]))
+def test_a_damaged_payload_harms_no_other(bad: bytes) -> None:
+    for given, expected in (
+        (payloads(ROW, bad, ROW), [False, True, False]),
+        (payloads(bad, ROW), [True, False]),
+        (payloads(bad), [True]),
+    ):
+        found, damaged = JsonReader(FLAT).read(given)
+        assert damaged.tolist() == expected
+        assert found.to_pylist() == [None if is_bad else ROW for is_bad in expected]
+
+
+def test_two_damaged_payloads_do_not_make_up_for_each_other() -> None:
+    """As many values as payloads, but not one of each."""
+    for pair in (
+        (b"{}{}", b""),
+        (b'{"id":', b"1}"),
+        (b'{"id":1}}\n{"v":{"id":2}', b" "),
+        (b'{"name":"', b'"}'),
+    ):
+        found, damaged = JsonReader(FLAT).read(payloads(ROW, *pair, ROW))
+        assert damaged.tolist() == [False, True, True, False]
+        assert found.to_pylist() == [ROW, None, None, ROW]
+
+
+def test_what_arrow_does_not_parse() -> None:
+    root = node(
+        ("raw", "bytes"), ("marks", {"type": "map", "values": "long"}),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("day", {"type": "int", "logicalType": "date"}), ("any", ["null", "long", "string"]),
+    )  # fmt: skip
+    found, damaged = JsonReader(root).read(
+        payloads(
+            {"raw": "YWI=", "marks": {"a": 1}, "price": 12.5, "at": 1000, "day": 1, "any": "w"},
+            {"at": "1970-01-01T00:00:01Z", "day": "1970-01-02", "price": "3"},
+            {"day": [1970, 1, 2], "any": 5},
+            {"price": 12.345},
+            {"raw": "?"},
+        )
+    )
+    assert damaged.tolist() == [False, False, False, True, True]
+    moment, day = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), dt.date(1970, 1, 2)
+    first, second, third, *_ = found.to_pylist()
+    assert first == {
+        "raw": b"ab", "marks": [("a", 1)], "price": decimal.Decimal("12.50"), "at": moment, "day": day,
+        "any": {"member0": None, "member1": "w"},
+    }  # fmt: skip
+    assert (second["at"], second["day"], second["price"]) == (moment, day, decimal.Decimal("3.00"))
+    assert (third["day"], third["any"]) == (day, {"member0": 5, "member1": None})
+
+
+def test_words_for_numbers() -> None:
+    found, damaged = JsonReader(node(("x", "double"))).read(
+        payloads(b'{"x":NaN}', {"x": "Infinity"}, {"x": 2})
+    )
+    assert not damaged.any()
+    first, *rest = (row["x"] for row in found.to_pylist())
+    assert math.isnan(first)
+    assert rest == [math.inf, 2.0]

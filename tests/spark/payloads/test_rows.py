@@ -1,0 +1,355 @@
+"""Topics with schemas, read by columns from the embedded broker, without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import logging
+import pickle
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType
+
+from geminga import Client, schema
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.errors import CorruptPayload, IncompatibleSchema, InvalidConfiguration
+from geminga.schema import AvroSchema, JsonSchema, KeyValueEncodingType, KeyValueSchema, StringSchema
+from geminga.spark.datasource import PulsarDataSource, PulsarReader
+
+
+@dataclass
+class Part:
+    x: int
+    words: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclass
+class Reading:
+    id: int
+    name: str | None = None
+    part: Part | None = None
+    marks: dict[str, float] | None = None
+
+
+@dataclass
+class Later(Reading):
+    place: str = "Oslo"
+    more: Part = dataclasses.field(default_factory=lambda: Part(7, ["w"]))
+
+
+Later.__name__ = "Reading"
+FIRST = [Reading(1, "a", Part(5, ["u", "v"]), {"k": 0.5}), Reading(2)]
+
+
+def columns(asked: str) -> StructType:
+    """``name type``, separated by commas; Spark's own parser needs a session."""
+    found = StructType()
+    for each in asked.split(", "):
+        name, kind, *no_null = each.split(" ")
+        known: Any = {"WORDS": WORDS, "PART": PART_OF_TEXT}.get(kind, kind.lower())
+        found.add(name, known, not no_null)
+    return found
+
+
+WORDS = StructType().add("words", ArrayType(StructType().add("x", "string").fields[0].dataType))
+PART_OF_TEXT = StructType().add("x", "string")
+
+
+@dataclass
+class Source:
+    """Reads a topic's rows as Spark would."""
+
+    broker: EmbeddedBroker
+    topic: str
+
+    def source(self, **options: Any) -> PulsarDataSource:
+        given = {
+            "service.url": self.broker.service_url, "topic": self.topic, "valueSchema": "TOPIC", **options,
+        }  # fmt: skip
+        return PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+
+    def table(self, asked: StructType | str | None = None, **options: Any) -> pa.Table:
+        source = self.source(**options)
+        wanted = columns(asked) if isinstance(asked, str) else asked or source.schema()
+        reader = pickle.loads(pickle.dumps(source.reader(wanted)))
+        assert isinstance(reader, PulsarReader)
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.Table.from_batches(batches, schema=to_arrow_schema(wanted, timezone="UTC"))
+
+    def rows(self, asked: StructType | str | None = None, **options: Any) -> list[dict[str, Any]]:
+        """Without the message's own columns."""
+        found: list[dict[str, Any]] = self.table(asked, **options).to_pylist()
+        return [{name: row[name] for name in row if not name.startswith("__")} for row in found]
+
+
+@pytest.fixture
+def source(pulsar_broker: EmbeddedBroker, pulsar_topic: str) -> Source:
+    return Source(pulsar_broker, pulsar_topic)
+
+
+def publish(client: Client, topic: str, codec: Any, values: list[Any], **options: Any) -> None:
+    with client.create_producer(topic, schema=codec, **options) as producer:
+        for value in values:
+            producer.send_async(value, None)
+        producer.flush()
+
+
+def plain(value: Any) -> dict[str, Any]:
+    row = dataclasses.asdict(value)
+    return {**row, "marks": None if row["marks"] is None else list(row["marks"].items())}
+
+
+@pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
+def test_every_message_by_its_own_version(source: Source, pulsar_client: Client, codec: Any) -> None:
+    newer = Later(3, "c", None, None, "Bergen", Part(1, []))
+    for values in (FIRST, [newer], FIRST):
+        publish(pulsar_client, source.topic, codec(type(values[0])), values)
+    assert source.source().schema().names[:6] == ["id", "name", "part", "marks", "place", "more"]
+    by_default = {"place": "Oslo", "more": {"x": 7, "words": ["w"]}}
+    old = [{**plain(value), **by_default} for value in FIRST]
+    assert source.rows() == [*old, plain(newer), *old]
+    assert source.rows(columns="more,ID") == [
+        {"more": row["more"], "id": row["id"]} for row in [*old, plain(newer), *old]
+    ]
+    # What the user says is what comes; an older version may be all that has a column.
+    assert source.rows("id DOUBLE, part WORDS") == [
+        {"id": float(row["id"]), "part": row["part"] and {"words": row["part"]["words"]}}
+        for row in [*old, plain(newer), *old]
+    ]
+
+
+def test_interleaved_versions_keep_their_order(source: Source, pulsar_client: Client) -> None:
+    with (
+        pulsar_client.create_producer(
+            source.topic, schema=AvroSchema(Reading), batching_enabled=False
+        ) as old,
+        pulsar_client.create_producer(source.topic, schema=AvroSchema(Later), batching_enabled=False) as new,
+    ):
+        for number in range(50):
+            (new if number % 3 else old).send((Later if number % 3 else Reading)(number, str(number)))
+    assert [row["id"] for row in source.rows()] == list(range(50))
+    assert [row["name"] for row in source.rows()] == [str(number) for number in range(50)]
+
+
+def test_fields_that_are_gone(source: Source, pulsar_client: Client) -> None:
+    """The newest version says what the columns are; mergeSchema keeps those of all."""
+    publish(pulsar_client, source.topic, AvroSchema(Later), [Later(1)])
+    publish(pulsar_client, source.topic, AvroSchema(Reading), [Reading(2)])
+    assert "place" not in source.source().schema().names
+    merged = source.source(mergeSchema=True).schema().names
+    assert merged[:6] == ["id", "name", "part", "marks", "place", "more"]
+    assert [row["place"] for row in source.rows(mergeSchema=True)] == ["Oslo", None]
+    assert [row["place"] for row in source.rows("place STRING")] == ["Oslo", None]
+    with pytest.raises(InvalidConfiguration, match=r"has a field 'plaec'.*'place'"):
+        source.rows("plaec STRING")
+
+
+@pytest.mark.parametrize("encoding", list(KeyValueEncodingType))
+def test_pairs(source: Source, pulsar_client: Client, encoding: KeyValueEncodingType) -> None:
+    codec = KeyValueSchema(StringSchema(), AvroSchema(Reading), encoding)
+    publish(pulsar_client, source.topic, codec, [("k", FIRST[0]), ("gone", None)])
+    assert source.rows(columns="key,value") == [
+        {"key": "k", "value": plain(FIRST[0])}, {"key": "gone", "value": None},
+    ]  # fmt: skip
+    later = KeyValueSchema(StringSchema(), AvroSchema(Later), encoding)
+    publish(pulsar_client, source.topic, later, [("k", Later(3))])
+    assert [row["value"] and row["value"]["place"] for row in source.rows(columns="value")] == [
+        "Oslo",
+        None,
+        "Oslo",
+    ]
+
+
+def test_one_value(source: Source, pulsar_client: Client) -> None:
+    publish(pulsar_client, source.topic, schema.Int64Schema(), [5, -1])
+    assert source.source().schema()["value"].dataType.simpleString() == "bigint"
+    assert source.rows(columns="value,__partition") == [{"value": 5}, {"value": -1}]
+
+
+def message_class() -> Any:
+    """``Trip``: scalars, a nested message, a repeated one, a map, an enum, and one with presence."""
+    file = descriptor_pb2.FileDescriptorProto(name="trip.proto", package="t", syntax="proto3")
+    part = file.message_type.add(name="Stop")
+    part.field.add(name="at", number=1, type=9, label=1)
+    trip = file.message_type.add(name="Trip")
+    file.enum_type.add(name="Kind").value.add(name="BUS", number=0)
+    file.enum_type[0].value.add(name="TRAM", number=1)
+    trip.nested_type.add(name="PricesEntry").options.map_entry = True
+    trip.nested_type[0].field.add(name="key", number=1, type=9, label=1)
+    trip.nested_type[0].field.add(name="value", number=2, type=1, label=1)
+    trip.field.add(name="id", number=1, type=4, label=1)
+    trip.field.add(name="first", number=2, type=11, label=1, type_name=".t.Stop")
+    trip.field.add(name="stops", number=3, type=11, label=3, type_name=".t.Stop")
+    trip.field.add(name="prices", number=4, type=11, label=3, type_name=".t.Trip.PricesEntry")
+    trip.field.add(name="kind", number=5, type=14, label=1, type_name=".t.Kind")
+    trip.oneof_decl.add(name="_note")
+    trip.field.add(name="note", number=6, type=9, label=1, proto3_optional=True, oneof_index=0)
+    trip.field.add(name="raw", number=7, type=12, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Trip"))
+
+
+def test_protobuf(source: Source, pulsar_client: Client) -> None:
+    trip: Any = message_class()
+    full = trip(id=(1 << 64) - 1, kind=1, note="n", prices={"a": 0.5}, raw=b"r", stops=[{"at": "x"}, {}])
+    full.first.at = "y"
+    publish(pulsar_client, source.topic, schema.ProtobufNativeSchema(trip), [full, trip(kind=9)])
+    assert source.rows() == [
+        {
+            "id": Decimal((1 << 64) - 1), "first": {"at": "y"}, "stops": [{"at": "x"}, {"at": ""}],
+            "prices": [("a", 0.5)], "kind": "TRAM", "note": "n", "raw": b"r",
+        },
+        {"id": Decimal(0), "first": None, "stops": [], "prices": [], "kind": "9", "note": None, "raw": b""},
+    ]  # fmt: skip
+    assert source.rows(columns="kind", mode="DROPMALFORMED") == [{"kind": "TRAM"}, {"kind": "9"}]
+
+
+# --- what can't be read --------------------------------------------------------------------------
+
+
+def spoilt(client: Client, topic: str, codec: Any) -> None:
+    """Two good messages, one without a schema, a null, another good one."""
+    publish(client, topic, codec(Reading), FIRST)
+    with client.create_producer(topic, schema=schema.BytesSchema(), batching_enabled=False) as producer:
+        producer.send(b"garbage")
+        producer.send(None)
+    publish(client, topic, codec(Reading), FIRST[:1])
+
+
+@pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
+def test_modes(source: Source, pulsar_client: Client, codec: Any, caplog: pytest.LogCaptureFixture) -> None:
+    spoilt(pulsar_client, source.topic, codec)
+    with pytest.raises(CorruptPayload, match=rf"{source.topic}: the message \d+:\d+:-1 can't be read"):
+        source.rows()
+    good = [plain(value) for value in (*FIRST, FIRST[0])]
+    nothing = dict.fromkeys(good[0])
+    kept = source.rows(mode="PERMISSIVE")
+    expected = [(row, None) for row in good[:2]]
+    expected += [(nothing, b"garbage"), (nothing, None), (good[2], None)]
+    assert kept == [{**row, "_corrupt_record": raw} for row, raw in expected]
+    asked = "id LONG, bad STRING, __key STRING"
+    found = source.rows(asked, mode="PERMISSIVE", columnNameOfCorruptRecord="bad")
+    assert [(row["id"], row["bad"]) for row in found][2] == (None, "garbage")
+    with caplog.at_level(logging.WARNING):
+        assert source.rows(mode="DROPMALFORMED") == [*good[:2], nothing, good[2]]
+    assert "(1 of 5 messages are left out)" in caplog.text
+
+
+def test_json_without_a_schema(source: Source, pulsar_client: Client) -> None:
+    publish(
+        pulsar_client, source.topic, schema.BytesSchema(), [b'{"id": 1, "at": "2024-01-01T00:00:00Z"}', b"{}"]
+    )
+    with pytest.raises(IncompatibleSchema, match=r"has no schema: valueSchema=TOPIC.*valueSchema=JSON"):
+        source.rows()
+    with pytest.raises(IncompatibleSchema, match="has no schema"):
+        source.rows("id INTEGER")
+    moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    rows = source.rows("id INTEGER, at TIMESTAMP", valueSchema="JSON")
+    assert rows == [{"id": 1, "at": moment}, {"id": None, "at": None}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("id INTEGER", "field id is written as bigint and can't be read as int"),
+        ("part PART", r"field part\.x is written as bigint and can't be read as string"),
+        ("id LONG, __topic INTEGER", "column '__topic' can be read as string"),
+        ("id LONG, _corrupt_record INTEGER", "'_corrupt_record' can be read as binary or string"),
+        ("id LONG, __what STRING", "no version of the topic's schema has a field '__what'"),
+    ],
+)
+def test_columns_that_cannot_be(source: Source, pulsar_client: Client, asked: str, message: str) -> None:
+    publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
+    with pytest.raises((IncompatibleSchema, InvalidConfiguration), match=message):
+        source.source().reader(columns(asked))
+
+
+def test_not_null_is_kept(source: Source, pulsar_client: Client) -> None:
+    publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
+    assert source.rows("id LONG NOT NULL") == [{"id": 1}, {"id": 2}]
+    with pytest.raises(CorruptPayload, match=r"'name' is NOT NULL .* 1 messages have no value"):
+        source.rows("name STRING NOT NULL")
+
+
+# --- several topics, several versions ------------------------------------------------------------
+
+
+@dataclass
+class Narrow:
+    id: Annotated[int, schema.Integer()]
+    other: str = ""
+
+
+@dataclass
+class Clash:
+    id: str
+
+
+def test_several_topics(source: Source, pulsar_client: Client) -> None:
+    second, third = f"{source.topic}-2", f"{source.topic}-3"
+    publish(pulsar_client, source.topic, AvroSchema(Narrow), [Narrow(1, "o")])
+    publish(pulsar_client, second, JsonSchema(Reading), FIRST[:1])
+    both = {"topics": f"{source.topic},{second}"}
+    given = {"service.url": source.broker.service_url, "valueSchema": "TOPIC"}
+    merged = PulsarDataSource({**given, **both}).schema()
+    assert merged.simpleString().startswith("struct<id:bigint,other:string,name:string,part:struct<")
+    reader = PulsarDataSource({**given, **both}).reader(merged)
+    assert isinstance(reader, PulsarReader)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [(row["id"], row["other"], row["name"]) for row in rows] == [(1, "o", None), (1, None, "a")]
+    publish(pulsar_client, third, AvroSchema(Clash), [Clash("x")])
+    with pytest.raises(IncompatibleSchema, match=r"no common columns: field id is int in one and string"):
+        PulsarDataSource({**given, "topics": f"{source.topic},{third}"}).schema()
+    publish(pulsar_client, f"{source.topic}-4", schema.BytesSchema(), [b"x"])
+    with pytest.raises(IncompatibleSchema, match=f"{source.topic}-4 has no schema"):
+        PulsarDataSource({**given, "topics": f"{source.topic},{source.topic}-4"}).schema()
+
+
+def test_a_version_that_comes_while_a_query_runs(
+    source: Source, pulsar_client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
+    wanted = source.source().schema()
+    tolerant = source.source().reader(wanted)
+    strict = source.source(schemaEvolutionMode="failOnNewColumns").reader(wanted)
+    publish(pulsar_client, source.topic, AvroSchema(Later), [Later(9)])
+    assert isinstance(tolerant, PulsarReader)
+    assert isinstance(strict, PulsarReader)
+    with caplog.at_level(logging.WARNING):
+        found = [row for part in tolerant.partitions() for b in tolerant.read(part) for row in b.to_pylist()]
+    assert [row["id"] for row in found] == [1, 2, 9]
+    assert "schema version 1 has place, more, more.x, more.words" in caplog.text
+    with pytest.raises(CorruptPayload, match="start the query again"):
+        list(strict.read(strict.partitions()[0]))
+    assert [row["place"] for row in source.rows(schemaEvolutionMode="failOnNewColumns")] == ["Oslo"] * 3
+
+
+def test_a_version_of_another_type_is_malformed(source: Source, pulsar_client: Client) -> None:
+    """Not every topic keeps its versions compatible."""
+    from geminga.client.admin import admin
+
+    publish(pulsar_client, source.topic, AvroSchema(Clash), [Clash("x")])
+    namespace = "namespaces/public/default/schemaCompatibilityStrategy"
+    admin(source.broker.admin_url, "PUT", namespace, "ALWAYS_COMPATIBLE")
+    try:
+        publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST[1:])
+    finally:
+        admin(source.broker.admin_url, "PUT", namespace, "FULL")
+    with pytest.raises(CorruptPayload, match="field id is written as string and can't be read as bigint"):
+        source.rows()
+    assert [row["id"] for row in source.rows(mode="PERMISSIVE")] == [None, 2]
+    assert [row["id"] for row in source.rows(mode="DROPMALFORMED")] == [2]
+
+
+def test_options_that_need_a_schema(source: Source) -> None:
+    with pytest.raises(InvalidConfiguration, match="option mode is for payloads that are read by a schema"):
+        source.rows(valueSchema="BYTES", mode="PERMISSIVE")
