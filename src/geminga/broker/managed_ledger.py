@@ -359,8 +359,11 @@ class ManagedLedger:
 
         def taken(entries: list[bytes], error: StoreError | None) -> None:
             if isinstance(error, EntriesDamaged):
-                self._damage_found(segment, error)
-                error = None
+                try:
+                    self._damage_found(segment, error)
+                    error = None
+                except EntriesDamaged as unknown:
+                    error = unknown  # whoever waits is told all the same
             # The last first: the cache gives up what came first, and the reader begins there.
             for index in range(len(entries) - 1, -1, -1):
                 self._cache.add(self.cached, offset + index, entries[index], -1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from geminga.broker.delivery import dispatcher, single_active
+from geminga.broker.delivery import dispatcher, key_shared, shared, single_active
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.managed_ledger import ManagedLedger
 from geminga.errors import StoreDamaged
+from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -136,3 +141,108 @@ def test_an_entry_without_readable_metadata_is_handed_on_as_it_is(harness: Any, 
     producer.send(0, b"\x00\x00\x00\x02\xff\xff?")
     [message] = peer.messages()
     assert bytes(message.entry) == b"\x00\x00\x00\x02\xff\xff?"
+
+
+# --- failures of our own ---
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_dispatch_that_fails_anywhere_forgets_nothing(
+    make_harness: Any, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
+) -> None:
+    """Reading, looking into an entry and sending fail now and then, by a bug: nothing is lost or halted."""
+    harness = make_harness(failover_delay_seconds=0.0)
+    chance, fails = random.Random(seed), True
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if fails and chance.random() < 0.05:
+                raise RuntimeError("injected")
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in (
+        (ManagedLedger, "fetch"), (ManagedLedger, "in_memory"), (Consumer, "send"), (key_shared, "head_of"),
+        (shared, "head_of"), (single_active, "message_count"), (shared.SharedDispatcher, "_released"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    consumers: list[Any] = []
+    open_ids = set(range(60))
+    published = 0
+    for _ in range(30):
+        for sequence_id in range(published, min(60, published + 3)):
+            fields = {"partition_key": f"k{sequence_id % 7}"}
+            if chance.random() < 0.2 and kind in ("Shared", "Key_Shared"):
+                fields["deliver_at_time"] = harness.now_ms + 500
+            producer.send(sequence_id, entry_of(sequence_id, **fields))
+        published = min(60, published + 3)
+        for consumer in consumers:
+            if consumer.is_closed:
+                consumer.disconnect()  # its connection was ended by a failure
+        consumers = [each for each in consumers if not each.is_closed]
+        if not consumers or (len(consumers) < 3 and kind != "Exclusive"):
+            consumers.append(subscribed(harness, kind))
+        for consumer in consumers:
+            for message in consumer.messages():
+                action = chance.random()
+                place = (message.ledger_id, message.entry_id)
+                if action < 0.6:
+                    consumer.ack(place)
+                    open_ids.discard(message.entry_id)
+                elif action < (0.9 if kind in ("Shared", "Key_Shared") else 0.61):
+                    ids = [pb.MessageIdData(ledgerId=place[0], entryId=place[1])]
+                    consumer.command("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=ids)
+            if chance.random() < 0.05:
+                consumer.disconnect()
+        harness.advance(0.3)
+    fails = False
+    for consumer in consumers:
+        consumer.disconnect()
+    last = subscribed(harness, kind)
+    for _ in range(5):
+        for message in last.messages():
+            last.ack((message.ledger_id, message.entry_id))
+            open_ids.discard(message.entry_id)
+        harness.advance(6.0)
+    assert open_ids == set()
+
+
+def subscribed(harness: Any, kind: str) -> Any:
+    peer = harness.peer()
+    while peer.is_closed or not peer.session.consumers.count:
+        peer.disconnect()
+        peer = harness.peer()
+        with contextlib.suppress(StopIteration):  # the subscribing itself may fail, and end the connection
+            peer.subscribe(TOPIC, kind=kind)
+    return peer
+
+
+def entry_of(sequence_id: int, **fields: Any) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1, **fields)
+    return build_entry(metadata.SerializeToString(), b"m")
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+def test_what_was_to_come_again_comes_by_itself_after_a_failure(
+    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC, kind=kind)
+    producer.publish(5)
+    assert consumer.entry_ids() == [0, 1, 2, 3, 4]
+    other = harness.peer()
+    other.subscribe(TOPIC, kind=kind)
+    send, failures = Consumer.send, iter([False, True])
+
+    def failing(self: Consumer, *args: Any) -> None:
+        if next(failures, False):
+            raise RuntimeError("injected")
+        send(self, *args)
+
+    monkeypatch.setattr(Consumer, "send", failing)
+    consumer.disconnect()
+    assert len(other.messages()) == 1
+    harness.advance(dispatcher.READ_RETRY_SECONDS + 0.1)
+    assert len(other.messages()) == 4

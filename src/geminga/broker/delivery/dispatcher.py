@@ -188,6 +188,9 @@ class Reading:
             del self._fetching[offset]
             self._reading_failed(error)
             return None
+        except BaseException:
+            del self._fetching[offset]
+            raise
         if found is not None:
             del self._fetching[offset]
         return found
@@ -220,8 +223,12 @@ class Reading:
         self._entries_left, self._bytes_left = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
         try:
             self._dispatch()
-            if self._exhausted and self._continuation is None:
-                self._continuation = self.agenda.after(0.0, self._go_on, self.subscription)
+            if self._exhausted:
+                self._continue_in(0.0)
+        except Exception:
+            # What could not be sent is still to be sent, and perhaps nothing else happens that asks for it.
+            self._continue_in(READ_RETRY_SECONDS)
+            raise
         finally:
             self._dispatching = False
 
@@ -229,6 +236,10 @@ class Reading:
     def _exhausted(self) -> bool:
         """Whether this call has sent as much as one call may."""
         return self._entries_left <= 0 or self._bytes_left <= 0
+
+    def _continue_in(self, seconds: float) -> None:
+        if self._continuation is None and not self._closed:
+            self._continuation = self.agenda.after(seconds, self._go_on, self.subscription)
 
     def _go_on(self) -> None:
         self._continuation = None

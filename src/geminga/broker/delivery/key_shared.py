@@ -120,9 +120,10 @@ class KeySharedDispatcher(SharedDispatcher):
     # --- waiting entries ---
     def _give_back(self, offsets: Iterable[int]) -> None:
         for offset in sorted(offsets):
-            if offset not in self._replaying:
+            slot = self._slots.get(offset)  # None: it was acknowledged or skipped meanwhile
+            if slot is not None and offset not in self._replaying:
                 self._replaying.add(offset)
-                self._route(offset, self._slots[offset])
+                self._route(offset, slot)
 
     def _route(self, offset: int, slot: int) -> None:
         """Put a waiting entry where it waits for the right thing."""
@@ -195,22 +196,26 @@ class KeySharedDispatcher(SharedDispatcher):
             offset, found = self._read(expected, 1) if is_open else (-1, [])
             if is_open and self._waits:
                 break
-            heapq.heappop(queue)
-            self._replaying.discard(expected)
             if not found or offset != expected:
+                self._dequeue(queue)
                 self._slots.pop(expected, None)
                 continue
             entry = found[0][0]
             head = head_of(entry)
             slot = self._slots[expected]
             if self._must_wait(consumer, slot):
-                self._replaying.add(expected)
+                heapq.heappop(queue)
                 self._parked.setdefault(slot, []).append(expected)
                 continue
             if not self._delay(expected, head):
                 self._send_bound(consumer, expected, slot, entry, head)
+            # Only now: had sending failed, it would still be in the line.
+            self._dequeue(queue)
             sent = True
         return sent
+
+    def _dequeue(self, queue: list[int]) -> None:
+        self._replaying.discard(heapq.heappop(queue))
 
     def _read_ahead(self) -> bool:
         """Read new entries and send or queue each; False when there are none or enough are waiting."""
@@ -244,6 +249,6 @@ class KeySharedDispatcher(SharedDispatcher):
     def _send_bound(
         self, consumer: Consumer, offset: int, slot: int, entry: bytes, head: EntryHead | None
     ) -> None:
+        self._send(consumer, offset, entry, count_of(head))
         bound = self._bound.get(slot)
         self._bound[slot] = (consumer, bound[1] + 1 if bound is not None else 1)
-        self._send(consumer, offset, entry, count_of(head))

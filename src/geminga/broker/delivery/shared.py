@@ -71,10 +71,12 @@ class SharedDispatcher(Reading):
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
         pending = consumer.forget_pending()
-        for offset in pending:
-            self._not_sent(offset)
-            self._released(offset)
-        self._give_back(pending)
+        try:
+            for offset in pending:
+                self._not_sent(offset)
+                self._released(offset)
+        finally:
+            self._give_back(pending)
 
     def close(self) -> None:
         super().close()
@@ -92,14 +94,18 @@ class SharedDispatcher(Reading):
                 heapq.heappush(self._replay, offset)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        again = [offset for offset in offsets if offset in consumer.pending]
-        for offset in again:
-            self._not_sent(offset)
-            self._count_redelivery(offset)
-            self.unacked_messages -= consumer.settle(offset)
-            self._released(offset)
-        self._check_unblocked()
-        self._give_back(again)
+        again = []
+        try:
+            for offset in [offset for offset in offsets if offset in consumer.pending]:
+                self._not_sent(offset)
+                self._count_redelivery(offset)
+                self.unacked_messages -= consumer.settle(offset)
+                again.append(offset)
+                self._released(offset)
+        finally:
+            # Whatever fails: nobody holds these any more, and they must not be forgotten.
+            self._check_unblocked()
+            self._give_back(again)
         self.dispatch()
 
     def redeliver_all(self, consumer: Consumer) -> None:
@@ -213,27 +219,29 @@ class SharedDispatcher(Reading):
     def _send_replays(self, consumer: Consumer, offsets: list[int]) -> bool:
         """Send again; False when nothing more can be read now."""
         at = 0
-        while at < len(offsets):
-            run = 1
-            while at + run < len(offsets) and offsets[at + run] == offsets[at] + run:
-                run += 1
-            offset, found = self._read(offsets[at], run)
-            if not found or offset != offsets[at]:
-                # Unreadable now (kept for later), or trimmed away (gone).
-                if self._waits:
-                    self._give_back(offsets[at:])
-                    return False
-                at += 1
-                continue
-            for entry, _ in found:
-                if not consumer.ready or self.blocked:
-                    self._give_back(offsets[at:])
-                    return True
-                head = head_of(entry)
-                if not self._delay(offset, head):
-                    self._send(consumer, offset, entry, count_of(head))
-                offset, at = offset + 1, at + 1
-        return True
+        try:
+            while at < len(offsets):
+                run = 1
+                while at + run < len(offsets) and offsets[at + run] == offsets[at] + run:
+                    run += 1
+                offset, found = self._read(offsets[at], run)
+                if not found or offset != offsets[at]:
+                    # Unreadable now (kept for later), or trimmed away (gone).
+                    if self._waits:
+                        return False
+                    at += 1
+                    continue
+                for entry, _ in found:
+                    if not consumer.ready or self.blocked:
+                        return True
+                    head = head_of(entry)
+                    if not self._delay(offset, head):
+                        self._send(consumer, offset, entry, count_of(head))
+                    offset, at = offset + 1, at + 1
+            return True
+        finally:
+            # Also when sending fails: what was taken out of the line and not sent goes back.
+            self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)
 
     def _send_new(self, consumer: Consumer) -> bool:
         """Send entries that were not read before; False when there are none."""

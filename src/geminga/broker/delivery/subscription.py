@@ -204,11 +204,14 @@ class PersistentSubscription:
         self.bytes_out_gone += consumer.bytes_out
         self.redelivered_gone += consumer.redelivered
         if self.dispatcher is not None:
-            self.dispatcher.remove(consumer)
-            if not self.consumers:
-                self.dispatcher.close()
-                self.dispatcher = None
-                self.compensation.stop()
+            try:
+                self.dispatcher.remove(consumer)
+            finally:
+                # Who comes next begins with a new one, whatever became of this one.
+                if not self.consumers:
+                    self.dispatcher.close()
+                    self.dispatcher = None
+                    self.compensation.stop()
         if not self.consumers:
             if not self.durable and not self.resetting:
                 self.topic.forget_subscription(self)
@@ -265,28 +268,31 @@ class PersistentSubscription:
         by_index = topic.settings.batch_index_ack
         refused: Refused | None = None
         sizes: _BatchSizes | None = None
-        for message_id in ids:
-            offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
-            if offset is None or offset >= confirmed:
-                continue
-            words = message_id.ack_set
-            if words:
-                if not by_index:
+        try:
+            for message_id in ids:
+                offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
+                if offset is None or offset >= confirmed:
                     continue
-                sizes = sizes or _BatchSizes(ledger)
-                try:
-                    still_open = cursor.acknowledge_part(offset, words, sizes.of(offset))
-                except CursorFull as full:
-                    refused = Refused(pb.NotAllowedError, str(full))
-                    continue
-                except Refused as unknown:
-                    refused = unknown
-                    continue
-                if still_open is not None:
-                    self._settle(consumer, offset, still_open)
-            elif cursor.acknowledge(offset):
-                self._settle(consumer, offset, 0)
-        self._acknowledged(consumer, mark)
+                words = message_id.ack_set
+                if words:
+                    if not by_index:
+                        continue
+                    sizes = sizes or _BatchSizes(ledger)
+                    try:
+                        still_open = cursor.acknowledge_part(offset, words, sizes.of(offset))
+                    except CursorFull as full:
+                        refused = Refused(pb.NotAllowedError, str(full))
+                        continue
+                    except Refused as unknown:
+                        refused = unknown
+                        continue
+                    if still_open is not None:
+                        self._settle(consumer, offset, still_open)
+                elif cursor.acknowledge(offset):
+                    self._settle(consumer, offset, 0)
+        finally:
+            # What the cursor took is written, whatever fails behind it: somebody may wait for that.
+            self._acknowledged(consumer, mark)
         if refused is not None:
             raise refused
 
@@ -481,6 +487,8 @@ class PersistentSubscription:
     # --- durable state ---
     def when_durable(self, done: Done) -> None:
         """``done`` runs when everything acknowledged so far is durable: at once if it is."""
+        if self.cursor.changed:
+            self.agenda.mark_cursor(self)
         self.writer.when_durable(self.agenda.guarded("store", self, done))
 
     def write_snapshot(self, done: Done | None) -> None:
