@@ -384,6 +384,12 @@ class StoreBusy(StoreError):
     retriable = True
 
 
+class StoreFull(StoreError):
+    """The disk has too little room: no entries are taken in until there is more."""
+
+    retriable = True
+
+
 class LedgerNotFound(StoreError):
     """The ledger does not exist or was trimmed away."""
 

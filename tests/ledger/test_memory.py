@@ -23,4 +23,3 @@ def test_needs_no_wakeup() -> None:
     store = MemoryStore()
     store.put("k", b"v", lambda error: None)
     assert store.poll() == 1
-    assert store.congested is False

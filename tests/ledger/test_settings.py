@@ -15,7 +15,7 @@ from geminga.ledger.settings import StoreSettings
         ("sync", "sometimes"),
         ("sync_interval_seconds", 0),
         ("group_bytes_max", 10),
-        ("pending_bytes_max", "64M"),
+        ("folder_bytes_max", "64M"),
         ("log_file_bytes", 1 << 40),
         ("preallocate_bytes", -1),
         ("cache_bytes", True),

@@ -69,6 +69,20 @@ class StoreStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Space:
+    """Room for a store: on its disk or, if that is less, within the limit that its folder has."""
+
+    total_bytes: int
+    """Of the disk, or the limit."""
+    free_bytes: int
+    """What may still be written."""
+    used_bytes: int
+    """What the store's folder takes, what is allocated ahead included."""
+    written_bytes: int
+    """What was written to the log since the store was opened: it tells the rate."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAhead:
     """How much one read of the disk is to bring at most."""
 
@@ -82,6 +96,27 @@ class EntryStore(Protocol):
     @property
     def failure(self) -> StoreError | None:
         """Why the store stopped; None while it is well. A stopped store refuses all writes."""
+
+    # --- room ---
+    @property
+    def space(self) -> Space | None:
+        """The room that was found last; None where that is not known, or has no meaning (in memory).
+
+        There is none (``free_bytes`` is 0) while something waits that could not be written for lack of it.
+        """
+
+    def measure_space(self) -> None:
+        """Look at the disk soon, on another thread; `poll` is then wanted. Writing does it by itself."""
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        """`append` raises this from now on, everything else goes on; None takes entries again."""
+
+    def give_back(self, *, eagerly: bool) -> None:
+        """How hard to work for space: ``eagerly`` moves much to free little."""
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether the space of something deleted is still to come back."""
 
     # --- damage ---
     @property
@@ -153,6 +188,9 @@ class EntryStore(Protocol):
 
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         """The ledgers of an owner in the order of their ids; empty if it has none."""
+
+    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
+        """All ledgers behind an id, the oldest first, whoever's they are. May be read in steps, as `scan`."""
 
     def lost_entries_max(self, ledger_id: int) -> int:
         """How many entries behind the last one of a ledger may have been lost to damage; mostly 0.

@@ -246,6 +246,10 @@ class Catalog:
     def owned(self, owner: str) -> list[int]:
         return [row[0] for row in self._rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
+    def ledger_ids_after(self, after: int, limit: int) -> list[int]:
+        rows = self._rows("SELECT id FROM ledger WHERE id>? ORDER BY id LIMIT ?", (after, limit))
+        return [row[0] for row in rows]
+
     def ledger_ids(self) -> set[int]:
         return {row[0] for row in self._rows("SELECT id FROM ledger")}
 

@@ -74,6 +74,12 @@ class FileSystem(Protocol):
     def sync_folder(self, path: str) -> None:
         """Return once creations, renames and deletions in the folder are on the disk."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the file system that the folder is on, and how many of them we may still write."""
+
+    def folder_bytes(self, path: str) -> int:
+        """What the files of a folder take on the disk."""
+
     def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[Lock | None, str]:
         """Take the lock without waiting: (lock, "") or (None, what its holder wrote into the file).
 
@@ -222,6 +228,23 @@ class RealFileSystem:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def space(self, path: str) -> tuple[int, int]:
+        if not hasattr(os, "statvfs"):  # pragma: no cover - Windows
+            usage = shutil.disk_usage(path)
+            return usage.total, usage.free
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def folder_bytes(self, path: str) -> int:
+        total = 0
+        with os.scandir(path) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # it was just deleted
+                    found = entry.stat(follow_symlinks=False)
+                    blocks = getattr(found, "st_blocks", None)
+                    total += found.st_size if blocks is None else blocks * 512
+        return total
 
     def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[RealLock | None, str]:
         import fcntl

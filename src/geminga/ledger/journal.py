@@ -11,6 +11,7 @@ from `geminga.ledger.store.FileStore.poll`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -24,7 +25,8 @@ from queue import Empty, SimpleQueue
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.format import CHECKPOINT, DROP_FILE
-from geminga.ledger.log import Group, LogWriter, Record
+from geminga.ledger.log import Group, LogWriter, Record, SyncFailed
+from geminga.ledger.space import NO_SPACE, RETRY_SECONDS
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -52,8 +54,10 @@ class Journal:
         sync_interval_seconds: float,
         group_bytes_max: int,
         signal: Callable[[], None],
+        wrote: Callable[[int], None] = lambda size_bytes: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``wrote`` is told on the writer's thread how much was added to the log."""
         self.writer = writer
         self.pending: list[Record] = []
         self.completed: deque[Group | Failed] = deque()
@@ -66,7 +70,10 @@ class Journal:
         self._sync_interval_seconds = sync_interval_seconds
         self._group_bytes_max = group_bytes_max
         self._signal = signal
+        self._wrote = wrote
         self._clock = clock
+        self._held: list[Record] = []
+        self.full: OSError | None = None
         self._synced_at = clock()
         self._error: StoreError | None = None
         self._gate: SimpleQueue[None] = SimpleQueue()
@@ -86,7 +93,7 @@ class Journal:
     @property
     def busy(self) -> bool:
         """Whether any record waits or is being written, or waits for the owner (asked in this order)."""
-        return bool(self.pending or self.active or self.completed)
+        return bool(self.pending or self._held or self.active or self.completed)
 
     def stop(self) -> None:
         """Write what is pending and end the writer's thread."""
@@ -98,7 +105,7 @@ class Journal:
 
     # --- the writer's side ---
     def commit(self) -> bool:
-        """Write one group of what is pending; False when there was nothing."""
+        """Write one group of what is pending; False when there was nothing, or no room for it."""
         self.active = True
         try:
             return self._commit() if self._error is None else self._refuse_pending()
@@ -106,11 +113,19 @@ class Journal:
             self.active = False
 
     def _commit(self) -> bool:
-        batch = self._take()
+        batch = self._held or self._take()
         if not batch:
             return False
         try:
-            group = self.writer.write(batch)
+            try:
+                group = self.writer.write(batch)
+            except OSError as error:
+                if error.errno not in NO_SPACE or self._stopping:
+                    raise
+                self._hold(batch, error)
+                return False
+            if self.full is not None:
+                self._release()
             if self._sync_is_due() or CHECKPOINT in group.kinds or DROP_FILE in group.kinds:
                 # Whatever the setting: what is built on these two must never be ahead of the log.
                 self._sync_now()
@@ -118,10 +133,27 @@ class Journal:
             self._fail(error, batch)
         else:
             self.completed.append(group)
+            self._wrote(max(group.end - group.position, 0))
         self._signal()
         if not self.pending and self._error is None:
             self._note_mark()
         return True
+
+    def _hold(self, batch: list[Record], error: OSError) -> None:
+        """There is no room for a group: it waits, and so does what comes behind it."""
+        is_news = self.full is None
+        self._held, self.full = batch, error
+        self._wrote(0)
+        if is_news:
+            logger.error(
+                "no room for the store's log (%s): %d writes wait for it and are not receipted",
+                error, len(batch),
+            )  # fmt: skip
+            self._signal()
+
+    def _release(self) -> None:
+        self._held, self.full = [], None
+        logger.warning("there is room for the store's log again: what waited for it is written")
 
     def _note_mark(self) -> None:
         try:
@@ -164,11 +196,14 @@ class Journal:
 
     def _fail(self, error: Exception, batch: list[Record]) -> None:
         """After a failed write or sync what is on disk is unknown: nothing more is written."""
+        if isinstance(error, SyncFailed) and isinstance(error.__cause__, OSError):
+            error = error.__cause__
         self._error = StoreStopped(
             f"the store stopped: writing its log failed ({type(error).__name__}: {error}); "
             "what was receipted is safe, free space or replace the disk and open the store again"
         )
         self._error.__cause__ = error
+        self._held, self.full = [], None
         logger.error("%s", self._error)
         self.completed.append(Failed(batch, self._error))
 
@@ -186,6 +221,10 @@ class Journal:
     def _run(self) -> None:
         while True:
             if self.commit():
+                continue
+            if self._held:
+                with contextlib.suppress(Empty):
+                    self._gate.get(timeout=RETRY_SECONDS)
                 continue
             if self._stopping and not self.pending:
                 return

@@ -11,7 +11,7 @@ import logging
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
@@ -40,6 +40,7 @@ from geminga.ledger.format import (
     mend_group_header,
     pack_numbers,
 )
+from geminga.ledger.space import NO_SPACE
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
@@ -54,6 +55,7 @@ _READ_AHEAD_BYTES = 256 * 1024
 # Letting other threads run while 100 KB are summed (5 µs) costs the writer up to a whole switch interval
 # (5 ms) when the owner is busy, for each entry.
 _HOLD_GIL = 0
+_ALLOCATE_AGAIN_BYTES = 1024 * 1024
 _JOIN_BYTES_MAX = 8 * 1024  # below this, copying into one buffer is cheaper than one more iovec
 
 
@@ -173,6 +175,17 @@ class ReadAhead:
         return self._file.size()
 
 
+class SyncFailed(Exception):
+    """A sync failed: of what was written before nothing is known. The cause is the system's error."""
+
+
+def _synced(sync: Callable[[], None]) -> None:
+    try:
+        sync()
+    except OSError as error:
+        raise SyncFailed(str(error)) from error
+
+
 class Readable(Protocol):
     def read(self, size: int, offset: int) -> bytes: ...
 
@@ -182,7 +195,10 @@ class Readable(Protocol):
 class LogWriter:
     """Appends groups to the log. All methods but the constructor run on the writer's thread.
 
-    Any OSError leaves the writer unusable: what is on disk is not known, the store must be reopened.
+    When there is no room for a group, `write` raises the system's OSError (`space.NO_SPACE`) and may be
+    called again with the same records: what is half written lies behind the end and is written over. Any
+    other error, and any of a sync (`SyncFailed`), leaves the writer unusable: what is on disk is not known,
+    the store must be reopened.
     """
 
     def __init__(
@@ -205,6 +221,8 @@ class LogWriter:
         self._file_bytes_max = file_bytes_max
         self._preallocate_bytes = preallocate_bytes
         self._allocated = 0
+        self._allocates_from = 0
+        self._sealed: tuple[int, int] | None = None
         self._has_records = True
         self.number = position >> OFFSET_BITS
         self.offset = position & OFFSET_MASK
@@ -236,9 +254,7 @@ class LogWriter:
         )
         payload_bytes = sum(sizes)
         needed = GROUP_HEADER_BYTES + len(records) * 25 + payload_bytes
-        sealed = None
         if self._file is None or (self.offset + needed > self._file_bytes_max and self._has_records):
-            sealed = (self.number, self.offset) if self._file is not None else None
             self._roll()
         assert self._file is not None
         self._allocate(needed)
@@ -251,7 +267,14 @@ class LogWriter:
             payload_bytes=payload_bytes,
             seed=self._seed,
         )
-        written = write_fully(self._file, _gathered(head, datas, payload_bytes), self.offset)
+        try:
+            written = write_fully(self._file, _gathered(head, datas, payload_bytes), self.offset)
+        except OSError:
+            # The next try begins where this one did; until then the room is others'.
+            with contextlib.suppress(OSError):
+                self._file.truncate(self.offset)
+            self._allocated = self.offset
+            raise
         if written != needed:
             raise ValueError(
                 f"a group of {needed} bytes took {written}: an entry is no buffer of single bytes"
@@ -259,6 +282,7 @@ class LogWriter:
         self.sequence += 1
         self.offset += needed
         self._has_records = True
+        sealed, self._sealed = self._sealed, None
         if CREATE in directory.kinds:
             self.next_ledger_id = 1 + max(
                 number for kind, number in zip(kinds, firsts, strict=True) if kind == CREATE
@@ -287,7 +311,7 @@ class LogWriter:
         """Return once all written groups are on the disk."""
         if self._file is None or self.synced_through == self.position:
             return
-        self._file.sync()
+        _synced(self._file.sync)
         self.synced_through = self.position
 
     def note_mark(self) -> None:
@@ -297,8 +321,13 @@ class LogWriter:
         itself is not synced, for an older one that survives is still true.
         """
         if self._marked != self.synced_through:
-            self._marked = self.synced_through
-            write_fully(self._mark, [encode_mark(self.synced_through, self.sequence, self._seed)], 0)
+            try:
+                write_fully(self._mark, [encode_mark(self.synced_through, self.sequence, self._seed)], 0)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+            else:
+                self._marked = self.synced_through
 
     def close(self, *, clean: bool) -> None:
         """Close the files; a clean end also gives back what was allocated ahead."""
@@ -317,16 +346,30 @@ class LogWriter:
         if self._file is not None:
             if self._allocated > self.offset:
                 self._file.truncate(self.offset)
-            self._file.sync()
+            _synced(self._file.sync)
             self._file.close()
             self._file = None
-        synced_through = self.position
-        self.number += 1
-        file = self._filesystem.open(f"{self._folder}/{file_name(self.number)}", create=True)
+            self._sealed = (self.number, self.offset)
+        # Nothing changes here before it has succeeded: without room for it, it is tried again.
+        number = self.number + 1
+        file = self._filesystem.open(f"{self._folder}/{file_name(number)}", create=True)
+        try:
+            written = self._begin(file, number)
+        except BaseException:
+            file.close()
+            raise
         self._file = file
+        self.live_files.add(number)
+        self.sequence += 1
+        self.number, self.offset = number, written
+        self.synced_through = self.position
+        self._allocated = self._allocates_from = self.offset
+        self._has_records = False
+
+    def _begin(self, file: File, number: int) -> int:
+        """Write what a file begins with; returns how much that is."""
         file.truncate(0)
-        self.live_files.add(self.number)
-        manifest = pack_numbers("Q", sorted(self.live_files))
+        manifest = pack_numbers("Q", sorted({*self.live_files, number}))
         directory = Directory(
             bytes((MANIFEST,)),
             array("I", (len(manifest),)),
@@ -334,37 +377,37 @@ class LogWriter:
             array("Q", (self.next_ledger_id,)),
             array("Q", (0,)),
         )
-        self.offset = FILE_HEADER_BYTES
         head = encode_group(
             directory,
-            position=self.position,
+            position=number << OFFSET_BITS | FILE_HEADER_BYTES,
             sequence=self.sequence + 1,
-            synced_through=synced_through,
+            synced_through=self.position,
             payload_bytes=len(manifest),
             seed=self._seed,
         )
-        written = write_fully(file, [encode_file_header(self.number, self._store_id), head, manifest], 0)
-        file.sync()
-        self._filesystem.sync_folder(self._folder)
-        self.sequence += 1
-        self.offset = written
-        self.synced_through = self.position
-        self._allocated = self.offset
-        self._has_records = False
+        written = write_fully(file, [encode_file_header(number, self._store_id), head, manifest], 0)
+        _synced(file.sync)
+        _synced(lambda: self._filesystem.sync_folder(self._folder))
+        return written
 
     def _allocate(self, needed: int) -> None:
         """Allocate the file ahead, in steps that grow with it: syncing is cheaper in allocated space."""
         end = self.offset + needed
         if end <= self._allocated or not self._preallocate_bytes or self._file is None:
             return
+        if end < self._allocates_from:
+            return
         step = min(self._preallocate_bytes, max(1024 * 1024, self._allocated))
         target = min(max(end, self._allocated + step), max(self._file_bytes_max, end))
         try:
             self._file.allocate(self._allocated, target - self._allocated)
             self._allocated = target
-        except OSError:
-            # Not supported here, or no space for so much: write without.
-            self._preallocate_bytes = 0
+        except OSError as error:
+            # Write without: not supported here, or there is no room for so much (it is looked for again).
+            if error.errno in NO_SPACE:
+                self._allocates_from = end + _ALLOCATE_AGAIN_BYTES
+            else:
+                self._preallocate_bytes = 0
             with contextlib.suppress(OSError):
                 self._file.truncate(self.offset)
             self._allocated = self.offset

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, StoreStats, Value
+from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.damage import Damage
 
@@ -41,15 +41,29 @@ class MemoryStore:
         self._closed = False
         self._appended_entries = 0
         self._appended_bytes = 0
+        self._refusal: StoreError | None = None
 
     @property
     def failure(self) -> StoreError | None:
         """Memory does not fail: None until closed."""
         return StoreStopped("the store is closed") if self._closed else None
 
+    # --- room ---
     @property
-    def congested(self) -> bool:
-        """Whether the owner should stop taking in writes for a while; never, in memory."""
+    def space(self) -> Space | None:
+        return None
+
+    def measure_space(self) -> None:
+        """There is no disk."""
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        self._refusal = why
+
+    def give_back(self, *, eagerly: bool) -> None:
+        """Memory comes back at once."""
+
+    @property
+    def gives_back(self) -> bool:
         return False
 
     @property
@@ -83,7 +97,7 @@ class MemoryStore:
         return ledger_id
 
     def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
-        self._check_open()
+        self._check_entries()
         ledger = self._ledger(ledger_id)
         entry_id = len(ledger.entries)
         ledger.entries.append(bytes(entry))
@@ -94,7 +108,7 @@ class MemoryStore:
         return entry_id
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
-        self._check_open()
+        self._check_entries()
         ledger = self._ledger(ledger_id)
         entry_id = len(ledger.entries)
         size = sum(map(len, entries))
@@ -133,6 +147,12 @@ class MemoryStore:
             for ledger_id in self._owners.get(owner, ())
             for ledger in (self._ledgers[ledger_id],)
         ]
+
+    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
+        for ledger_id in sorted(each for each in self._ledgers if each > after):
+            ledger = self._ledgers.get(ledger_id)
+            if ledger is not None:
+                yield LedgerInfo(ledger_id, ledger.owner, len(ledger.entries), ledger.size_bytes)
 
     def lost_entries_max(self, ledger_id: int) -> int:
         return 0
@@ -210,6 +230,11 @@ class MemoryStore:
         if ledger is None:
             raise LedgerNotFound(f"ledger {ledger_id} does not exist or was trimmed away")
         return ledger
+
+    def _check_entries(self) -> None:
+        self._check_open()
+        if self._refusal is not None:
+            raise self._refusal
 
     def _check_open(self) -> None:
         if self._closed:

@@ -73,6 +73,12 @@ class OverlayFileSystem:
     def make_folder(self, path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
+    def space(self, path: str) -> tuple[int, int]:
+        return self._below.space(path)
+
+    def folder_bytes(self, path: str) -> int:
+        return self._below.folder_bytes(path)
+
     def list_folder(self, path: str) -> list[str]:
         names = {name for name in self._below.list_folder(path) if f"{path}/{name}" not in self._hidden}
         names.update(os.path.basename(own) for own in self._files if os.path.dirname(own) == path)

@@ -7,7 +7,8 @@ may be missing, and once that is on disk too the file is deleted. A crash in bet
 or some records twice, which replay understands; the catalog is never needed to understand them.
 
 Rewriting has a budget: what the owner writes and what rewriting sets free adds to it, what rewriting
-writes takes from it. So it can never keep itself busy, whatever the files hold.
+writes takes from it. So it can never keep itself busy, whatever the files hold. Where room is short
+(``is_eager``) there is none: whatever is worth it is done, and what was done does not come again.
 
 The worker reads and checks the file, a slice at a time; the owner submits what still lives then. Appends
 are never held up by more than a slice. Damaged records hold nothing up, as long as it is known what they
@@ -59,6 +60,8 @@ logger = logging.getLogger("geminga.ledger")
 Submit = Callable[[int, int, int, Buffer, Done | None], None]
 NewRecord = tuple[int, int, int, bytes]
 
+EAGER_LIVE_FRACTION = 0.8
+"""Where room is short a file is worth emptying up to this share; each time frees at least the rest."""
 _SLICE_BYTES = 1024 * 1024
 _SLICE_RECORDS = 1000
 
@@ -220,7 +223,9 @@ class Rewriter:
         self._slice = Slice()
         self._left_alone: set[int] = set()
         self._candidates: dict[int, int] = {}
-        self._running = False
+        self.is_running = False
+        self.is_eager = False
+        """Whether room is short: then files are emptied too that are mostly alive."""
         self._stopping = False
         self._budget_bytes = settings.log_file_bytes
         self._size_bytes = 0
@@ -241,12 +246,12 @@ class Rewriter:
 
     def consider(self, sealed_before: int) -> None:
         """Look for a file worth emptying among those before the given number (all of it in the catalog)."""
-        if self._running or self._stopping or self._budget_bytes < 0:
+        if self.is_running or self._stopping or (self._budget_bytes < 0 and not self.is_eager):
             return
         numbers = [n for n in self._sizes if n < sealed_before and n not in self._left_alone]
         if not numbers:
             return
-        self._running = True
+        self.is_running = True
 
         def look() -> None:
             live = self._catalog.live_bytes()
@@ -259,7 +264,7 @@ class Rewriter:
         if error is not None:
             logger.warning("looking for log files to rewrite failed: %s", error)
         if not number or self._stopping:
-            self._running = False
+            self.is_running = False
             return
         self._slice = Slice()
         self._written_bytes = 0
@@ -282,6 +287,8 @@ class Rewriter:
         number = min(candidates, key=lambda n: (candidates[n] / max(1, sizes[n]), n))
         if candidates[number] <= 0:
             return number
+        if self.is_eager:
+            return number if candidates[number] <= EAGER_LIVE_FRACTION * sizes[number] else 0
         worth = candidates[number] <= self._settings.rewrite_live_fraction * sizes[number]
         return number if worth and garbage >= self._settings.garbage_bytes_min else 0
 
@@ -365,7 +372,7 @@ class Rewriter:
             self._filesystem.sync_folder(self._folder)
 
         def deleted(error: Exception | None) -> None:
-            self._running = False
+            self.is_running = False
             if error is not None:
                 logger.warning("%s could not be deleted: %s", file_name(number), error)
                 return
@@ -376,7 +383,7 @@ class Rewriter:
 
     def _end(self) -> None:
         self._close_reader()
-        self._running = False
+        self.is_running = False
 
     def _close_reader(self) -> None:
         if self._reader is not None:

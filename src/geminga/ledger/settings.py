@@ -19,8 +19,9 @@ class StoreSettings:
     ``never``: once the operating system has it; it is synced only at checkpoints and when files roll over.
 
     ``group_bytes_max``: how many bytes one group (one write, one sync) gathers at most.
-    ``pending_bytes_max``: above this the store reports itself ``congested``; the owner then stops taking
-    in publishes until it is not. ``log_file_bytes``: size at which a log file is closed and the next begun.
+    ``folder_bytes_max``: what the folder may take (0: all that the disk has); it is reported as the disk's
+    size, and the owner is to keep to it (`geminga.ledger.space`). ``log_file_bytes``: size at which a log
+    file is closed and the next begun.
     ``preallocate_bytes``: how far a log file is allocated ahead (0: not at all).
 
     ``cache_bytes``: recent entries held in memory for readers at the tail.
@@ -43,7 +44,7 @@ class StoreSettings:
     sync: str = "always"
     sync_interval_seconds: float = 1.0
     group_bytes_max: int = 4 * MEBIBYTE
-    pending_bytes_max: int = 64 * MEBIBYTE
+    folder_bytes_max: int = 0
     log_file_bytes: int = 128 * MEBIBYTE
     preallocate_bytes: int = 16 * MEBIBYTE
     cache_bytes: int = 24 * MEBIBYTE
@@ -64,7 +65,7 @@ class StoreSettings:
         check_choice("sync", self.sync, SYNC_MODES)
         check_seconds("sync_interval_seconds", self.sync_interval_seconds, 0.001, 3600.0)
         check_int("group_bytes_max", self.group_bytes_max, 4096, 64 * MEBIBYTE)
-        check_int("pending_bytes_max", self.pending_bytes_max, 4096)
+        check_int("folder_bytes_max", self.folder_bytes_max, 0)
         check_int("log_file_bytes", self.log_file_bytes, 4096, 2048 * MEBIBYTE)
         check_int("preallocate_bytes", self.preallocate_bytes, 0, 2048 * MEBIBYTE)
         check_int("cache_bytes", self.cache_bytes, 0)

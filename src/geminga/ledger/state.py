@@ -8,7 +8,7 @@ adds where the bytes lie. After a restart `replay` does both from the log alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ from geminga.ledger.index import GIVEN_UP, Index, LedgerState
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.log import Group
 from geminga.ledger.quarantine import Quarantine
+
+_LEDGERS_PER_STEP = 256
 
 NOBODY = ""
 """The owner of a ledger whose own is lost to damage."""
@@ -193,6 +195,27 @@ class StoreState:
         position = self.index.position(ledger_id, chunk, index)
         name = file_name(position >> OFFSET_BITS)
         return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
+
+    def oldest(self, after: int) -> Iterator[LedgerInfo]:
+        """All ledgers behind an id in order, read in steps."""
+        while ids := self._catalog.ledger_ids_after(after, _LEDGERS_PER_STEP):
+            for after in ids:
+                if after not in self._deleted and after not in self._deleted_frozen:
+                    yield from self._info(after)
+        # Those that the catalog does not know were made behind all that it knows.
+        young = sorted(each for ids in self._uncataloged.values() for each in ids if each > after)
+        for ledger_id in young:
+            if ledger_id in self.ledgers:
+                yield from self._info(ledger_id)
+
+    def _info(self, ledger_id: int) -> Iterator[LedgerInfo]:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is not None:
+            yield LedgerInfo(ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes)
+            return
+        found = self._catalog.ledger(ledger_id)
+        if found is not None:
+            yield LedgerInfo(ledger_id, *found)
 
     def delete_ledger(self, ledger_id: int) -> bool:
         """Forget a ledger; False when there is none.

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, StoreStats, Value
+from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value
 from geminga.ledger.callbacks import run_callbacks
-from geminga.ledger.catalog import Catalog, CatalogDamaged, Snapshot
+from geminga.ledger.catalog import Catalog, CatalogDamaged
+from geminga.ledger.checkpoints import Checkpoints, Parts
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
 from geminga.ledger.folder import CATALOG_DAMAGED_FILE, CATALOG_FILE, discard_catalog, open_folder
@@ -35,7 +36,6 @@ from geminga.ledger.format import (
     GIVE_UP,
     MERGE,
     NOTHING,
-    OFFSET_BITS,
     PUT,
     RESTATE,
     SETTLE,
@@ -49,6 +49,7 @@ from geminga.ledger.reading import EntryReader, Found
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import Rewriter, restatement
 from geminga.ledger.settings import StoreSettings
+from geminga.ledger.space import SpaceGauge
 from geminga.ledger.state import Census, StoreState
 from geminga.ledger.worker import Worker
 
@@ -129,6 +130,8 @@ class FileStore:
 
     def _start(self, store_id: bytes) -> None:
         settings = self.settings
+        self._gauge = SpaceGauge(self._filesystem, self.folder, settings.folder_bytes_max)
+        self._gauge.measure()
         self._catalog = self._open_catalog(store_id)
         try:
             recovered = self._recover(store_id)
@@ -152,6 +155,7 @@ class FileStore:
             sync_interval_seconds=settings.sync_interval_seconds,
             group_bytes_max=settings.group_bytes_max,
             signal=self._signal,
+            wrote=self._gauge.wrote,
         )
         self._pending = self._journal.pending
         self._finished: deque[Callable[[], None]] = deque()
@@ -175,7 +179,6 @@ class FileStore:
         self._reader = EntryReader(
             self._state, self._files, self._note_damage, self._pool, self._shared_index
         )
-        self._worker_catalog = worker_catalog
         self._rewriter = Rewriter(
             filesystem=self._filesystem,
             folder=self.folder,
@@ -190,13 +193,27 @@ class FileStore:
         )
         self._cached: deque[tuple[dict[int, int], int]] = deque()
         self._cached_bytes = 0
-        self._pending_bytes = 0
+        self._refusal: StoreError | None = None
+        self._measuring = False
         self._appended_entries = 0
         self._appended_bytes = 0
-        self._log_bytes_unsaved = self._groups_unsaved = 0
-        self._checkpoint_running = False
-        self._checkpoint_at = time.monotonic()
-        self._deletions_unsaved = False
+        self._checkpoints = Checkpoints(
+            Parts(
+                settings=settings,
+                state=self._state,
+                journal=self._journal,
+                worker=self._worker,
+                catalog=worker_catalog,
+                rewriter=self._rewriter,
+                shared_index=self._shared_index,
+                sizes=self._sizes,
+                submit=self._submit,
+                has_threads=self._threads,
+                is_well=lambda: self._failure is None and not self._closed,
+                stop=self._stop,
+                full=self._gauge.measure,
+            )
+        )
         if self._threads:
             self._journal.start()
             self._worker.start()
@@ -204,7 +221,7 @@ class FileStore:
             self._pool.start()
         self._write_what_only_the_catalog_has()
         if recovered.replayed_groups > 1 or len(self._state.quarantine):
-            self._begin_checkpoint()
+            self._checkpoints.begin()
 
     def _recover(self, store_id: bytes) -> Recovered:
         """Take over what the catalog and the log behind it say."""
@@ -269,10 +286,35 @@ class FileStore:
         """What is known to be damaged, found when opening and when reading."""
         return list(self._state.quarantine)
 
+    # --- room ---
     @property
-    def congested(self) -> bool:
-        """Whether more is pending than ``settings.pending_bytes_max``: take in no more for a while."""
-        return self._pending_bytes > self.settings.pending_bytes_max
+    def space(self) -> Space | None:
+        space = self._gauge.space
+        if space is None or (self._journal.full is None and not self._checkpoints.lacks_room):
+            return space
+        return dataclasses.replace(space, free_bytes=0)
+
+    def measure_space(self) -> None:
+        if self._measuring or self._closed:
+            return
+        self._measuring = True
+
+        def measured(_: Exception | None) -> None:
+            self._measuring = False
+
+        self._worker.submit(self._gauge.measure, measured)
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        self._refusal = self._failure or why
+
+    def give_back(self, *, eagerly: bool) -> None:
+        self._rewriter.is_eager = eagerly
+        self._checkpoints.deletions_wait = self._checkpoints.deletions_wait or eagerly
+
+    @property
+    def gives_back(self) -> bool:
+        checkpoints = self._checkpoints
+        return checkpoints.deletions_wait or checkpoints.is_running or self._rewriter.is_running
 
     def _note_damage(self, damage: Damage) -> None:
         if self._state.quarantine.add(damage):
@@ -351,8 +393,8 @@ class FileStore:
         ledger = self._state.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._state.ledger(ledger_id)
-        if self._failure is not None:
-            raise self._failure
+        if self._refusal is not None:
+            raise self._refusal
         if ledger.doubted:
             self._state.step_over_doubt(ledger)
         size = len(entry)
@@ -360,7 +402,6 @@ class FileStore:
         ledger.next_entry = entry_id + 1
         ledger.size_bytes += size
         ledger.recent.append(entry)
-        self._pending_bytes += size
         self._pending.append((ENTRY, ledger_id, entry_id, entry, done))
         if self._journal.idle:
             self._journal.wake()
@@ -368,12 +409,11 @@ class FileStore:
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
         ledger = self._state.ledger(ledger_id)
-        if self._failure is not None:
-            raise self._failure
+        if self._refusal is not None:
+            raise self._refusal
         if ledger.doubted:
             self._state.step_over_doubt(ledger)
         ids = ledger.take(entries)
-        self._pending_bytes += sum(map(len, entries))
         dones = chain(repeat(None, len(ids) - 1), (done,))
         # A list first: the writer takes from the front meanwhile, and adding a list is one step.
         self._pending.extend(list(zip(repeat(ENTRY), repeat(ledger_id), ids, entries, dones)))
@@ -400,6 +440,9 @@ class FileStore:
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return self._state.owned(owner)
 
+    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
+        return self._state.oldest(after)
+
     def lost_entries_max(self, ledger_id: int) -> int:
         return self._state.lost_entries_max(ledger_id)
 
@@ -409,7 +452,7 @@ class FileStore:
         for ledger_id in existing[:-1]:
             self._submit(DELETE_LEDGER, ledger_id, 0, b"", None)
         if existing:
-            self._deletions_unsaved = True
+            self._checkpoints.deletions_wait = True
             self._submit(DELETE_LEDGER, existing[-1], 0, b"", done)
         elif done is not None:
             # Nothing to write, but the callback keeps its place in the order.
@@ -431,7 +474,6 @@ class FileStore:
         key_bytes = change.key_bytes
         data = key_bytes + delta
         change.deltas.append(bytes(delta))
-        self._pending_bytes += len(data)
         self._pending.append((MERGE, len(key_bytes), change.fingerprint, data, done))
         if self._journal.idle:
             self._journal.wake()
@@ -452,7 +494,6 @@ class FileStore:
             raise self._failure
 
     def _submit(self, kind: int, first: int, second: int, data: Buffer, done: Done | None) -> None:
-        self._pending_bytes += len(data)
         self._pending.append((kind, first, second, data, done))
         if self._journal.idle:
             self._journal.wake()
@@ -497,14 +538,12 @@ class FileStore:
         while self._finished:
             self._finished.popleft()()
         if self._failure is None and not self._closed:
-            self._keep_house()
+            self._checkpoints.keep()
         return ran
 
     def _complete(self, group: Group) -> int:
         counts, size_bytes = self._state.settle(group)
-        self._pending_bytes -= group.payload_bytes
-        self._groups_unsaved += 1
-        self._log_bytes_unsaved += group.end - group.position if group.end > group.position else 0
+        self._checkpoints.wrote(group)
         if counts:
             entries = sum(counts.values())
             self._appended_entries += entries
@@ -522,12 +561,11 @@ class FileStore:
                     self._sizes.pop(number, None)
                     self._state.files.discard(number)
         if group.kinds[-1] == CHECKPOINT:
-            self._checkpoint_reached(group)
+            self._checkpoints.reached(group)
         return run_callbacks(group.dones, None)
 
     def _fail(self, failed: Failed) -> int:
-        self._failure = self._failure or failed.error
-        self._pending_bytes -= sum(len(record[3]) for record in failed.records)
+        self._failure = self._refusal = self._failure or failed.error
         return run_callbacks([record[4] for record in failed.records], failed.error)
 
     def _trim_cache(self) -> None:
@@ -541,66 +579,11 @@ class FileStore:
                     del ledger.recent[:count]
                     ledger.recent_first += count
 
-    # --- checkpoints ---
-    def _keep_house(self) -> None:
-        if self._checkpoint_running:
-            return
-        settings = self.settings
-        if (
-            self._log_bytes_unsaved >= settings.checkpoint_log_bytes
-            or self._state.unsaved_records >= settings.checkpoint_records
-            or self._groups_unsaved >= settings.checkpoint_groups
-        ):
-            self._begin_checkpoint()
-        elif self._deletions_unsaved:
-            rest = settings.deletion_delay_seconds - (time.monotonic() - self._checkpoint_at)
-            if rest <= 0:
-                self._begin_checkpoint()
-            else:
-                self._worker.alarm(rest)
-
-    def _begin_checkpoint(self) -> None:
-        """Mark the place in the order of writes that the next checkpoint stands for."""
-        self._checkpoint_running = True
-        self._checkpoint_at = time.monotonic()
-        self._deletions_unsaved = False
-        number = self._state.freeze_calls()
-        self._journal.checkpoint_pending = True
-        self._submit(CHECKPOINT, number, 0, b"", None)
-
-    def _checkpoint_reached(self, group: Group) -> None:
-        """All before the mark is on disk: give the worker what the catalog must learn."""
-        self._sizes[group.position >> OFFSET_BITS] = group.end & ((1 << OFFSET_BITS) - 1)
-        self._log_bytes_unsaved = self._groups_unsaved = 0
-        snapshot = self._state.freeze_places(group.end, group.sequence, dict(self._sizes))
-        self._worker.submit(
-            lambda: self._worker_catalog.write(snapshot),
-            lambda error: self._checkpoint_done(snapshot, error),
-        )
-
-    def _checkpoint_done(self, snapshot: Snapshot, error: Exception | None) -> None:
-        self._checkpoint_running = False
-        if error is not None:
-            self._stop(
-                StoreStopped(
-                    f"the store stopped: its catalog could not be written ({type(error).__name__}: {error}); "
-                    "what was receipted is safe, free space and open the store again"
-                ),
-                error,
-            )
-            return
-        self._state.thaw(snapshot)
-        if self._shared_index is not None:
-            for ledger_id in (*snapshot.moved, *snapshot.deleted):
-                self._shared_index.forget(ledger_id)
-        if self._failure is None and not self._closed:
-            self._rewriter.consider(snapshot.position >> OFFSET_BITS)
-
     def _stop(self, failure: StoreError, cause: Exception | None) -> None:
         if self._failure is None:
             failure.__cause__ = cause
             logger.error("%s", failure)
-            self._failure = failure
+            self._failure = self._refusal = failure
 
     # --- life ---
     def stats(self) -> StoreStats:
@@ -623,14 +606,20 @@ class FileStore:
         self._check_running()
         self._drain()
         if self._failure is None:
-            self._begin_checkpoint()
+            self._checkpoints.begin()
             self._drain()
 
     def _drain(self) -> None:
-        """Wait until nothing is pending and the worker is done, running callbacks on the way."""
+        """Wait until nothing is pending and the worker is done, running callbacks on the way.
+
+        What there is no room for is not waited for.
+        """
         while True:
             self.poll()
-            checkpointing = self._checkpoint_running and self._failure is None
+            checkpoints = self._checkpoints
+            if self._journal.full is not None or (checkpoints.lacks_room and not self._journal.busy):
+                return
+            checkpointing = checkpoints.is_running and self._failure is None
             if not (self._journal.busy or self._worker.busy or self._finished or checkpointing):
                 return
             if self._threads:
@@ -647,12 +636,12 @@ class FileStore:
         self._rewriter.stop()
         try:
             self._drain()
-            if self._failure is None and self._state.unsaved_records:
+            if self._failure is None and self._state.unsaved_records and not self._checkpoints.is_running:
                 self.checkpoint()
         finally:
             self._closed = True
             clean = self._failure is None
-            self._failure = self._failure or StoreStopped("the store is closed")
+            self._failure = self._refusal = self._failure or StoreStopped("the store is closed")
             self._journal.stop()
             self._worker.stop()
             if self._pool is not None:

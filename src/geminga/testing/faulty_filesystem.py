@@ -84,10 +84,22 @@ class SimulatedDisk:
         self.durable_folders: set[str] = {"/"}
         self.databases: dict[str, list[bytes]] = {}
         self.locks: dict[str, str] = {}
+        self.capacity_bytes = 1 << 40
+
+    @property
+    def used_bytes(self) -> int:
+        """What files and databases take."""
+        files = sum(len(inode.visible) for inode in self.names.values())
+        return files + sum(len(images[-1]) for images in self.databases.values() if images)
+
+    @property
+    def free_bytes(self) -> int:
+        return self.capacity_bytes - self.used_bytes
 
     def crash(self, fate: Fate) -> SimulatedDisk:
         """The disk after a power loss."""
         after = SimulatedDisk()
+        after.capacity_bytes = self.capacity_bytes
         kept = self.folders if fate.names == "all" else self.durable_folders
         folders = {each for each in kept if _ancestors(each) <= kept}
         after.folders, after.durable_folders = set(folders), set(folders)
@@ -231,6 +243,18 @@ class FaultyFileSystem:
         self.is_dead = True
         raise PowerLoss
 
+    # --- room ---
+    def space(self, path: str) -> tuple[int, int]:
+        return self.disk.capacity_bytes, max(0, self.disk.free_bytes)
+
+    def folder_bytes(self, path: str) -> int:
+        return self.disk.used_bytes
+
+    def check_room(self, size: int, path: str) -> None:
+        """Raise ENOSPC when so much more does not fit."""
+        if size > max(0, self.disk.free_bytes):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
     # --- folders and names ---
     def make_folder(self, path: str) -> None:
         if os.path.dirname(path) not in self.disk.folders:
@@ -251,6 +275,7 @@ class FaultyFileSystem:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             self.step("create", path)
+            self.check_room(1, path)
             inode = self.disk.names[path] = _Inode()
             self.disk.name_changes.append((path, inode))
         return FaultyFile(self, inode, path)
@@ -292,6 +317,8 @@ class FaultyFileSystem:
     def connect(self, path: str) -> sqlite3.Connection:
         def committing(commit: Callable[[], Any], connection: sqlite3.Connection) -> Any:
             self.step("commit", path)
+            if self.disk.free_bytes <= 0:
+                raise sqlite3.OperationalError("database or disk is full")
             result = commit()
             images.append(connection.serialize())
             return result
@@ -354,9 +381,18 @@ class FaultyFile:
             _apply(self._inode.durable, offset, data[:torn])
             self._inode.unsynced.append((offset, data[:torn]))
             filesystem.die()
+        data = data[: self._room(offset, len(data))]
         _apply(self._inode.visible, offset, data)
         self._inode.unsynced.append((offset, data))
         return len(data)
+
+    def _room(self, offset: int, size: int) -> int:
+        """How many bytes of a write fit; raises ENOSPC for none, as disks that are full do."""
+        grows = offset + size - len(self._inode.visible)
+        missing = grows - max(0, self._filesystem.disk.free_bytes) if grows > 0 else 0
+        if missing >= size > 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        return size - max(0, missing)
 
     def read(self, size: int, offset: int) -> bytes:
         self._filesystem.answers.wait()
@@ -379,6 +415,7 @@ class FaultyFile:
 
     def allocate(self, offset: int, size: int) -> None:
         self._filesystem.step("allocate", self._path)
+        self._filesystem.check_room(offset + size - len(self._inode.visible), self._path)
         if len(self._inode.visible) < offset + size:
             grown = bytes(offset + size - len(self._inode.visible))
             self._inode.unsynced.append((len(self._inode.visible), grown))

@@ -1,0 +1,143 @@
+"""Checkpoints: when the catalog is brought up to the log, and how that goes on in the background.
+
+A checkpoint is a place in the order of writes. When all before it is on the disk, the worker writes into
+the catalog what it amounts to; the log behind it is what a restart replays. Deleted ledgers give back their
+space behind the next one, so that one is made for them too.
+
+Without room for the catalog the checkpoint stays unfinished and is written later: the log has everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from geminga.errors import StoreStopped
+from geminga.ledger.catalog import Catalog, Snapshot
+from geminga.ledger.format import CHECKPOINT, OFFSET_BITS, OFFSET_MASK
+from geminga.ledger.index import SharedIndex
+from geminga.ledger.journal import Journal
+from geminga.ledger.log import Group
+from geminga.ledger.rewriting import Rewriter, Submit
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.space import RETRY_SECONDS, is_no_space
+from geminga.ledger.state import StoreState
+from geminga.ledger.worker import Worker
+
+logger = logging.getLogger("geminga.ledger")
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What checkpoints work with: the parts of one store."""
+
+    settings: StoreSettings
+    state: StoreState
+    journal: Journal
+    worker: Worker
+    catalog: Catalog
+    rewriter: Rewriter
+    shared_index: SharedIndex | None
+    sizes: dict[int, int]
+    submit: Submit
+    has_threads: bool
+    is_well: Callable[[], bool]
+    stop: Callable[[StoreStopped, Exception], None]
+    full: Callable[[], None]
+    """Called when there is no room for the catalog."""
+
+
+class Checkpoints:
+    """See the module. Used on the owner's thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.is_running = False
+        self.lacks_room = False
+        """Whether there was no room for the catalog when it was last written."""
+        self._unfinished: tuple[Snapshot, float] | None = None
+        self.deletions_wait = False
+        """Whether something was deleted that no checkpoint covers."""
+        self._log_bytes = 0
+        self._groups = 0
+        self._began_at = time.monotonic()
+
+    def wrote(self, group: Group) -> None:
+        """A group is on the disk."""
+        self._groups += 1
+        self._log_bytes += max(group.end - group.position, 0)
+
+    def keep(self) -> None:
+        """Begin a checkpoint if it is time for one, or go on with one."""
+        if self.is_running:
+            if self._unfinished is not None and self._is_due(self._unfinished[1]):
+                self._write(self._unfinished[0])
+            return
+        settings = self._parts.settings
+        if (
+            self._log_bytes >= settings.checkpoint_log_bytes
+            or self._parts.state.unsaved_records >= settings.checkpoint_records
+            or self._groups >= settings.checkpoint_groups
+        ):
+            self.begin()
+        elif self.deletions_wait:
+            rest = settings.deletion_delay_seconds - (time.monotonic() - self._began_at)
+            if rest <= 0:
+                self.begin()
+            else:
+                self._parts.worker.alarm(rest)
+
+    def begin(self) -> None:
+        """Mark the place in the order of writes that the next checkpoint stands for."""
+        self.is_running = True
+        self._began_at = time.monotonic()
+        self.deletions_wait = False
+        number = self._parts.state.freeze_calls()
+        self._parts.journal.checkpoint_pending = True
+        self._parts.submit(CHECKPOINT, number, 0, b"", None)
+
+    def reached(self, group: Group) -> None:
+        """All before the mark is on disk: give the worker what the catalog must learn."""
+        parts = self._parts
+        parts.sizes[group.position >> OFFSET_BITS] = group.end & OFFSET_MASK
+        self._log_bytes = self._groups = 0
+        self._write(parts.state.freeze_places(group.end, group.sequence, dict(parts.sizes)))
+
+    def _is_due(self, when: float) -> bool:
+        """Whether a moment has come; without threads nobody would wait for it."""
+        rest = when - time.monotonic() if self._parts.has_threads else 0.0
+        if rest > 0:
+            self._parts.worker.alarm(rest)
+        return rest <= 0
+
+    def _write(self, snapshot: Snapshot) -> None:
+        self._unfinished = None
+        self._parts.worker.submit(
+            lambda: self._parts.catalog.write(snapshot),
+            lambda error: self._written(snapshot, error),
+        )
+
+    def _written(self, snapshot: Snapshot, error: Exception | None) -> None:
+        parts = self._parts
+        if error is not None and is_no_space(error):
+            # Nothing of it was written.
+            if not self.lacks_room:
+                logger.error("no room for the store's catalog (%s): it is tried again", error)
+            self.lacks_room = True
+            self._unfinished = snapshot, time.monotonic() + RETRY_SECONDS
+            parts.full()
+            return
+        self.is_running = self.lacks_room = False
+        if error is not None:
+            why = f"its catalog could not be written ({type(error).__name__}: {error})"
+            rest = "what was receipted is safe, free space and open the store again"
+            parts.stop(StoreStopped(f"the store stopped: {why}; {rest}"), error)
+            return
+        parts.state.thaw(snapshot)
+        if parts.shared_index is not None:
+            for ledger_id in (*snapshot.moved, *snapshot.deleted):
+                parts.shared_index.forget(ledger_id)
+        if parts.is_well():
+            parts.rewriter.consider(snapshot.position >> OFFSET_BITS)

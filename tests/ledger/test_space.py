@@ -1,0 +1,346 @@
+"""A disk without room: nothing is lost, nothing is receipted too early, and it goes on by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import StoreError, StoreFull, StoreStopped
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.space import SpaceGauge, is_no_space
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
+from geminga.testing.store_auditor import StoreAuditor
+
+FOLDER = "/data/store"
+
+
+def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None = None) -> FileStore:
+    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk, plan), threads=False)
+
+
+def work(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> None:
+    ledgers: list[int] = []
+    for number in range(rounds):
+        ledgers.append(auditor.create_ledger(store, f"topic-{number % 2}"))
+        for entry in range(3):
+            auditor.append(store, ledgers[(number + entry) % len(ledgers)], bytes([number]) * 150)
+        auditor.merge(store, f"cursor-{number % 2}", b"delta %d" % number)
+        store.poll()
+        if number % 3 == 2:
+            auditor.delete_ledgers(store, [ledgers.pop(0), ledgers.pop(0)])
+            auditor.put(store, f"cursor-{number % 2}", b"base %d" % number)
+        store.poll()
+
+
+# --- the gauge ---
+def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 1_000_000)
+    gauge.measure()
+    assert gauge.space is not None
+    assert gauge.space.total_bytes == 1_000_000
+    assert 100_000 <= gauge.space.used_bytes < 200_000
+    assert gauge.space.free_bytes == 1_000_000 - gauge.space.used_bytes
+    free = SpaceGauge(RealFileSystem(), str(tmp_path), 0)
+    free.measure()
+    assert free.space is not None
+    assert free.space.total_bytes >= free.space.free_bytes > 1_000_000
+
+
+def test_it_is_measured_again_when_enough_was_written(tmp_path: Path) -> None:
+    gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 100_000_000, clock=lambda: 0.0)
+    gauge.wrote(0)
+    first = gauge.space
+    gauge.wrote(1000)
+    assert gauge.space is first
+    (tmp_path / "file").write_bytes(bytes(2_000_000))
+    gauge.wrote(2_000_000)
+    assert first is not None
+    assert gauge.space is not None
+    assert gauge.space.free_bytes <= first.free_bytes - 2_000_000
+    assert gauge.space.written_bytes == 2_001_000
+
+
+def test_what_cannot_be_measured_stays_as_it_was(tmp_path: Path) -> None:
+    gauge = SpaceGauge(RealFileSystem(), str(tmp_path / "gone"), 0)
+    gauge.measure()
+    assert gauge.space is None
+
+
+def test_which_errors_say_that_there_is_no_room() -> None:
+    assert is_no_space(OSError(errno.ENOSPC, "x"))
+    assert is_no_space(OSError(errno.EDQUOT, "x"))
+    assert is_no_space(sqlite3.OperationalError("database or disk is full"))
+    assert not is_no_space(OSError(errno.EIO, "x"))
+    assert not is_no_space(sqlite3.OperationalError("database is locked"))
+
+
+# --- a full disk ---
+def test_what_does_not_fit_waits_in_its_order_and_is_written_when_there_is_room(
+    small_settings: StoreSettings,
+) -> None:
+    disk, heard = SimulatedDisk(), []
+    store = open_store(disk, small_settings)
+    ledger = store.create_ledger("a")
+    store.poll()
+    disk.capacity_bytes = disk.used_bytes + 300
+    for number in range(20):
+        store.append(
+            ledger, b"%03d" % number * 50, lambda error, number=number: heard.append((number, error))
+        )
+    store.put("k", b"v", lambda error: heard.append((99, error)))
+    store.poll()
+    assert heard == []
+    assert store.failure is None
+    assert store.space is not None
+    assert store.space.free_bytes == 0
+    assert store.read(ledger, 0, entries_max=1, bytes_max=1000) == [b"000" * 50]
+    disk.capacity_bytes = 1 << 30
+    store.poll()
+    assert heard == [*((number, None) for number in range(20)), (99, None)]
+    assert store.space.free_bytes > 1 << 20
+    store.close()
+    with open_store(disk.crash(Fate("none", "none")), small_settings) as store:
+        assert store.damage == []
+        assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 20
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_no_room_at_any_step_stops_nothing_but_a_sync(small_settings: StoreSettings, code: int) -> None:
+    history = FaultyFileSystem(SimulatedDisk())
+    store = FileStore.open(FOLDER, settings=small_settings, filesystem=history, threads=False)
+    first, auditor = history.operations, StoreAuditor()
+    work(auditor, store)
+    for number in range(first + 1, history.operations + 1):
+        what, _ = history.history[number - 1]
+        disk, auditor = SimulatedDisk(), StoreAuditor()
+        store = open_store(disk, small_settings, Plan(errors={number: code}))
+        try:
+            work(auditor, store)
+        except StoreStopped:
+            assert what.startswith("sync"), what
+            store.close()
+            continue
+        if store.failure is None:
+            auditor.check_running(store)
+            store.poll()
+        else:
+            assert what.startswith("sync") or what == "commit", (what, store.failure)
+        store.close()
+        with open_store(disk.crash(Fate("none", "none")), small_settings) as store:
+            assert store.damage == []
+            auditor.check_restarted(store)
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_disk_that_is_full_again_and_again_with_crashes_in_between(
+    small_settings: StoreSettings, seed: int
+) -> None:
+    chance, disk, auditor = random.Random(seed), SimulatedDisk(), StoreAuditor()
+    for _ in range(4):
+        disk.capacity_bytes = 1 << 30  # opening needs a little
+        store = open_store(disk, small_settings)
+        auditor.check_restarted(store)
+        for _ in range(6):
+            disk.capacity_bytes = disk.used_bytes + chance.choice((0, 1, 50, 400, 3000, 1 << 30))
+            work(auditor, store, rounds=3)
+        assert store.failure is None
+        if chance.random() < 0.5:
+            disk.capacity_bytes = 1 << 30
+            for _ in range(5):
+                store.poll()
+            auditor.check_running(store)
+        if chance.random() < 0.5:
+            store.close()
+        disk = disk.crash(Fate.by_chance(chance))
+
+
+def test_a_store_that_is_closed_while_it_is_full_says_what_was_not_written(
+    small_settings: StoreSettings,
+) -> None:
+    disk, heard = SimulatedDisk(), []
+    store = open_store(disk, small_settings)
+    ledger = store.create_ledger("a")
+    store.append(ledger, b"good", heard.append)
+    store.poll()
+    disk.capacity_bytes = disk.used_bytes
+    for _ in range(30):
+        store.append(ledger, bytes(150), heard.append)
+    store.poll()
+    store.close()
+    assert heard[0] is None
+    assert len(heard) == 31
+    assert all(isinstance(error, StoreStopped) for error in heard[1:])
+    disk.capacity_bytes = 1 << 30
+    with open_store(disk.crash(Fate("all", "all")), small_settings) as store:
+        assert store.damage == []
+        assert store.read(ledger, 0, entries_max=99, bytes_max=10**6)[0] == b"good"
+
+
+def test_entries_are_refused_while_everything_else_goes_on(small_settings: StoreSettings) -> None:
+    disk, heard = SimulatedDisk(), []
+    store = open_store(disk, small_settings)
+    ledger = store.create_ledger("a")
+    refusal = StoreFull("no room")
+    store.refuse_entries(refusal)
+    with pytest.raises(StoreFull, match="no room"):
+        store.append(ledger, b"x", heard.append)
+    store.put("k", b"v", heard.append)
+    store.merge("k", b"d", heard.append)
+    store.delete_ledgers([ledger], heard.append)
+    other = store.create_ledger("b")
+    store.refuse_entries(None)
+    assert store.append(other, b"x", heard.append) == 0
+    store.poll()
+    assert heard == [None] * 4
+    store.close()
+
+
+def test_a_failure_is_never_replaced_by_a_refusal(small_settings: StoreSettings) -> None:
+    store = open_store(SimulatedDisk(), small_settings)
+    ledger = store.create_ledger("a")
+    store.close()
+    store.refuse_entries(None)
+    with pytest.raises(StoreStopped):
+        store.append(ledger, b"x", lambda error: None)
+
+
+def test_where_room_is_short_files_that_are_mostly_alive_are_emptied_too() -> None:
+    settings = StoreSettings(
+        log_file_bytes=64 * 1024, preallocate_bytes=0, garbage_bytes_min=1 << 30, rewrite_live_fraction=0.1,
+        checkpoint_log_bytes=64 * 1024, deletion_delay_seconds=0.0,
+    )  # fmt: skip
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    kept, gone = store.create_ledger("kept"), store.create_ledger("gone")
+    for number in range(2000):
+        store.append(gone if number % 2 else kept, bytes(500), lambda error: None)
+        if number % 20 == 0:
+            store.poll()
+    store.poll()
+    store.delete_ledgers([gone])
+    for _ in range(20):
+        store.poll()
+    before = disk.used_bytes
+    assert not store.gives_back
+    store.give_back(eagerly=True)
+    assert store.gives_back
+    for _ in range(200):
+        store.poll()
+    assert not store.gives_back
+    assert disk.used_bytes < before - 350_000
+    assert len(store.read(kept, 0, entries_max=2000, bytes_max=10**7)) == 1000
+    store.close()
+
+
+def test_ledgers_are_listed_the_oldest_first_whoever_they_belong_to(small_settings: StoreSettings) -> None:
+    store = open_store(SimulatedDisk(), small_settings)
+    made = [store.create_ledger(f"topic-{number % 7}") for number in range(700)]
+    store.poll()
+    made += [store.create_ledger("young") for _ in range(5)]
+    store.delete_ledgers([made[3], made[701]])
+    expected = [each for each in made if each not in (made[3], made[701])]
+    assert [info.ledger_id for info in store.oldest_ledgers()] == expected
+    behind = list(store.oldest_ledgers(after=made[500]))
+    assert [info.ledger_id for info in behind] == [each for each in expected if each > made[500]]
+    assert behind[0].owner == f"topic-{501 % 7}"
+    store.close()
+
+
+# --- real files ---
+_PROGRAM = """
+import resource, signal, sys, time
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+store = FileStore.open(sys.argv[1], settings=StoreSettings(preallocate_bytes=0, checkpoint_records=50))
+heard = []
+ledger = store.create_ledger("a")
+store.append(ledger, b"first", heard.append)
+while len(heard) < 1:
+    store.poll(); time.sleep(0.001)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+for number in range(100):
+    store.append(ledger, bytes([number]) * 10_000, heard.append)
+deadline = time.monotonic() + 20
+while store.space.free_bytes and time.monotonic() < deadline:
+    store.poll(); time.sleep(0.001)
+store.poll()
+assert store.failure is None, store.failure
+assert 1 <= len(heard) < 60, len(heard)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+while len(heard) < 101 and time.monotonic() < deadline:
+    store.poll(); time.sleep(0.001)
+assert heard == [None] * 101, heard[-1]
+store.close()
+with FileStore.open(sys.argv[1]) as store:
+    assert len(store.read(ledger, 0, entries_max=200, bytes_max=10**8)) == 101
+print("ok")
+"""
+
+
+def test_a_limit_of_the_system_with_threads_and_real_files(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path / "store")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_a_small_file_system_that_fills_up(tmp_path: Path) -> None:
+    """On a real tmpfs, where this user may mount one."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
+    try:
+        fill_and_free(tmp_path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def fill_and_free(folder: Path) -> None:
+    settings = StoreSettings(
+        log_file_bytes=512 * 1024, preallocate_bytes=128 * 1024, garbage_bytes_min=1, group_bytes_max=65536,
+        checkpoint_log_bytes=512 * 1024, deletion_delay_seconds=0.05,
+    )  # fmt: skip
+    heard: list[StoreError | None] = []
+    store = FileStore.open(folder / "store", settings=settings)
+    ballast = folder / "ballast"
+    ballast.write_bytes(bytes(3 * 1024 * 1024))
+    ledgers = [store.create_ledger(f"topic-{number}") for number in range(10)]
+    count = 0
+    deadline = time.monotonic() + 30
+    while (store.space is None or store.space.free_bytes) and time.monotonic() < deadline:
+        if count - len(heard) < 100:
+            store.append(ledgers[count % 10], os.urandom(10_000), heard.append)
+            count += 1
+        store.poll()
+    assert store.failure is None
+    assert len(heard) < count
+    ballast.unlink()
+    while len(heard) < count and time.monotonic() < deadline:
+        store.poll()
+        time.sleep(0.001)
+    assert heard == [None] * count
+    store.delete_ledgers(ledgers[:5], heard.append)
+    while (store.gives_back or len(heard) <= count) and time.monotonic() < deadline:
+        store.poll()
+        time.sleep(0.001)
+    kept = [len(store.read(ledger, 0, entries_max=10_000, bytes_max=10**8)) for ledger in ledgers[5:]]
+    store.close()
+    with FileStore.open(folder / "store", settings=settings) as store:
+        assert store.damage == []
+        found = [len(store.read(ledger, 0, entries_max=10_000, bytes_max=10**8)) for ledger in ledgers[5:]]
+        assert found == kept
