@@ -238,6 +238,7 @@ def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -
         for after in ("", "a", "b", "b/", "b/1", "b/10", "b/11", "c", "zzz"):
             behind = [item for item in expected if item[0].startswith(prefix) and item[0] > after]
             assert list(store.scan(prefix, after=after)) == behind
+            assert list(store.names(prefix, after=after)) == [name for name, _ in behind]
 
 
 def test_scan_bears_changes_while_it_runs(store: EntryStore) -> None:
@@ -245,6 +246,18 @@ def test_scan_bears_changes_while_it_runs(store: EntryStore) -> None:
         store.put(f"k{number:02}", b"v")
     seen = []
     for key, _ in store.scan("k"):
+        seen.append(key)
+        store.delete(key)
+        store.put(f"other{key}", b"w")
+        store.delete("k29")
+    assert seen == [f"k{number:02}" for number in range(29)]
+
+
+def test_names_bear_changes_while_they_are_read(store: EntryStore) -> None:
+    for number in range(30):
+        store.put(f"k{number:02}", b"v")
+    seen = []
+    for key in store.names("k"):
         seen.append(key)
         store.delete(key)
         store.put(f"other{key}", b"w")

@@ -130,6 +130,7 @@ def test_scan_finds_what_is_there_whichever_layer_holds_it(
         for prefix, after in (("", ""), ("b/", ""), ("b/", "b/05"), ("", "b/03"), ("b/", "a/07"), ("c", "c")):
             behind = {n: v for n, v in expected.items() if n.startswith(prefix) and n > after}
             assert list(keys.scan(prefix, after)) == sorted(behind.items()), (step, prefix, after)
+            assert list(keys.names(prefix, after)) == sorted(behind), (step, prefix, after)
         step()
 
 

@@ -23,6 +23,7 @@ from geminga.ledger.settings import StoreSettings
         ("checkpoint_log_bytes", 0),
         ("checkpoint_records", 0),
         ("checkpoint_groups", 0),
+        ("checkpoint_state_bytes", 0),
         ("rewrite_live_fraction", 1.5),
         ("garbage_bytes_min", -5),
         ("deletion_delay_seconds", float("nan")),

@@ -211,6 +211,32 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> No
     store.close()
 
 
+def test_what_only_memory_knows_is_bounded_in_bytes(small_settings: StoreSettings) -> None:
+    """Many keys and ledgers with little under each are checkpointed long before their records are many."""
+    settings = dataclasses.replace(
+        small_settings,
+        checkpoint_records=10**6,
+        checkpoint_log_bytes=1 << 30,
+        checkpoint_groups=10**6,
+        checkpoint_state_bytes=100_000,
+        rewrite_live_fraction=0.0,
+    )
+    disk = SimulatedDisk()
+    store, most = open_store(disk, settings), 0
+    for number in range(500):
+        ledger_id = store.create_ledger(f"topic-{number}")
+        store.put(f"topic/{number}", b"{}")
+        store.merge(f"ledgers/{number}", b"%d" % number)
+        store.append(ledger_id, b"entry", nothing)
+        store.poll()
+        most = max(most, store._state.unsaved_bytes)
+    assert most < 110_000
+    assert len(store._state.ledgers) < 150, "those without a recent entry leave memory"
+    replayed = open_store(disk.kill(), settings)
+    assert replayed._recovery._result.replayed_groups < 100
+    assert list(replayed.names("topic/")) == sorted(f"topic/{number}" for number in range(500))
+
+
 def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings: StoreSettings) -> None:
     disk = SimulatedDisk()
     seen: set[int] = set()

@@ -226,6 +226,9 @@ class EntryStore(Protocol):
         meanwhile, between the steps, may show or not.
         """
 
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """The keys of `scan` without what is under them, which costs much less."""
+
     # --- life ---
     def poll(self) -> int:
         """Run the ``done`` callbacks that are ready; returns how many ran."""

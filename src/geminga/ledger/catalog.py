@@ -328,6 +328,17 @@ class Catalog:
             self._check_key(key, base, crc)
         return [(key, Value(bytes(base), tuple(deltas.get(key, ())))) for key, base, _ in rows]
 
+    def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        """The next ``limit`` keys with the prefix behind ``after``, in order."""
+        low, compare = (prefix, ">=") if after is None else (after, ">")
+        end = _behind(prefix)
+        rows = self._rows(
+            f"SELECT key FROM item WHERE key {compare} ?"
+            f"{' AND key < ?' if end is not None else ''} ORDER BY key LIMIT ?",
+            (low, limit) if end is None else (low, end, limit),
+        )
+        return [key for (key,) in rows]
+
     def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
         """The keys whose names have these CRC32Cs; looks at all keys."""
         found: dict[int, list[str]] = {}

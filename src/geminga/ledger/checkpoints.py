@@ -78,8 +78,8 @@ class Checkpoints:
         settings = self._parts.settings
         if (
             self._log_bytes >= settings.checkpoint_log_bytes
-            or self._parts.state.unsaved_records >= settings.checkpoint_records
             or self._groups >= settings.checkpoint_groups
+            or self._parts.state.outgrows(settings)
         ):
             self.begin()
         elif self.deletions_wait:

@@ -17,6 +17,9 @@ from geminga.ledger.quarantine import Quarantine
 from geminga.wire.checksum import crc32c
 
 _PAGE_KEYS = 512
+_KEY_BYTES = 450
+"""What a changed key takes in memory besides three times its name and its value."""
+_DELTA_BYTES = 50
 
 
 class _KeyOrder:
@@ -67,6 +70,8 @@ class KeyMap:
         self._order = _KeyOrder()
         self._frozen_order = _KeyOrder()
         self._checkpoint = 0
+        self.unsaved_bytes = 0
+        """About what the changes since the last checkpoint take in memory."""
 
     def change(self, key: str) -> KeyChange:
         """The key's change since the last checkpoint, begun if there is none."""
@@ -75,10 +80,18 @@ class KeyMap:
             key_bytes = key.encode()
             change = self._changes[key] = KeyChange(key_bytes, crc32c(key_bytes))
             self._order.add(key)
+            self.unsaved_bytes += _KEY_BYTES + 3 * len(key_bytes)
+        return change
+
+    def merge(self, key: str, delta: bytes) -> KeyChange:
+        change = self.change(key)
+        change.deltas.append(delta)
+        self.unsaved_bytes += _DELTA_BYTES + len(delta)
         return change
 
     def put(self, key: str, value: bytes) -> KeyChange:
         change = self.change(key)
+        self.unsaved_bytes += len(value) - (0 if change.base is None else len(change.base))
         change.base = value
         change.deltas = []
         self._quarantine.key_is_whole(key)
@@ -95,6 +108,8 @@ class KeyMap:
     def restate(self, key: str, base: bytes, deltas: list[bytes]) -> KeyChange:
         """Set base and deltas to what they are: the log says it again at another place."""
         change = self.change(key)
+        before = 0 if change.base is None else len(change.base)
+        self.unsaved_bytes += len(base) - before + sum(_DELTA_BYTES + len(delta) for delta in deltas)
         change.base = base
         change.deltas = list(deltas)
         return change
@@ -146,6 +161,25 @@ class KeyMap:
                 return
             after = last
 
+    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+        """The keys of `scan` alone."""
+        while True:
+            page = self._catalog.keys(prefix, after if after >= prefix else None, _PAGE_KEYS)
+            last = page[-1] if len(page) == _PAGE_KEYS else None
+            unsaved = self._unsaved(prefix, after, last)
+            if len(unsaved) == _PAGE_KEYS:
+                last = unsaved[-1]
+            known = set(page)
+            for key in sorted(known.union(unsaved)) if unsaved else page:
+                if last is not None and key > last:
+                    break
+                is_sure = key in known and key not in self._changes and key not in self._frozen
+                if is_sure or self.get(key) is not None:
+                    yield key
+            if last is None:
+                return
+            after = last
+
     def _unsaved(self, prefix: str, after: str, last: str | None) -> list[str]:
         """The next keys behind ``after`` that the catalog need not know, a page at most, some twice."""
         damaged = (
@@ -162,6 +196,7 @@ class KeyMap:
         self._checkpoint = checkpoint
         self._frozen, self._changes = self._changes, {}
         self._frozen_order, self._order = self._order, _KeyOrder()
+        self.unsaved_bytes = 0
 
     @property
     def frozen(self) -> dict[str, KeyChange]:

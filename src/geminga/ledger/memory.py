@@ -204,6 +204,9 @@ class MemoryStore:
             # What was put or deleted meanwhile has moved the others.
             place = place + 1 if place < len(keys) and keys[place] == key else bisect_right(keys, key)
 
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return (key for key, _ in self.scan(prefix, after=after))
+
     # --- life ---
     def poll(self) -> int:
         ready, self._ready = self._ready, []

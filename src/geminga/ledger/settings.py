@@ -32,7 +32,8 @@ class StoreSettings:
     ``read_wait_seconds``: how long the owner itself waits for a read that cannot be put off.
 
     A checkpoint is made after ``checkpoint_log_bytes``, ``checkpoint_records`` or ``checkpoint_groups`` of
-    new log, whichever comes first: they bound how long a restart replays, to about half a second.
+    new log, whichever comes first: they bound how long a restart replays, to about half a second; or when
+    keys and ledgers that the catalog does not know yet take ``checkpoint_state_bytes`` of memory.
 
     ``rewrite_live_fraction``: a log file whose live share is at most this is rewritten and deleted, once
     more than ``garbage_bytes_min`` of the log are garbage. ``deletion_delay_seconds``: how soon after the
@@ -56,6 +57,7 @@ class StoreSettings:
     checkpoint_log_bytes: int = 128 * MEBIBYTE
     checkpoint_records: int = 150_000
     checkpoint_groups: int = 15_000
+    checkpoint_state_bytes: int = 16 * MEBIBYTE
     rewrite_live_fraction: float = 0.25
     garbage_bytes_min: int = 64 * MEBIBYTE
     deletion_delay_seconds: float = 1.0
@@ -77,6 +79,7 @@ class StoreSettings:
         check_int("checkpoint_log_bytes", self.checkpoint_log_bytes, 4096)
         check_int("checkpoint_records", self.checkpoint_records, 1)
         check_int("checkpoint_groups", self.checkpoint_groups, 1)
+        check_int("checkpoint_state_bytes", self.checkpoint_state_bytes, 1)
         check_seconds("rewrite_live_fraction", self.rewrite_live_fraction, 0.0, 0.9)
         check_int("garbage_bytes_min", self.garbage_bytes_min, 0)
         check_seconds("deletion_delay_seconds", self.deletion_delay_seconds, 0.0, 3600.0)

@@ -43,8 +43,12 @@ from geminga.ledger.index import GIVEN_UP, Index, LedgerState
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.log import Group
 from geminga.ledger.quarantine import Quarantine
+from geminga.ledger.settings import StoreSettings
 
 _LEDGERS_PER_STEP = 256
+_LEDGER_BYTES = 900
+"""What a ledger that changed takes in memory."""
+_ENTRY_BYTES = 16
 
 NOBODY = ""
 """The owner of a ledger whose own is lost to damage."""
@@ -370,7 +374,7 @@ class StoreState:
         if kind in (ENTRY, MOVED):
             self.replay_entry(kind, first, second, position, len(payload), crc)
         elif kind == MERGE:
-            self.keys.change(str(payload[:first], "utf-8")).deltas.append(bytes(payload[first:]))
+            self.keys.merge(str(payload[:first], "utf-8"), bytes(payload[first:]))
         elif kind == PUT:
             self.keys.put(str(payload[:first], "utf-8"), bytes(payload[first:]))
         elif kind == DELETE_KEY:
@@ -482,6 +486,20 @@ class StoreState:
         return orphans
 
     # --- checkpoints ---
+    @property
+    def unsaved_bytes(self) -> int:
+        """About what takes memory until the next checkpoint."""
+        return (
+            self.keys.unsaved_bytes + _LEDGER_BYTES * len(self._changed) + _ENTRY_BYTES * self.unsaved_records
+        )
+
+    def outgrows(self, settings: StoreSettings) -> bool:
+        """Whether so much is in memory alone that a checkpoint is due."""
+        return (
+            self.unsaved_records >= settings.checkpoint_records
+            or self.unsaved_bytes >= settings.checkpoint_state_bytes
+        )
+
     def freeze_calls(self) -> int:
         """Set apart what the owner's calls changed up to here; returns the checkpoint's number."""
         self.checkpoint += 1

@@ -56,6 +56,7 @@ from geminga.ledger.worker import Worker
 logger = logging.getLogger("geminga.ledger")
 
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
+_LEDGER_OVERHEAD_BYTES = 900  # what a ledger takes that is kept in memory for its cached entries
 
 
 class FileStore:
@@ -470,10 +471,9 @@ class FileStore:
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
         if self._failure is not None:
             raise self._failure
-        change = self._state.keys.change(key)
+        change = self._state.keys.merge(key, bytes(delta))
         key_bytes = change.key_bytes
         data = key_bytes + delta
-        change.deltas.append(bytes(delta))
         self._pending.append((MERGE, len(key_bytes), change.fingerprint, data, done))
         if self._journal.idle:
             self._journal.wake()
@@ -488,6 +488,9 @@ class FileStore:
 
     def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
         return self._state.keys.scan(prefix, after)
+
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return self._state.keys.names(prefix, after)
 
     def _check_running(self) -> None:
         if self._failure is not None:
@@ -548,7 +551,8 @@ class FileStore:
             entries = sum(counts.values())
             self._appended_entries += entries
             self._appended_bytes += size_bytes
-            self._cached.append((counts, size_bytes + entries * _RECORD_OVERHEAD_BYTES))
+            overhead = entries * _RECORD_OVERHEAD_BYTES + len(counts) * _LEDGER_OVERHEAD_BYTES
+            self._cached.append((counts, size_bytes + overhead))
             self._cached_bytes += self._cached[-1][1]
             if self._cached_bytes > self.settings.cache_bytes:
                 self._trim_cache()

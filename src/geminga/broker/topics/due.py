@@ -83,7 +83,7 @@ class DueIndex:
         self._next_ms, self._reading_ms = NEVER, now_ms
         following = 0
         try:
-            for key, _ in self._store.scan(_PREFIX, after=self._passed):
+            for key in self._store.names(_PREFIX, after=self._passed):
                 when_ms, text = int(key[len(_PREFIX) :][:_DIGITS]), key[len(_PREFIX) + _DIGITS + 1 :]
                 if when_ms > now_ms:
                     following = when_ms
