@@ -26,7 +26,10 @@ def render() -> str:
     out = metrics.Exposition(common=(("cluster", "standalone"),))
     topics = [(TopicName.parse("a"), STATS), (TopicName.parse("b"), STATS)]
     metrics.add_namespaces(out, {"public/default": 5})
-    metrics.add_topics(out, topics, 5)
+    listed = metrics.TopicMetrics(out)
+    for topic, stats in topics:
+        listed.add(topic, stats)
+    listed.finish(5)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
     metrics.add_failures(out, {"timer": 2, "store": 0})
     metrics.add_process(out, started_at_ms=1000, connections=2, connections_refused=1)
@@ -79,7 +82,9 @@ def test_exact_backlogs_have_metrics(harness: Any) -> None:
     harness.advance(5)
     name = NAME
     out = metrics.Exposition()
-    metrics.add_topics(out, [(name, harness.actions.stats(name))], 1)
+    listed = metrics.TopicMetrics(out)
+    listed.add(name, harness.actions.stats(name))
+    listed.finish(1)
     values = {line.split("{")[0]: line.split()[-1] for line in out.text().splitlines() if "{" in line}
     assert values["geminga_subscription_messages_in_backlog"] == "2"
     assert int(values["geminga_subscription_bytes_in_backlog"]) > 40

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import json
 import os
 from collections import Counter
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from geminga.broker.admin.http import (
     Resource,
     Server,
     answer,
+    answer_pieces,
     bare_text,
     done_answer,
     part,
@@ -185,16 +187,16 @@ class Brokers(Resource):
             # It may have been read already or not: the next scrape counts once more.
             self._uncounted.add(topic.namespace_name)
 
-    async def metrics(self, _request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
-        loaded = []
+        topics = metrics.TopicMetrics(out)
         async for topic in stepwise(self.topics.loaded()):
-            with contextlib.suppress(AdminError):  # it may have been deleted meanwhile
-                loaded.append((topic, self.actions.stats(topic)))
+            if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
+                topics.add(topic, self.actions.stats(topic))
         metrics.add_namespaces(out, by_namespace)
-        metrics.add_topics(out, loaded, sum(by_namespace.values()))
+        topics.finish(sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
         metrics.add_damage(out, server.store.damage)
         metrics.add_failures(out, server.broker.agenda.failures)
@@ -202,7 +204,7 @@ class Brokers(Resource):
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,
         )  # fmt: skip
-        return web.Response(body=out.text().encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
 
 
 class BrokerStats(Resource):
@@ -217,13 +219,29 @@ class BrokerStats(Resource):
         router.add_get(f"{base}/load-report", self.load_report)
         router.add_get(f"{base}/allocator-stats/{{allocator}}", self.allocator)
 
-    async def topics_by_bundle(self, _request: web.Request) -> web.Response:
-        found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
-        for topic in self.topics.loaded():
-            bundles = found.setdefault(topic.namespace_name, {})
-            domains = bundles.setdefault("0x00000000_0xffffffff", {})
-            domains.setdefault(topic.domain, {})[str(topic)] = self.actions.stats(topic)
-        return answer(found)
+    async def topics_by_bundle(self, request: web.Request) -> web.StreamResponse:
+        return await answer_pieces(request, self._by_bundle())
+
+    async def _by_bundle(self) -> AsyncIterator[str]:
+        """An object by namespace, bundle, domain and topic, in pieces."""
+        found: dict[str, dict[str, list[TopicName]]] = {}
+        async for topic in stepwise(self.topics.loaded()):
+            found.setdefault(topic.namespace_name, {}).setdefault(topic.domain, []).append(topic)
+        outer = "{"
+        for namespace, domains in found.items():
+            yield f'{outer}{json.dumps(namespace)}:{{"0x00000000_0xffffffff":'
+            middle, outer = "{", ","
+            for domain, topics in domains.items():
+                yield f"{middle}{json.dumps(domain)}:{{"
+                inner, middle = "", ","
+                async for topic in stepwise(topics):
+                    if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
+                        stats = json.dumps(self.actions.stats(topic), separators=(",", ":"))
+                        yield f"{inner}{json.dumps(str(topic))}:{stats}"
+                        inner = ","
+                yield "}"
+            yield "}}"
+        yield "{}" if outer == "{" else "}"
 
     async def figures(self, _request: web.Request) -> web.Response:
         stats = self.server.store.stats()

@@ -35,7 +35,8 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
-_NAMES_AT_ONCE = 5_000
+_PIECE_BYTES = 64 * 1024
+"""A longer answer goes out in pieces, as it is made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
@@ -210,19 +211,51 @@ def answer(document: Any, status: int = 200) -> web.Response:
     )
 
 
-async def answer_names(request: web.Request, names: list[str]) -> web.StreamResponse:
-    """A JSON list of names, written in pieces when it is long."""
-    if len(names) <= _NAMES_AT_ONCE:
-        return answer(names)
-    response = web.StreamResponse()
-    response.content_type = "application/json"
-    await response.prepare(request)
-    for start in range(0, len(names), _NAMES_AT_ONCE):
-        text = json.dumps(names[start : start + _NAMES_AT_ONCE], separators=(",", ":"))
-        last = start + _NAMES_AT_ONCE >= len(names)
-        await response.write(f"{',' if start else '['}{text[1:-1]}{']' if last else ''}".encode())
-    await response.write_eof()
+async def answer_pieces(
+    request: web.Request, pieces: AsyncIterator[str], content_type: str = "application/json"
+) -> web.StreamResponse:
+    """An answer that is sent while it is made, when it is long: it is never in memory as a whole.
+
+    Should making it fail behind the first pieces, the connection ends, for the status is out already.
+    """
+    headers = {"Content-Type": content_type}
+    response: web.StreamResponse | None = None
+    waiting: list[str] = []
+    size = 0
+    try:
+        async for piece in pieces:
+            waiting.append(piece)
+            size += len(piece)
+            if size >= _PIECE_BYTES:
+                if response is None:
+                    response = web.StreamResponse(headers=headers)
+                    await response.prepare(request)
+                await response.write("".join(waiting).encode())
+                waiting, size = [], 0
+        if response is None:
+            return web.Response(body="".join(waiting).encode(), headers=headers)
+        await response.write_eof("".join(waiting).encode())
+    except Exception as error:
+        if response is None:
+            raise
+        if not isinstance(error, ConnectionError):  # a peer that has gone is no fault
+            log.exception("%s %s failed half-way", request.method, request.path)
+        if request.transport is not None:
+            request.transport.abort()
     return response
+
+
+async def answer_names(request: web.Request, names: AsyncIterator[str]) -> web.StreamResponse:
+    """A JSON list of names."""
+
+    async def pieces() -> AsyncIterator[str]:
+        comma = "["
+        async for name in names:
+            yield f"{comma}{json.dumps(name)}"
+            comma = ","
+        yield "[]" if comma == "[" else "]"
+
+    return await answer_pieces(request, pieces())
 
 
 def answer_or_empty(document: Any) -> web.Response:

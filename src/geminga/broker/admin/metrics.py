@@ -10,8 +10,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from geminga._version import __version__
@@ -41,27 +40,39 @@ def number(value: float) -> str:
     return repr(float(value)) if value != int(value) or abs(value) > 1e15 else f"{int(value)}.0"
 
 
-@dataclass(slots=True)
 class Exposition:
-    """Collects samples and writes each metric as one block, as the format demands."""
+    """Collects samples and writes each metric as one block, as the format demands.
 
-    common: Labels = ()
-    _types: dict[str, str] = field(default_factory=dict)
-    _samples: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    A sample is a value and a text of labels that all samples of a topic share; its line is written out when
+    it is asked for. So very many topics take little memory, and their text none at all.
+    """
 
-    def add(self, name: str, value: float, kind: str = "gauge", labels: Labels = ()) -> None:
+    def __init__(self, common: Labels = ()) -> None:
+        self._common = common
+        self._types: dict[str, str] = {}
+        self._samples: defaultdict[str, tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
+
+    def labels(self, labels: Labels = ()) -> str:
+        """The text of labels, for `add`: made once for many samples."""
+        text = ",".join(f'{key}="{escape(item)}"' for key, item in (*self._common, *labels))
+        return f"{{{text}}}" if text else ""
+
+    def add(self, name: str, value: float, kind: str = "gauge", labels: Labels | str = ()) -> None:
         """One sample; ``kind`` is gauge or counter."""
         self._types.setdefault(name, kind)
-        text = ",".join(f'{key}="{escape(item)}"' for key, item in (*self.common, *labels))
-        self._samples[name].append(f"{name}{{{text}}} {number(value)}" if text else f"{name} {number(value)}")
+        texts, values = self._samples[name]
+        texts.append(labels if isinstance(labels, str) else self.labels(labels))
+        values.append(value)
+
+    def lines(self) -> Iterator[str]:
+        """The lines, with their ends."""
+        for name, (texts, values) in self._samples.items():
+            yield f"# TYPE {name} {self._types[name]}\n"
+            for text, value in zip(texts, values, strict=True):
+                yield f"{name}{text} {number(value)}\n"
 
     def text(self) -> str:
-        lines = []
-        for name, samples in self._samples.items():
-            lines.append(f"# TYPE {name} {self._types[name]}")
-            lines.extend(samples)
-        lines.append("")
-        return "\n".join(lines)
+        return "".join(self.lines())
 
 
 _TOPIC: Final = (
@@ -119,27 +130,35 @@ _BROKER_SUMS: Final = (
 )
 
 
-def add_topics(
-    out: Exposition, stats: Iterable[tuple[TopicName, Mapping[str, Any]]], topics_count: int
-) -> None:
-    """Every topic, and the broker's sums over them. ``topics_count`` includes topics that are not loaded."""
-    sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)
-    counts = {"producers": 0, "consumers": 0, "subscriptions": 0, "backlog": 0}
-    for topic, found in stats:
-        for key in sums:
-            sums[key] += found.get(key, 0)
-        _add_topic(out, topic, found, counts)
-    out.add("pulsar_broker_topics_count", topics_count)
-    out.add("pulsar_broker_subscriptions_count", counts["subscriptions"])
-    out.add("pulsar_broker_producers_count", counts["producers"])
-    out.add("pulsar_broker_consumers_count", counts["consumers"])
-    out.add("pulsar_broker_msg_backlog", counts["backlog"])
-    for metric, key in _BROKER_SUMS:
-        out.add(metric, sums[key])
+class TopicMetrics:
+    """Topics one by one, then the broker's sums over them."""
+
+    def __init__(self, out: Exposition) -> None:
+        self._out = out
+        self._sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)
+        self._counts = {"producers": 0, "consumers": 0, "subscriptions": 0, "backlog": 0}
+
+    def add(self, topic: TopicName, found: Mapping[str, Any]) -> None:
+        """A topic's stats."""
+        for key in self._sums:
+            self._sums[key] += found.get(key, 0)
+        _add_topic(self._out, topic, found, self._counts)
+
+    def finish(self, topics_count: int) -> None:
+        """``topics_count`` includes topics that are not loaded."""
+        out, counts = self._out, self._counts
+        out.add("pulsar_broker_topics_count", topics_count)
+        out.add("pulsar_broker_subscriptions_count", counts["subscriptions"])
+        out.add("pulsar_broker_producers_count", counts["producers"])
+        out.add("pulsar_broker_consumers_count", counts["consumers"])
+        out.add("pulsar_broker_msg_backlog", counts["backlog"])
+        for metric, key in _BROKER_SUMS:
+            out.add(metric, self._sums[key])
 
 
 def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int]) -> None:
-    labels: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
+    named: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
+    labels = out.labels(named)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
     consumers = sum(len(s.get("consumers", ())) for s in subscriptions.values())
     publishers = len(found.get("publishers", ()))
@@ -156,7 +175,7 @@ def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], coun
         if key in found:
             out.add(metric, found[key], kind, labels)
     for name, subscription in subscriptions.items():
-        inner: Labels = (*labels, ("subscription", name))
+        inner = out.labels((*named, ("subscription", name)))
         out.add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), labels=inner)
         for metric, key, kind in _SUBSCRIPTION:
             if key in subscription:

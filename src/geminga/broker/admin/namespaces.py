@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import zlib
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -28,6 +31,8 @@ _BASE = "/admin/v2/namespaces"
 _PATH = _BASE + "/{tenant}/{namespace}"
 _MODES = {"PERSISTENT": ("persistent",), "NON_PERSISTENT": ("non-persistent",)}
 _ALL_DOMAINS = ("persistent", "non-persistent")
+_DELETED_AT_ONCE = 256
+"""Topics of a namespace whose deletions are under way together: they share their syncs."""
 
 
 def bundle_of(boundaries: list[str], topic: TopicName) -> str:
@@ -41,9 +46,14 @@ def bundle_of(boundaries: list[str], topic: TopicName) -> str:
 
 async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
     """Forced deletion: the topics go first, clients are disconnected."""
-    for topic in await topics_of(resource, tenant, namespace):
-        await _delete_topic(resource, topic)
-    for base in list(resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
+    place = f"{tenant}/{namespace}"
+    async with asyncio.TaskGroup() as deletions:
+        free = asyncio.Semaphore(_DELETED_AT_ONCE)
+        async for topic in topics_of(resource, tenant, namespace):
+            await free.acquire()
+            deletion = deletions.create_task(_delete_topic(resource, topic))
+            deletion.add_done_callback(lambda _: free.release())
+    async for base in stepwise(resource.actions.walk_partitioned(place)):
         await _delete_topic(resource, TopicName.parse(base))
     await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
@@ -58,13 +68,14 @@ async def _delete_topic(resource: Resource, topic: TopicName) -> None:
 
 async def topics_of(
     resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
-) -> list[TopicName]:
-    """All topics of a namespace, partitions as topics of their own, sorted by name."""
-    found: list[TopicName] = []
+) -> AsyncIterator[TopicName]:
+    """All topics of a namespace, partitions as topics of their own, in order; others are served between.
+
+    What is created or deleted meanwhile may be among them or not.
+    """
     for domain in sorted(domains):
         async for name in stepwise(resource.actions.walk(f"{tenant}/{namespace}", domain)):
-            found.append(TopicName.parse(name))
-    return found
+            yield TopicName.parse(name)
 
 
 class Namespaces(Resource):
@@ -128,20 +139,20 @@ class Namespaces(Resource):
         tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        found = []
-        for domain in sorted(domains):
-            async for name in stepwise(self.actions.walk(f"{tenant}/{namespace}", domain)):
-                found.append(name)
-        return await answer_names(request, found)
+        walks = (self.actions.walk(f"{tenant}/{namespace}", domain) for domain in sorted(domains))
+        return await answer_names(request, stepwise(chain.from_iterable(walks)))
 
     async def unload(self, request: web.Request) -> web.Response:
-        for topic in await self._topics_in_path(request):
-            self.now(partial(self.actions.unload, topic))
+        place, chosen = "/".join(_names(request)), self._chosen(request)
+        async for topic in stepwise(self.topics.loaded()):
+            if topic.namespace_name == place and chosen(topic):
+                with contextlib.suppress(AdminError):  # it may have been deleted meanwhile
+                    self.now(partial(self.actions.unload, topic))
         return done_answer()
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
         only = request.match_info.get("subscription")
-        for topic in await self._topics_in_path(request, ("persistent",)):
+        async for topic in self._topics_in_path(request, ("persistent",)):
             for subscription in self.actions.subscriptions(topic):
                 if only in (None, subscription):
                     await self.durable(partial(self.actions.skip_all, topic, subscription))
@@ -149,22 +160,27 @@ class Namespaces(Resource):
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         name = part(request, "subscription")
-        for topic in await self._topics_in_path(request, ("persistent",)):
+        async for topic in self._topics_in_path(request, ("persistent",)):
             if name in self.actions.subscriptions(topic):
                 await self.durable(partial(self.actions.delete_subscription, topic, name, force=False))
         return done_answer()
 
-    async def _topics_in_path(
-        self, request: web.Request, domains: tuple[str, ...] = _ALL_DOMAINS
-    ) -> list[TopicName]:
-        tenant, namespace = _names(request)
-        boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
-        found = await topics_of(self, tenant, namespace, domains)
+    def _chosen(self, request: web.Request) -> Callable[[TopicName], bool]:
+        """Which topics of the namespace are meant: those of the bundle in the path, or all."""
+        boundaries = self.namespaces.document(*_names(request))["bundles"]["boundaries"]
         bundle = request.match_info.get("bundle")
         if bundle is None:
-            return found
+            return lambda topic: True
         _check_bundle(boundaries, bundle)
-        return [topic for topic in found if bundle_of(boundaries, topic) == bundle]
+        return lambda topic: bundle_of(boundaries, topic) == bundle
+
+    async def _topics_in_path(
+        self, request: web.Request, domains: tuple[str, ...] = _ALL_DOMAINS
+    ) -> AsyncIterator[TopicName]:
+        chosen = self._chosen(request)
+        async for topic in topics_of(self, *_names(request), domains):
+            if chosen(topic):
+                yield topic
 
     # --- bundles: kept for the tools that show them; one broker owns them all ---
     async def bundles(self, request: web.Request) -> web.Response:
@@ -189,7 +205,7 @@ class Namespaces(Resource):
         wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
         positions = {
             str(topic): f"0x{zlib.crc32(str(topic).encode()):08x}"
-            for topic in await self._topics_in_path(request)
+            async for topic in self._topics_in_path(request)
             if not wanted or str(topic) in wanted
         }
         found = {"namespace": f"{tenant}/{namespace}", "bundle": part(request, "bundle")}

@@ -45,7 +45,7 @@ class PartitionedTopics(TopicResource):
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
         found = stepwise(self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent))
-        return await answer_names(request, [name async for name in found])
+        return await answer_names(request, found)
 
     async def get(self, request: web.Request) -> web.Response:
         topic = topic_of(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,8 @@ from geminga.ids import TopicName
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 PATH = DOMAIN + "/{topic}"
+_COUNTING_SECONDS = 0.05
+"""A creation that waits for a namespace's topics to be counted looks again after this."""
 _NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
 
@@ -99,15 +102,17 @@ class Topics(TopicResource):
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
-        found = []
-        async for name in stepwise(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain"))):
-            if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES):
-                found.append(name)
-        return await answer_names(request, found)
+        names = self.actions.walk(f"{tenant}/{namespace}", part(request, "domain"))
+        shown = (
+            name for name in names if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES)
+        )
+        return await answer_names(request, stepwise(shown))
 
     async def create(self, request: web.Request) -> web.Response:
         topic = topic_of(request)
         properties = text_map("properties", await object_body(request, optional=True))
+        while not self.now(partial(self.topics.is_counted, topic)):
+            await asyncio.sleep(_COUNTING_SECONDS)
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
         return done_answer()
 
