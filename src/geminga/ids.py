@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import total_ordering
+from sys import intern
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -270,6 +271,8 @@ class TopicName:
         if not local.strip():
             raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
         suffix = _PARTITION_SUFFIX.search(local)
+        # Very many names share these.
+        domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
         return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)
 
     def __str__(self) -> str:

@@ -104,26 +104,35 @@ class Block:
         return self.first + len(self.sizes)
 
 
+# What ledgers without a block share, as most are.
+_NO_BLOCKS: list[Block] = []
+_NO_FIRSTS: list[int] = []
+_NO_PREFIXES: list[Tally] = []
+
+
 class LedgerCounts:
     """The counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks."""
 
     __slots__ = (
-        "_blocks", "_cache", "_firsts", "_key", "_messages", "_open_bytes", "_sizes", "_store", "in_memory",
+        "_blocks", "_cache", "_firsts", "_messages", "_open_bytes", "_owner", "_sizes", "_store", "in_memory",
         "ledger_id", "sealed", "sealed_bytes", "sealed_messages",
     )  # fmt: skip
 
     def __init__(self, store: EntryStore, owner: str, ledger_id: int, cache: CountsCache) -> None:
         self._store = store
         self.ledger_id = ledger_id
-        self._key = blocks_key(owner, ledger_id)
+        self._owner = owner
         self._cache = cache
-        self._blocks: list[Block] = []
+        self._blocks, self._firsts = _NO_BLOCKS, _NO_FIRSTS
         self.in_memory = True
-        self._firsts: list[int] = []
         self._messages = array("I")
         self._sizes = array("I")
         self._open_bytes = 0
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
+
+    @property
+    def _key(self) -> str:
+        return blocks_key(self._owner, self.ledger_id)
 
     # --- counting ---
     def append(self, messages: int, size: int) -> None:
@@ -170,6 +179,8 @@ class LedgerCounts:
     def _take(self, messages: Column, sizes: Column) -> None:
         block = Block(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
         if self.in_memory:
+            if self._blocks is _NO_BLOCKS:
+                self._blocks, self._firsts = [], []
             self._blocks.append(block)
             self._firsts.append(block.first)
             self._cache.keep(self, messages.held_bytes + sizes.held_bytes)
@@ -195,7 +206,7 @@ class LedgerCounts:
         return True
 
     def _load(self, entries: int) -> None:
-        self._blocks, self._firsts, self.in_memory = [], [], True
+        self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, True
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
         value = self._store.get(self._key)
         for part in () if value is None else (value.base, *value.deltas):
@@ -215,7 +226,7 @@ class LedgerCounts:
 
     def release(self) -> None:
         """Let go of the blocks; `restore` reads them again."""
-        self._blocks, self._firsts, self.in_memory = [], [], False
+        self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, False
 
     # --- answers ---
     def _block(self, entry: int) -> Block:
@@ -301,7 +312,7 @@ class EntryCounts:
         self._known: dict[int, LedgerCounts] = {}
         self._current: LedgerCounts | None = None
         self._totals: dict[int, Tally] | None = None
-        self._prefixes: list[Tally] = []
+        self._prefixes = _NO_PREFIXES
         self._complete = False
 
     # --- what the ledger tells ---
@@ -318,21 +329,32 @@ class EntryCounts:
     def roll(self, ledger_id: int) -> None:
         """A new ledger was begun: the one before will not change any more."""
         current = self._current
-        if current is not None and current.counted:
-            current.keep_tail()
-            self._remember(current)
-        self._current = self._known[ledger_id] = self._fresh(ledger_id)
+        if current is not None:
+            if current.counted:
+                current.keep_tail()
+                self._remember(current)
+            self._known[current.ledger_id] = current
+        self._current = self._fresh(ledger_id)
+
+    def _find(self, ledger_id: int) -> LedgerCounts | None:
+        """The ledger's counts, if it is the newest or was asked for."""
+        current = self._current
+        if current is not None and current.ledger_id == ledger_id:
+            return current
+        return self._known.get(ledger_id)
 
     def forget(self, ledgers: Sequence[Counted]) -> None:
         """The oldest ledgers are deleted, and gone from the shared lists."""
         del self._prefixes[: len(ledgers)]
         totals = self._all_totals()
         for ledger in ledgers:
-            counts = self._known.pop(ledger.ledger_id, None)
+            counts = self._find(ledger.ledger_id)
             if counts is not None:
                 self._cache.forget(counts)
                 if counts is self._current:
                     self._current = None
+                else:
+                    del self._known[ledger.ledger_id]
             if _has_blocks(ledger):
                 self._store.delete(blocks_key(self._owner, ledger.ledger_id))
         gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
@@ -358,7 +380,7 @@ class EntryCounts:
         if index < 0:
             return 0, 0
         ledger, entry = self._ledgers[index], offset - self._bases[index]
-        counts = self._known.get(ledger.ledger_id)
+        counts = self._find(ledger.ledger_id)
         if counts is None or not counts.in_memory or counts.counted < ledger.entries:
             counts = self._counts(index)
         return counts.of(entry) if entry < counts.counted else (0, 0)
@@ -402,7 +424,7 @@ class EntryCounts:
         """What the ledgers before the one at ``index`` hold, from some ledger on that stays the same."""
         prefixes = self._prefixes
         if not prefixes:
-            prefixes.append((0, 0))
+            prefixes = self._prefixes = [(0, 0)]
         while len(prefixes) <= index:
             messages, size = self._total(len(prefixes) - 1)
             prefixes.append((prefixes[-1][0] + messages, prefixes[-1][1] + size))
@@ -423,7 +445,7 @@ class EntryCounts:
     def _counts(self, index: int) -> LedgerCounts:
         """The counts of the ledger at ``index``, complete."""
         ledger = self._ledgers[index]
-        counts = self._known.get(ledger.ledger_id)
+        counts = self._find(ledger.ledger_id)
         if counts is None:
             counts = self._loaded(ledger)
         elif not counts.restore():
@@ -443,9 +465,11 @@ class EntryCounts:
         ledger_id = lost.ledger_id
         self._cache.forget(lost)
         self._store.delete(blocks_key(self._owner, ledger_id))
-        counts = self._known[ledger_id] = self._fresh(ledger_id)
+        counts = self._fresh(ledger_id)
         if lost is self._current:
             self._current = counts
+        else:
+            self._known[ledger_id] = counts
         return counts
 
     def _read_some(self, ledger: Counted, counts: LedgerCounts) -> None:
@@ -500,7 +524,7 @@ class EntryCounts:
         if ledger is None:
             self._complete = True
             return False
-        self._read_some(ledger, self._known[ledger.ledger_id])
+        self._read_some(ledger, self._find(ledger.ledger_id) or self._loaded(ledger))
         return True
 
     def _uncounted(self) -> Counted | None:
@@ -508,7 +532,7 @@ class EntryCounts:
         for ledger in self._ledgers:
             if ledger.ledger_id in totals:
                 continue
-            counts = self._known.get(ledger.ledger_id) or self._loaded(ledger)
+            counts = self._find(ledger.ledger_id) or self._loaded(ledger)
             missing = ledger.entries - counts.counted
             size = ledger.size_bytes - counts.total_bytes
             if missing > UNCOUNTED_ENTRIES_MAX or (missing and size > UNCOUNTED_BYTES_MAX):

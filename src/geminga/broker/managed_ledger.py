@@ -13,11 +13,12 @@ have been seen before a crash are not used for other entries afterwards.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import repeat
+from operator import attrgetter
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -32,6 +33,9 @@ _ENTRY_BYTES_MAX = 1 << 30
 """No entry is larger: frames are at most this long."""
 _CACHED_ENTRY_OVERHEAD = 320
 """About what the cache itself needs for an entry, in bytes."""
+
+_NONE_CACHED: dict[int, tuple[bytes, int]] = {}
+"""What topics share that have no entry in memory, as most have."""
 
 SegmentTest = Callable[["Segment", int], bool]
 
@@ -56,6 +60,9 @@ class Segment:
     def end(self) -> int:
         """The offset behind its last entry."""
         return self.base + self.entries
+
+
+_ledger_id = attrgetter("ledger_id")
 
 
 class EntryCache:
@@ -104,7 +111,7 @@ class ManagedLedger:
     """See the module. Entries at ``start <= offset < confirmed`` can be read; ``end`` is the next one's."""
 
     __slots__ = (
-        "_bases", "_by_id", "_cache", "_current", "_key", "_owner", "_rolled", "_store",
+        "_bases", "_cache", "_current", "_owner", "_rolled", "_store",
         "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
@@ -122,13 +129,11 @@ class ManagedLedger:
         self._rolled = rolled
         self._store = store
         self._owner = owner
-        self._key = ledger_list.key_of(owner)
         self._cache = cache
-        self.cached: dict[int, tuple[bytes, int]] = {}
+        self.cached = _NONE_CACHED
         self.segments: list[Segment] = []
         self._bases: list[int] = []
         self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
-        self._by_id: dict[int, Segment] = {}
         self._current: Segment | None = None
         self.damaged: list[tuple[int, int]] = []
         self.end = 0
@@ -159,7 +164,10 @@ class ManagedLedger:
     def _add_segment(self, segment: Segment) -> None:
         self.segments.append(segment)
         self._bases.append(segment.base)
-        self._by_id[segment.ledger_id] = segment
+
+    @property
+    def _key(self) -> str:
+        return ledger_list.key_of(self._owner)
 
     # --- places ---
     @property
@@ -203,14 +211,20 @@ class ManagedLedger:
 
     def offset(self, ledger_id: int, entry_id: int) -> int | None:
         """The offset of an id if that entry exists, else None (foreign, trimmed or future)."""
-        segment = self._by_id.get(ledger_id)
+        segment = self.segment(ledger_id)
         if segment is None or not 0 <= entry_id < segment.entries:
             return None
         return segment.base + entry_id
 
     def segment(self, ledger_id: int) -> Segment | None:
         """The segment of a ledger of this topic, None for foreign and trimmed ones."""
-        return self._by_id.get(ledger_id)
+        segments = self.segments
+        if not segments:
+            return None
+        segment = segments[-1]
+        if segment.ledger_id != ledger_id:
+            segment = segments[min(bisect_left(segments, ledger_id, key=_ledger_id), len(segments) - 1)]
+        return segment if segment.ledger_id == ledger_id else None
 
     def offset_from(self, ledger_id: int, entry_id: int) -> int:
         """The first existing or future offset whose id is not before ``ledger_id:entry_id``.
@@ -263,7 +277,7 @@ class ManagedLedger:
         if segment is None or limits.reached(segment, now_ms):
             segment = self._roll(now_ms)
         if keep:
-            entry = bytes(entry)
+            entry = bytes(entry)  # the store and the cache share it
         self._store.append(segment.ledger_id, entry, done)
         offset = self.end
         segment.entries += 1
@@ -273,7 +287,7 @@ class ManagedLedger:
         self.counts.append(messages if counted is None else counted, size)
         self.end = offset + 1
         if keep:
-            self._cache.add(self.cached, offset, entry, messages)  # type: ignore[arg-type]
+            self._cache.add(self._own_cached(), offset, bytes(entry), messages)
         return offset
 
     def has_room(self, entries: int, size: int, now_ms: int, limits: LedgerLimits) -> bool:
@@ -298,7 +312,7 @@ class ManagedLedger:
         self.counts.append_run(sizes, size)
         self.end = offset + len(entries)
         if keep:
-            self._cache.add_run(self.cached, offset, entries, sizes, size)
+            self._cache.add_run(self._own_cached(), offset, entries, sizes, size)
         return offset
 
     def _roll(self, now_ms: int) -> Segment:
@@ -366,7 +380,7 @@ class ManagedLedger:
                     error = unknown  # whoever waits is told all the same
             # The last first: the cache gives up what came first, and the reader begins there.
             for index in range(len(entries) - 1, -1, -1):
-                self._cache.add(self.cached, offset + index, entries[index], -1)
+                self._cache.add(self._own_cached(), offset + index, entries[index], -1)
             done(error)
 
         try:
@@ -382,6 +396,12 @@ class ManagedLedger:
             self._damage_found(segment, error)
             return []
         return None if entries is None else [(entry, -1) for entry in entries]
+
+    def _own_cached(self) -> dict[int, tuple[bytes, int]]:
+        """``cached``, to be added to."""
+        if self.cached is _NONE_CACHED:
+            self.cached = {}
+        return self.cached
 
     def in_memory(self, offset: int, stop: int, bytes_max: int) -> list[tuple[bytes, int]]:
         """What the cache has of the entries from ``offset`` on."""
@@ -494,13 +514,12 @@ class ManagedLedger:
         del self.segments[:count]
         del self._bases[:count]
         for segment in deleted:
-            del self._by_id[segment.ledger_id]
             if segment is self._current:
                 self._current = None
         start = self.start
         self.damaged = [run for run in self.damaged if run[1] > start]
         for offset in [at for at in self.cached if at < start]:
-            del self.cached[offset]
+            self.cached.pop(offset)
         # In this order a crash in between leaves places without entries, which loading ignores,
         # and never entries without a place; and entries that are counted again, but no orphaned counts.
         self.counts.forget(deleted)

@@ -162,6 +162,34 @@ def test_deleting_the_topic_deletes_its_schemas(harness: Any) -> None:
     assert harness.store.get(schema_key(NAME)) is None
 
 
+def test_a_known_schema_is_neither_read_nor_parsed_again(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(harness, record("a"))
+    produce(harness, record("a", "b"))
+    monkeypatch.setattr("geminga.broker.rules.schemas.same_schema", None)
+    read: list[str] = []
+    get = harness.store.get
+    monkeypatch.setattr(harness.store, "get", lambda key: read.append(key) or get(key))
+    for schema, version in ((record("a"), V0), (record("a", "b"), V1), (record("a"), V0)):
+        assert produce(harness, schema).producer_success.schema_version == version
+    assert read.count(schema_key(NAME)) <= 1
+
+
+def test_what_is_kept_of_schemas_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.rules.schemas.PARSED_BYTES_MAX", 2_000)
+    schemas = harness.broker.schemas
+    names = [TopicName.parse(f"t{number}") for number in range(10)]
+    for _ in range(2):
+        for name in names:
+            schemas.put(name, record(name.local, REQUIRED), auto_update=True)
+    assert all(len(schemas.versions(name)) == 1 for name in names)
+    assert 0 < schemas._parsed_bytes <= 2_000
+    assert len(schemas._parsed) < 5
+    schemas.delete(names[-1])
+    assert schemas.versions(names[-1]) == []
+
+
 def test_damage_is_named(harness: Any, make_harness: Callable[..., Any]) -> None:
     harness.store.put(schema_key(NAME), b"\x05abcde")
     with pytest.raises(StoreDamaged, match="version 0 is no schema"):

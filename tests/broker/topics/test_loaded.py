@@ -12,6 +12,7 @@ from geminga.broker.refusal import Refused
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import parse_topic, partitioned_key
 from geminga.broker.topics.persistent import topic_key
+from geminga.broker.turns import Turns
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -54,6 +55,35 @@ def test_topics_are_limited_by_policy(harness: Any, topics: Any) -> None:
     topics.make(NAME)
     topics.make(TopicName.parse("t2"))
     assert code(topics.make, TopicName.parse("t3")) == pb.NotAllowedError
+
+
+def test_topics_are_counted_in_slices_while_they_come_and_go(
+    harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.broker.topics.loaded._COUNTED_AT_ONCE", 3)
+    monkeypatch.setattr(Turns, "start", lambda _, job, about: started.append(job))
+    started: list[Any] = []
+    for number in range(10):
+        topics.create(TopicName.parse(f"m{number}"))
+    harness.broker.namespaces.set_policy("public", "default", "max_topics_per_namespace", 12)
+    started.clear()
+    assert code(topics.make, TopicName.parse("m10")) == pb.ServiceNotReady
+    assert not topics.is_counted(NAME)
+    (counting,) = started
+    # m0 to m2 are counted. Some come and go on both sides of that, by ways that know no limit.
+    for gone in ("m1", "m8"):
+        topics.delete_topic(TopicName.parse(gone), None)
+    for partitioned in ("a", "z"):
+        started.clear()
+        topics.create_partitions(TopicName.parse(partitioned), 1, None, None)
+        for job in started:
+            list(job)
+    assert list(counting) == [None, None]
+    assert topics.is_counted(NAME)
+    topics.make(TopicName.parse("m10"))
+    topics.make(TopicName.parse("m11"))
+    assert code(topics.make, TopicName.parse("m12")) == pb.NotAllowedError
+    assert len(list(topics.walk("public/default", persistent=True))) == 12
 
 
 def test_watchers_hear_of_every_topic(topics: Any) -> None:

@@ -6,6 +6,9 @@ A partition has the schemas of its partitioned topic. A version is kept as one d
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+
 from google.protobuf.message import DecodeError
 
 from geminga.broker.records import RecordReader, put_bytes
@@ -22,6 +25,10 @@ SCHEMA_BYTES_MAX = 512 * 1024
 VERSIONS_MAX = 10_000
 VERSIONS_BYTES_MAX = 16 * 1024 * 1024
 """All versions of a topic's schema together: they are read whenever a producer comes with one."""
+PARSED_BYTES_MAX = 8 * 1024 * 1024
+"""Definitions that are kept as they were read, of the topics that were asked about last."""
+_VERSION_BYTES = 500
+"""What a version takes in memory besides its definition."""
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
 
 
@@ -36,11 +43,33 @@ class Schemas:
     def __init__(self, store: EntryStore, namespaces: Namespaces) -> None:
         self._store = store
         self._namespaces = namespaces
+        self._parsed: OrderedDict[str, tuple[Sequence[pb.Schema | None], int]] = OrderedDict()
+        self._parsed_bytes = 0
 
     # --- questions ---
-    def versions(self, name: TopicName) -> list[pb.Schema | None]:
-        """All versions, the oldest first; the index is the version. None is one that damage took."""
+    def versions(self, name: TopicName) -> Sequence[pb.Schema | None]:
+        """All versions, the oldest first; the index is the version. None is one that damage took.
+
+        They are shared: not to be changed.
+        """
         key = schema_key(name)
+        parsed = self._parsed.get(key)
+        if parsed is not None:
+            self._parsed.move_to_end(key)
+            return parsed[0]
+        found = self._read(name, key)
+        if found:
+            size = sum(_VERSION_BYTES + len(each.schema_data) for each in found if each is not None)
+            self._parsed[key] = found, size
+            self._parsed_bytes += size
+            while self._parsed_bytes > PARSED_BYTES_MAX:
+                self._forget(next(iter(self._parsed)))
+        return found
+
+    def _forget(self, key: str) -> None:
+        self._parsed_bytes -= self._parsed.pop(key, ((), 0))[1]
+
+    def _read(self, name: TopicName, key: str) -> list[pb.Schema | None]:
         value = self._store.get(key)
         if value is None:
             return []
@@ -86,9 +115,12 @@ class Schemas:
 
     def find(self, name: TopicName, schema: pb.Schema) -> int:
         """The version that says the same as a schema, -1 when none does."""
-        for version, known in enumerate(self.versions(name)):
-            if known is not None and same_schema(schema, known):
-                return version
+        versions = self.versions(name)
+        # Mostly it is there word for word: nothing is parsed then.
+        for is_same in (_equal, same_schema):
+            for version, known in enumerate(versions):
+                if known is not None and is_same(schema, known):
+                    return version
         return -1
 
     # --- changes ---
@@ -138,11 +170,17 @@ class Schemas:
         out = bytearray()
         put_bytes(out, kept.SerializeToString())
         self._store.merge(schema_key(name), bytes(out), done)
+        self._forget(schema_key(name))
         return count
 
     def delete(self, name: TopicName, done: Done | None = None) -> None:
         """Forget all versions."""
         self._store.delete(schema_key(name), done)
+        self._forget(schema_key(name))
+
+
+def _equal(left: pb.Schema, right: pb.Schema) -> bool:
+    return left.type == right.type and left.schema_data == right.schema_data
 
 
 def schema_key(name: TopicName) -> str:

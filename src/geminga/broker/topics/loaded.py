@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.namespaces import Namespaces
@@ -42,7 +43,7 @@ class LoadedTopics:
         self._namespaces = namespaces
         self._loaded: dict[str, Topic] = {}
         self._changes: list[TopicChange] = []
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, _TopicCount] = {}
         namespaces.watch(self._policies_changed)
 
     # --- what exists ---
@@ -50,8 +51,10 @@ class LoadedTopics:
         self._changes.append(change)
 
     def _changed(self, name: TopicName, exists: bool) -> None:
-        if name.persistent and name.namespace_name in self._counts:
-            self._counts[name.namespace_name] += 1 if exists else -1
+        if name.persistent and self._counts:
+            count = self._counts.get(name.namespace_name)
+            if count is not None:
+                count.changed(str(name), 1 if exists else -1)
         for change in list(self._changes):
             change(name, exists)
 
@@ -81,7 +84,7 @@ class LoadedTopics:
     def _partitions_stored(self, name: TopicName) -> int:
         """How many partitions a topic has at least, by those that are there."""
         prefix = topic_key(f"{name}-partition-")
-        numbers = [key[len(prefix) :] for key, _ in self._store.scan(prefix)]
+        numbers = [key[len(prefix) :] for key in self._store.names(prefix)]
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def walk(self, namespace: str, *, persistent: bool, after: str = "") -> Iterator[str]:
@@ -99,15 +102,40 @@ class LoadedTopics:
         domain = "persistent" if persistent else "non-persistent"
         return self._walk(_PARTITIONED, f"{domain}://{namespace}/")
 
-    def _count(self, namespace: str) -> int:
+    def is_counted(self, name: TopicName) -> bool:
+        """Whether it is known how many topics the namespace has, if it may not have any number of them.
+
+        If not they are being counted from now on, in slices, and whoever makes a topic is to try again.
+        """
+        if not self._namespaces.exists(name.tenant, name.namespace):
+            return True
+        limit = self._namespaces.topic_policies(name).max_topics_per_namespace
+        return not limit or self._count(name.namespace_name).is_complete
+
+    def _count(self, namespace: str) -> _TopicCount:
         """Persistent topics of ``tenant/namespace``: read once, and followed from then on."""
         count = self._counts.get(namespace)
         if count is None:
-            count = self._counts[namespace] = sum(1 for _ in self.walk(namespace, persistent=True))
+            count = self._counts[namespace] = _TopicCount()
+            if not self._count_some(namespace, count):
+                self._services.turns.start(self._count_all(namespace, count), namespace)
         return count
 
+    def _count_some(self, namespace: str, count: _TopicCount) -> bool:
+        """A slice of counting; whether it was the last."""
+        walk = self.walk(namespace, persistent=True, after=count.passed)
+        return count.take(islice(walk, _COUNTED_AT_ONCE))
+
+    def _count_all(self, namespace: str, count: _TopicCount) -> Job:
+        try:
+            while not self._count_some(namespace, count):
+                yield None
+        finally:
+            if not count.is_complete:
+                del self._counts[namespace]  # it failed: the next one who asks begins anew
+
     def _walk(self, kind: str, prefix: str, after: str = "") -> Iterator[str]:
-        return (key[len(kind) :] for key, _ in self._store.scan(kind + prefix, after=kind + after))
+        return (key[len(kind) :] for key in self._store.names(kind + prefix, after=kind + after))
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
@@ -198,7 +226,15 @@ class LoadedTopics:
         """What is in force for a topic that is to be made; raises `Refused` when there are too many."""
         policies = self.policies(name)
         limit = policies.max_topics_per_namespace
-        if limit and self._count(name.namespace_name) >= limit:
+        if not limit:
+            return policies
+        count = self._count(name.namespace_name)
+        if not count.is_complete:
+            raise Refused(
+                pb.ServiceNotReady,
+                f"The topics of namespace {name.namespace_name} are being counted: try again",
+            )
+        if count.topics >= limit:
             raise Refused(
                 pb.NotAllowedError,
                 f"Exceed maximum number of topics in namespace {name.namespace_name}: {limit}",
@@ -335,6 +371,31 @@ class LoadedTopics:
         return self._loaded.get(topic.text) is topic
 
 
+class _TopicCount:
+    """How many topics a namespace has: those up to ``passed`` while they are being counted, then all."""
+
+    __slots__ = ("is_complete", "passed", "topics")
+
+    def __init__(self) -> None:
+        self.topics = 0
+        self.passed = ""
+        self.is_complete = False
+
+    def take(self, names: Iterator[str]) -> bool:
+        """Count names that come behind those passed, at most a slice; whether they are all."""
+        before = self.topics
+        for self.passed in names:
+            self.topics += 1
+        self.is_complete = self.topics - before < _COUNTED_AT_ONCE
+        return self.is_complete
+
+    def changed(self, text: str, by: int) -> None:
+        """A topic came or went; what is not passed yet is counted when it is."""
+        if self.is_complete or text <= self.passed:
+            self.topics += by
+
+
+_COUNTED_AT_ONCE = 2_000
 _PARTITIONED = "partitioned/"
 
 

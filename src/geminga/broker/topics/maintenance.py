@@ -137,5 +137,5 @@ def trim(topic: PersistentTopic) -> int:
         for subscription in topic.subscriptions.values():
             if subscription.cursor.mark < ledger.start:
                 subscription.skip_to(ledger.start)
-        log.info("%r: %d ledgers deleted", topic, gone)
+        log.debug("%r: %d ledgers deleted", topic, gone)
     return gone
