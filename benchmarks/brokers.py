@@ -45,7 +45,7 @@ def pulsar_home() -> Path:
     return Path(os.environ.get("PULSAR_HOME", CACHED))
 
 
-def _wait_for_pong(address: tuple[str, int], process: subprocess.Popen[bytes], started: float) -> float:
+def wait_for_pong(address: tuple[str, int], process: subprocess.Popen[bytes], started: float) -> float:
     """Seconds from ``started`` until the broker answers a PING."""
     while time.perf_counter() - started < 60:
         if process.poll() is not None:
@@ -71,7 +71,7 @@ def geminga(folder: Path, *, sync: str = "always", extra: tuple[str, ...] = ()) 
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        seconds = _wait_for_pong(("127.0.0.1", port), process, started)
+        seconds = wait_for_pong(("127.0.0.1", port), process, started)
         yield RunningBroker(
             OURS, f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}", process.pid, seconds
         )
@@ -106,7 +106,7 @@ def lite(folder: Path) -> Iterator[RunningBroker]:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
     )  # fmt: skip
     try:
-        seconds = _wait_for_pong(("127.0.0.1", port), process, started)
+        seconds = wait_for_pong(("127.0.0.1", port), process, started)
         yield RunningBroker(LITE, f"pulsar://127.0.0.1:{port}", "", process.pid, seconds)
     finally:
         process.kill()
@@ -114,9 +114,9 @@ def lite(folder: Path) -> Iterator[RunningBroker]:
 
 
 @contextmanager
-def work_folder() -> Iterator[Path]:
-    """A folder on the project's own disk (a memory file system would make every sync free)."""
-    base = Path(__file__).parent.parent / ".cache"
+def work_folder(base: Path | None = None) -> Iterator[Path]:
+    """A folder in ``base``, else on the project's disk (a memory file system would make every sync free)."""
+    base = base or Path(__file__).parent.parent / ".cache"
     base.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=base))
     try:
