@@ -5,6 +5,7 @@ The common behaviour is in test_contract, power losses are in test_recovery.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import random
 from collections.abc import Callable
