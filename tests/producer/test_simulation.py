@@ -23,18 +23,21 @@ from geminga.errors import (
     PulsarException,
     from_server,
 )
+from geminga.producer.agenda import Settled
 from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer, Verdict
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
+from geminga.producer.singles import ReceiptedSingles, Singles
 from geminga.producer.states import ENDED, State
 from geminga.wire.batch import decode_batch, encode_plain_batch
 from geminga.wire.compression import decompress
-from geminga.wire.frames import FrameDecoder
+from geminga.wire.frames import FrameDecoder, ReceiptFrame
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.receipt_runs import ReceiptRun
 
 PERSISTENCE, CHECKSUM, NOT_ALLOWED, NOT_READY = 2, 9, 22, 6
 
@@ -70,6 +73,8 @@ class Connection:
         self.partition = partition
         self.open = True
         self.stalled_until = 0.0
+        self.run: CountedRun | None = None
+        """The receipts that were answered last, as long as more may join them."""
         self._decoder = FrameDecoder()
         self._up = self._down = 0.0
 
@@ -84,6 +89,7 @@ class Connection:
 
     def answer(self, action: Callable[[PartitionProducer], None]) -> None:
         """Something from the broker, in order, unless the connection ends before."""
+        self.run = None
         delay = self.world.random.uniform(0.0001, 0.02)
         self._down = max(self._down, self.world.clock.now + delay, self.stalled_until)
         self.world.clock.at(self._down, lambda: self._deliver(action))
@@ -102,6 +108,28 @@ class Connection:
         if self.open:
             self.open = False
             self.world.lost(self)
+
+
+class CountedRun:
+    """Receipts of single messages that follow each other: ``count`` grows until they are delivered."""
+
+    def __init__(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
+        self.first = ReceiptFrame(0, sequence_id, 0, ledger_id, entry_id)
+        self.count = 1
+        self.delivered = False
+
+    def next(self, send: Any, ledger_id: int, entry_id: int) -> bool:
+        """Whether a receipt is the next, and was counted."""
+        first = self.first
+        if (
+            self.delivered
+            or send.highest_sequence_id > 0
+            or send.sequence_id != first.sequence_id + self.count
+            or (ledger_id, entry_id) != (first.ledger_id, first.entry_id + self.count)
+        ):
+            return False
+        self.count += 1
+        return True
 
 
 class SimulatedBroker:
@@ -206,6 +234,16 @@ class SimulatedBroker:
             world.repeated_receipts += 1
         if world.faults() and world.random.random() < 0.01:
             world.clock.at(world.clock.now + 0.001, connection.drop)  # the receipt may be lost
+        run = connection.run
+        if times == 1 and run is not None and run.next(send, ledger_id, entry_id):
+            world.runs_received += 1
+            return
+        if send.highest_sequence_id <= 0 and ledger_id > 0 and world.random.random() < 0.5:
+            run = CountedRun(send.sequence_id, ledger_id, entry_id)
+            for _ in range(times):
+                connection.answer(lambda p: world.receipts(p, run))
+            connection.run = run if times == 1 else None
+            return
         for _ in range(times):
             connection.answer(lambda p: p.receipt(*arguments, now=world.clock.now))
 
@@ -237,7 +275,7 @@ class World:
         self.sent: dict[str, list[bytes]] = defaultdict(list)
         self.outcomes: dict[bytes, list[tuple[Exception | None, tuple[int, int, int]]]] = defaultdict(list)
         self.reconnects: Counter[str] = Counter()
-        self.refusals = 0
+        self.refusals = self.runs_received = self.runs_sent = 0
         self._numbers = itertools.count()
         self._timer_at = float("inf")
         self._request_ids = itertools.count()
@@ -245,13 +283,14 @@ class World:
 
     def _settings(self) -> ProducerSettings:
         r = self.random
-        batching = r.random() < 0.8
-        chunking = not batching and r.random() < 0.5
+        batching = r.random() < 0.6
+        runs = not batching and r.random() < 0.6
+        chunking = not batching and not runs and r.random() < 0.5
         return ProducerSettings(
             send_timeout_seconds=r.choice([0.0, 30.0, 30.0, 0.5]),
             max_pending_messages=r.choice([0, 5, 100, 1000]),
             max_pending_messages_across_partitions=r.choice([0, 20, 50_000]),
-            compression_type=r.choice(list(CompressionType)),
+            compression_type=CompressionType.NONE if runs else r.choice(list(CompressionType)),
             batching_enabled=batching,
             batching_type=r.choice([BatchingType.Default, BatchingType.Default, BatchingType.KeyBased]),
             batching_max_messages=r.choice([1, 2, 7, 100]),
@@ -305,6 +344,10 @@ class World:
         if verdict is Verdict.DETACH:
             connection.drop()
 
+    def receipts(self, partition: PartitionProducer, run: CountedRun) -> None:
+        run.delivered = True
+        partition.receipts(ReceiptRun(run.first, run.count), self.clock.now)
+
     def lost(self, connection: Connection) -> None:
         partition = connection.partition
         self.reconnects[partition.topic] += 1
@@ -340,7 +383,15 @@ class World:
         self._timer_at = self.producer.agenda.timer_at = float("inf")
         self.run()
 
-    def _deliver(self, operation: SendOperation) -> None:
+    def _deliver(self, operation: Settled) -> None:
+        if isinstance(operation, ReceiptedSingles):
+            for payload, entry_id in zip(operation.tokens, operation.entry_ids, strict=True):
+                self.outcomes[payload].append((None, (operation.ledger_id, entry_id, -1)))
+            return
+        if isinstance(operation, Singles):
+            for payload in operation.tokens[operation.done :]:
+                self.outcomes[payload].append((operation.error, (-2, -2, -1)))
+            return
         assert operation.settled
         for index, token in enumerate(operation.tokens):
             place = (operation.ledger_id, operation.entry_id, index if operation.is_batch else -1)
@@ -359,7 +410,9 @@ class World:
 
     def act(self) -> None:
         chance = self.random.random()
-        if chance < 0.5:
+        if chance < 0.4 and self.producer.takes_singles:
+            self._send_singles([self.payload() for _ in range(self.random.choice([1, 5, 30, 200]))])
+        elif chance < 0.5:
             for _ in range(self.random.choice([1, 1, 5, 30])):
                 self._send_plain()
         elif chance < 0.7:
@@ -385,6 +438,20 @@ class World:
             self.sent[self._topic_of(batch)].append(payload)
             return
         self._send(payload, None)
+
+    def _send_singles(self, payloads: list[bytes]) -> None:
+        """As much as goes in runs; the first that does not goes as any other."""
+        tails = {partition: partition.pending.tail for partition in self.producer.partitions}
+        index = self.producer.add_singles(payloads, payloads, 0, self.clock.now)
+        for partition, tail in tails.items():
+            pending = list(partition.pending)
+            for run in pending[pending.index(tail) + 1 if tail else 0 :]:
+                self.sent[partition.topic] += run.tokens
+                self.runs_sent += 1
+        if self.producer.agenda.attention:
+            self.run()
+        if index < len(payloads):
+            self._send(payloads[index], None)
 
     def _topic_of(self, batch: Any) -> str:
         return next(p.topic for p in self.producer.partitions if p.batch is batch)
@@ -558,6 +625,8 @@ def test_every_message_is_accounted_for(seeds: range) -> None:
 def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     worlds = [run_seed(seed) for seed in range(60)]
     assert any(w.refusals for w in worlds)
+    assert sum(w.runs_sent for w in worlds) > 100
+    assert sum(w.runs_received for w in worlds) > 100
     assert any(w.not_allowed for w in worlds)
     assert any(w.repeated_receipts for w in worlds)
     assert sum(sum(w.reconnects.values()) for w in worlds) > 50

@@ -21,7 +21,8 @@ from geminga.wire.frames import (
 )
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.send_runs import SendRun, SendRunDecoder, encode_send_receipts
+from geminga.wire.send_runs import SendRun, SendRunDecoder, encode_send_receipts, encode_sends
+from geminga.wire.varint import varint
 
 ENTRY = build_entry(b"\x0a\x01p\x10\x00\x18\x01", b"payload")
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
@@ -169,3 +170,29 @@ def test_receipts_are_those_of_each(
     ]
     given_ids = ids if follows else list(ids)
     assert encode_send_receipts(producer_id, given_ids, ledger_id, first_entry_id) == b"".join(expected)
+
+
+@given(
+    st.lists(st.binary(max_size=200), min_size=1, max_size=40),
+    st.sampled_from([0, 100, 127, 16_370, 1 << 21, 1 << 40]),
+    st.sampled_from([0, 1, 200]),
+    st.sampled_from(["p", "a" * 130]),
+    st.sampled_from([b"", b"\x01" * 8]),
+)
+def test_frames_of_a_run_are_those_of_its_messages(
+    payloads: list[bytes], first: int, producer_id: int, name: str, version: bytes
+) -> None:
+    from geminga.producer.operation import SendOperation, name_field, schema_version_field
+
+    producer_name, schema = name_field(name), schema_version_field(version)
+    singles = bytearray()
+    for index, payload in enumerate(payloads):
+        operation = SendOperation(
+            [payload], [None], sequence_id=first + index, highest_sequence_id=first + index,
+            size=len(payload), permits=1, opened_at=0.0, deadline=0.0, is_batch=False,
+        )  # fmt: skip
+        for piece in operation.frame(producer_id, producer_name, 1_700_000_000_000, 1 << 20, schema):
+            singles += piece
+    behind = b"\x18" + varint(1_700_000_000_000) + schema
+    run = encode_sends(producer_id, first, payloads, producer_name + b"\x10", behind)
+    assert run == bytes(singles)

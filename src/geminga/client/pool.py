@@ -31,6 +31,7 @@ from geminga.connection.requests import error_of, explained
 from geminga.errors import ConnectError, ProtocolError, PulsarException, ServerReportedError, Timeout
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.receipt_runs import ReceiptRun
 
 if TYPE_CHECKING:
     from geminga.client.settings import ClientSettings
@@ -259,7 +260,7 @@ class BrokerConnection(asyncio.Protocol):
             for event in events:
                 if isinstance(event, MessageFrame):
                     handle = consumers.get(event.consumer_id)
-                elif isinstance(event, ReceiptFrame):
+                elif isinstance(event, (ReceiptFrame, ReceiptRun)):
                     handle = producers.get(event.producer_id)
                 elif isinstance(event, Frame):
                     handle = self._owner(event)

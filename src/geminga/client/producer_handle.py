@@ -14,6 +14,7 @@ from geminga.producer.settings import ProducerAccessMode
 from geminga.producer.states import State
 from geminga.wire.frames import Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.receipt_runs import ReceiptRun
 
 if TYPE_CHECKING:
     from geminga.client.publisher import Publisher
@@ -69,7 +70,10 @@ class ProducerHandle:
     def on_frame(self, frame: Frame) -> None:
         publisher, partition = self._publisher, self.partition
         kind = frame.type
-        if kind == _SEND_RECEIPT:
+        if type(frame) is ReceiptRun:
+            partition.receipts(frame, time.monotonic())
+            publisher.schedule()
+        elif kind == _SEND_RECEIPT:
             receipt = frame.receipt
             assert receipt is not None
             partition.receipt(

@@ -239,10 +239,18 @@ class Publisher:
             self._do(item)
 
     def _take_plain(self, payloads: list[bytes], tokens: list[Any]) -> None:
-        """Plain messages fill the open batch; whatever needs more than that takes the long way."""
+        """Plain messages fill the open batch, or go one by one in runs; whatever needs more than that takes
+        the long way."""
         state = self.state
         count = len(payloads)
         index = 0
+        if count and state.takes_singles:
+            now = time.monotonic()
+            while index < count:
+                index = state.add_singles(payloads, tokens, index, now)
+                if index < count:
+                    self._take(Handed(payloads[index], tokens[index], None, None, False))
+                    index += 1
         while index < count:
             batch = state.hot
             end = min(count, index + batch.last - len(batch.payloads))
@@ -430,7 +438,8 @@ class Publisher:
                 continue  # its sequence ids may still move
             for operation in partition.pending.first_unsent(ENCODING_AHEAD_MAX):
                 if (
-                    operation.body is None
+                    isinstance(operation, SendOperation)
+                    and operation.body is None
                     and operation.payloads is not None
                     and not operation.claimed
                     and operation.size >= ENCODING_BYTES_MIN

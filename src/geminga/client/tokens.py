@@ -14,7 +14,9 @@ from typing import Any
 from geminga.client.waiter import Waiter
 from geminga.errors import Result, result_of
 from geminga.ids import MessageId
+from geminga.producer.agenda import Settled
 from geminga.producer.operation import SendOperation
+from geminga.producer.singles import ReceiptedSingles, Singles
 
 logger = logging.getLogger("geminga.producer")
 
@@ -30,17 +32,19 @@ class ReceiptWaiter(Waiter):
         self.message_id: MessageId | None = None
 
 
-def deliver(settled: list[SendOperation]) -> None:
+def deliver(settled: list[Settled]) -> None:
     """Give every token of the settled operations its outcome, in order; on the loop's thread.
 
     A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, or None. A callback
     that raises is logged and harms nothing else.
     """
     for operation in settled:
-        if operation.error is None:
-            _deliver_receipt(operation)
-        else:
+        if isinstance(operation, ReceiptedSingles):
+            _deliver_singles(operation)
+        elif operation.error is not None:
             _deliver_error(operation, operation.error)
+        elif isinstance(operation, SendOperation):
+            _deliver_receipt(operation)
         if operation.watchers is not None:
             for watcher in operation.watchers:
                 watcher(operation)
@@ -87,6 +91,36 @@ def _deliver_receipt(operation: SendOperation) -> None:
                 logger.exception("a send callback raised")
 
 
+def _deliver_singles(settled: ReceiptedSingles) -> None:
+    """`_deliver_receipt` for messages with a place each."""
+    ledger_id = settled.ledger_id
+    partition = -1 if ledger_id == -1 else settled.partition.index
+    ok = Result.Ok
+    for token, entry_id in zip(settled.tokens, settled.entry_ids, strict=True):
+        if token is None:
+            continue
+        message_id = _new_id(MessageId)
+        message_id._partition = partition
+        message_id._ledger_id = ledger_id
+        message_id._entry_id = entry_id
+        message_id._batch_index = -1
+        message_id.batch_size = 0
+        message_id.first_chunk = None
+        message_id.topic = ""
+        message_id.cluster = 0
+        if type(token) is asyncio.Future:
+            if not token.done():
+                token.set_result(message_id)
+        elif type(token) is ReceiptWaiter:
+            token.message_id = message_id
+            token.wake()
+        else:
+            try:
+                token(ok, message_id)
+            except Exception:
+                logger.exception("a send callback raised")
+
+
 def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
     if operation.chunk is None:
         return None
@@ -94,9 +128,10 @@ def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
     return MessageId(partition, whole.first_ledger_id, whole.first_entry_id)
 
 
-def _deliver_error(operation: SendOperation, error: Exception) -> None:
+def _deliver_error(operation: SendOperation | Singles, error: Exception) -> None:
     result = result_of(error)
-    for token in operation.tokens:
+    tokens = operation.tokens[operation.done :] if isinstance(operation, Singles) else operation.tokens
+    for token in tokens:
         fail_token(token, error, result)
 
 
@@ -137,8 +172,8 @@ class FullToken:
             logger.exception("a send callback raised")
 
 
-def finisher(future: asyncio.Future[None]) -> Callable[[SendOperation], None]:
-    def finish(operation: SendOperation) -> None:
+def finisher(future: asyncio.Future[None]) -> Callable[[Settled], None]:
+    def finish(operation: Settled) -> None:
         if future.done():
             return
         if operation.error is None:

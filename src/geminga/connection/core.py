@@ -32,10 +32,10 @@ from geminga.wire.frames import (
     MAX_MESSAGE_SIZE,
     PROTOCOL_VERSION,
     Frame,
-    FrameDecoder,
     encode_command,
 )
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.receipt_runs import ReceiptRunDecoder
 
 Type = pb.BaseCommand
 
@@ -228,7 +228,7 @@ class ClientConnection:
         self._handshake_deadline = now + handshake_timeout_seconds
         self._keepalive = KeepAlive(keepalive_interval_seconds, now)
         self._requests = RequestTable()
-        self._decoder = FrameDecoder()
+        self._decoder = ReceiptRunDecoder()
         self._output: list[bytes] = []
 
     # --- the owner's side ------------------------------------------------------------------------

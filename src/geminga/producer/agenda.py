@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.operation import SendOperation
+from geminga.producer.singles import ReceiptedSingles, Singles
 
 if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
+
+Settled = SendOperation | Singles | ReceiptedSingles
+"""What has an outcome: ``tokens``, ``error``, ``watchers``. Of a run that failed, what is behind ``done``."""
 
 
 class Agenda:
@@ -38,7 +42,7 @@ class Agenda:
     )
 
     def __init__(self) -> None:
-        self.settled: list[SendOperation] = []
+        self.settled: list[Settled] = []
         self.writable: dict[PartitionProducer, None] = {}
         self.busy: dict[PartitionProducer, None] = {}
         self.urgent: dict[PartitionProducer, None] = {}
@@ -58,7 +62,7 @@ class Agenda:
         if deadline < self.timer_at:
             self.attention = True
 
-    def enqueued(self, partition: PartitionProducer, operation: SendOperation) -> None:
+    def enqueued(self, partition: PartitionProducer, operation: SendOperation | Singles) -> None:
         """The operation waits for its receipt, until its send time-out at the latest."""
         self.busy[partition] = None
         deadline = operation.deadline
@@ -67,7 +71,7 @@ class Agenda:
         if deadline < self.timer_at:
             self.attention = True
 
-    def take_settled(self) -> list[SendOperation]:
+    def take_settled(self) -> list[Settled]:
         settled, self.settled = self.settled, []
         return settled
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from geminga.errors import MessageTooBig
 from geminga.producer.chunking import ChunkPart
@@ -87,6 +87,9 @@ class SendOperation:
         "watchers",
     )
 
+    entries: ClassVar[int] = 1
+    """What it takes in the topic."""
+
     def __init__(
         self,
         payloads: list[bytes] | None,
@@ -139,7 +142,7 @@ class SendOperation:
         self.ledger_id = NO_RECEIPT
         self.entry_id = NO_RECEIPT
         self.error: Exception | None = None
-        self.watchers: list[Callable[[SendOperation], None]] | None = None
+        self.watchers: list[Callable[[Any], None]] | None = None
         self.tuned: Tuned | None = None
         """What a producer that tunes itself noted about the batch."""
 

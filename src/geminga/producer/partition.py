@@ -28,7 +28,7 @@ from geminga.errors import (
     TopicTerminated,
     from_server,
 )
-from geminga.producer.agenda import Agenda
+from geminga.producer.agenda import Agenda, Settled
 from geminga.producer.assembling import Assembler
 from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
@@ -38,11 +38,13 @@ from geminga.producer.pending import PendingQueue
 from geminga.producer.routing import Blocked
 from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
+from geminga.producer.singles import ReceiptedSingles, Singles
 from geminga.producer.states import ACCEPTING, ENDED, Input, State, next_state
 from geminga.producer.statistics import PartitionCounters, ProducerStatistics
 from geminga.wire.checksum import Buffer
 from geminga.wire.frames import MAX_MESSAGE_SIZE
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.receipt_runs import ReceiptRun
 
 WRITE_BYTES_MAX = 1 << 20
 """`PartitionProducer.take_output` returns when it has collected this much; call again for more."""
@@ -278,13 +280,32 @@ class PartitionProducer:
         timeout = self._settings.send_timeout_seconds
         return opened_at + timeout if timeout else float("inf")
 
-    def enqueue(self, operation: SendOperation) -> None:
+    def add_singles(self, payloads: list[bytes], tokens: list[Any], size: int, now: float) -> None:
+        """Take a run of plain messages that go one by one; their permits and bytes are taken already.
+
+        The partition is one that accepts messages (`ACCEPTING`).
+        """
+        first = self.assembler.next_sequence_id
+        self.assembler.next_sequence_id = first + len(payloads)
+        self.enqueue(
+            Singles(
+                self,
+                payloads,
+                tokens,
+                sequence_id=first,
+                size=size,
+                opened_at=now,
+                deadline=self.send_deadline(now),
+            )
+        )
+
+    def enqueue(self, operation: SendOperation | Singles) -> None:
         """Append to the pending queue."""
         operation.partition = self
         self.pending.append(operation)
         counters = self.counters
         counters.sent_messages += operation.count
-        counters.sent_batches += 1
+        counters.sent_batches += operation.entries
         counters.sent_payload_bytes += operation.size
         self._agenda.enqueued(self, operation)
         self.has_output()
@@ -327,6 +348,18 @@ class PartitionProducer:
             if operation is None or operation.claimed:
                 self._agenda.writable.pop(self, None)
                 break
+            if isinstance(operation, Singles):
+                frames = operation.frames(
+                    self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
+                )
+                if frames is None:
+                    pending.replace_unsent(operation, operation.apart())
+                    continue
+                operation.sent_at = now
+                output.append(frames)
+                size += len(frames)
+                pending.sent()
+                continue
             try:
                 head, body = operation.frame(
                     self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
@@ -400,6 +433,10 @@ class PartitionProducer:
         if operation is None:
             self.counters.late_receipts += 1
             return
+        if isinstance(operation, ReceiptedSingles):
+            self.last_sequence_id = max(self.last_sequence_id, sequence_id)
+            self._settle_receipted(operation, now)
+            return
         chunk = operation.chunk
         if chunk is not None and chunk.index == 0:
             chunk.message.first_ledger_id = operation.ledger_id
@@ -407,6 +444,35 @@ class PartitionProducer:
         if operation.highest_sequence_id > self.last_sequence_id:
             self.last_sequence_id = operation.highest_sequence_id
         self._settle(operation, None, now)
+
+    def receipts(self, run: ReceiptRun, now: float) -> None:
+        """SEND_RECEIPTs that follow each other; see `receipt`."""
+        sequence_id, entry_id, left = run.sequence_id, run.entry_id, run.count
+        while left and self.connected:
+            settled = None
+            if run.highest_sequence_id <= 0:
+                settled = self.pending.match_run(sequence_id, run.ledger_id, entry_id, left)
+            if settled is None:
+                self.receipt(sequence_id, run.highest_sequence_id, run.ledger_id, entry_id, now)
+                count = 1
+            else:
+                count = settled.count
+                self.last_sequence_id = max(self.last_sequence_id, sequence_id + count - 1)
+                self._settle_receipted(settled, now)
+            sequence_id += count
+            entry_id += count
+            left -= count
+
+    def _settle_receipted(self, settled: ReceiptedSingles, now: float) -> None:
+        """`_settle` for the messages of a run that got their receipts."""
+        count = settled.count
+        self.backlog.give(count, settled.size)
+        counters = self.counters
+        counters.acknowledged_messages += count
+        counters.latency.add(now - settled.run.opened_at, count)
+        if settled.ledger_id == -1:
+            counters.duplicates += count
+        self._settled(settled)
 
     def send_error(self, code: int, sequence_id: int, message: str, now: float) -> Verdict:
         """SEND_ERROR, by the table of framing.md section 5."""
@@ -450,10 +516,16 @@ class PartitionProducer:
             self._settle(operation, error, now)
         self._agenda.writable.pop(self, None)
 
-    def _settle(self, operation: SendOperation, error: Exception | None, now: float) -> None:
+    def _settle(self, operation: SendOperation | Singles, error: Exception | None, now: float) -> None:
         """The one way out of the pending queue: permits and bytes go back, the outcome is listed."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
+        if isinstance(operation, Singles):
+            # With an error, always: receipts take them out by `_settle_receipted`.
+            self.counters.failed_messages += operation.count
+            operation.permits = operation.size = 0
+            self._settled(operation)
+            return
         operation.settled_size = operation.size
         operation.permits = operation.size = 0
         counters = self.counters
@@ -467,6 +539,9 @@ class PartitionProducer:
         else:
             counters.failed_messages += operation.count
         operation.payloads = operation.body = operation.head = None
+        self._settled(operation)
+
+    def _settled(self, operation: Settled) -> None:
         agenda = self._agenda
         agenda.settled.append(operation)
         agenda.attention = True
@@ -540,7 +615,7 @@ class PartitionProducer:
             resent_operations=counters.resent_operations,
             reconnects=counters.reconnects,
             pending_messages=self.pending.messages,
-            pending_operations=len(self.pending),
+            pending_operations=self.pending.entries,
             open_batch_messages=0 if self.batch is None else len(self.batch),
             stepped_over=sum(counters.stepped_over.values()),
             stepped_over_permits=counters.stepped_over[Blocked.PERMITS],

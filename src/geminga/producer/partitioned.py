@@ -18,8 +18,9 @@ from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.routing import Router
 from geminga.producer.self_tuning import PartitionTuning, SelfTuning
-from geminga.producer.settings import MAX_MESSAGES_LIMIT, ProducerSettings
-from geminga.producer.states import State
+from geminga.producer.settings import MAX_MESSAGES_LIMIT, CompressionType, ProducerSettings
+from geminga.producer.singles import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
+from geminga.producer.states import ACCEPTING, State
 from geminga.producer.statistics import ProducerStatistics, summed
 
 
@@ -180,6 +181,87 @@ class PartitionedProducer:
         ):
             self.hot = batch
 
+    @property
+    def takes_singles(self) -> bool:
+        """Plain messages go one by one and as they are: what follows each other may travel as a run."""
+        settings = self._settings
+        return (
+            self.plain_path
+            and not settings.batching_enabled
+            and not settings.chunking_enabled
+            and settings.compression_type is CompressionType.NONE
+            and settings.encryptor is None
+        )
+
+    def add_singles(self, payloads: list[bytes], tokens: list[Any], start: int, now: float) -> int:
+        """Take plain messages from ``start`` on as far as that is all there is to do (`takes_singles`); the
+        index of the first that was not taken.
+
+        The others, from there on, are for `add`. Unkeyed messages of several partitions are routed one by
+        one, as `add` does it.
+        """
+        index, end = start, len(payloads)
+        if len(self.partitions) == 1:
+            partition = self.partitions[0]
+            while index < end and (count := self._add_run(partition, payloads, tokens, index, now)):
+                index += count
+            return index
+        runs: dict[PartitionProducer, tuple[list[bytes], list[Any]]] = {}
+        for index in range(start, end):
+            payload = payloads[index]
+            partition = self.choose(None, now)
+            size = len(payload)
+            if (
+                not _takes_runs(partition)
+                or size > min(PAYLOAD_BYTES_MAX, partition.max_message_size)
+                or not partition.backlog.take(1, size)
+            ):
+                # `add` will choose again: the same, or one that is less blocked by then.
+                self.router.step_back()
+                end = index
+                break
+            run = runs.get(partition)
+            if run is None:
+                run = runs[partition] = ([], [])
+            run[0].append(payload)
+            run[1].append(tokens[index])
+        for partition, (of_run, theirs) in runs.items():
+            for start in range(0, len(of_run), RUN_MESSAGES_MAX):
+                part = of_run[start : start + RUN_MESSAGES_MAX]
+                size = sum(map(len, part))
+                partition.add_singles(part, theirs[start : start + RUN_MESSAGES_MAX], size, now)
+        return end
+
+    @staticmethod
+    def _add_run(
+        partition: PartitionProducer, payloads: list[bytes], tokens: list[Any], start: int, now: float
+    ) -> int:
+        """The next run: as many as have permits, and bytes in one run. How many those are."""
+        if not _takes_runs(partition):
+            return 0
+        backlog = partition.backlog
+        count = min(len(payloads) - start, RUN_MESSAGES_MAX, backlog.own.free, backlog.shared.free)
+        if count < 1:
+            return 0
+        run = payloads[start : start + count]
+        sizes = list(map(len, run))
+        size = sum(sizes)
+        largest = min(PAYLOAD_BYTES_MAX, partition.max_message_size)
+        if size > RUN_BYTES_MAX or max(sizes) > largest:
+            size = count = 0
+            for each in sizes:
+                if each > largest or size + each > RUN_BYTES_MAX:
+                    break
+                size += each
+                count += 1
+            if not count:
+                return 0
+            run = run[:count]
+        if not backlog.take(count, size):
+            return 0
+        partition.add_singles(run, tokens[start : start + count], size, now)
+        return count
+
     def join(
         self,
         payload: bytes,
@@ -267,6 +349,12 @@ class PartitionedProducer:
         """A snapshot of the whole producer, with each partition's own."""
         parts = tuple(partition.statistics() for partition in self.partitions)
         return summed(self.topic, parts)
+
+
+def _takes_runs(partition: PartitionProducer) -> bool:
+    """The first message of a partition that was not started goes through `PartitionedProducer.add`, which
+    has it started."""
+    return partition.state in ACCEPTING and partition.state is not State.NOT_STARTED
 
 
 def _open_to_plain(batch: Batch) -> bool:

@@ -8,11 +8,14 @@ the start. Receipts come in the order of the sends and must name the head (frami
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from geminga.errors import ProtocolError
 from geminga.producer.operation import SendOperation
+from geminga.producer.singles import ReceiptedSingles, Singles
+
+Operation = SendOperation | Singles
 
 
 class PendingQueue:
@@ -21,23 +24,23 @@ class PendingQueue:
     __slots__ = ("_queue", "_unsent", "messages")
 
     def __init__(self) -> None:
-        self._queue: deque[SendOperation] = deque()
-        self._unsent: deque[SendOperation] = deque()
+        self._queue: deque[Operation] = deque()
+        self._unsent: deque[Operation] = deque()
         self.messages = 0
         """Messages in all pending operations."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __iter__(self) -> Iterator[SendOperation]:
+    def __iter__(self) -> Iterator[Operation]:
         return iter(self._queue)
 
     @property
-    def head(self) -> SendOperation | None:
+    def head(self) -> Operation | None:
         return self._queue[0] if self._queue else None
 
     @property
-    def tail(self) -> SendOperation | None:
+    def tail(self) -> Operation | None:
         return self._queue[-1] if self._queue else None
 
     @property
@@ -46,14 +49,19 @@ class PendingQueue:
         return len(self._queue) - len(self._unsent)
 
     @property
-    def next_unsent(self) -> SendOperation | None:
+    def next_unsent(self) -> Operation | None:
         return self._unsent[0] if self._unsent else None
 
-    def first_unsent(self, count: int) -> list[SendOperation]:
+    @property
+    def entries(self) -> int:
+        """What all of it takes in the topic."""
+        return sum(operation.entries for operation in self._queue)
+
+    def first_unsent(self, count: int) -> list[Operation]:
         """The next ``count`` operations to be written, at most."""
         return list(islice(self._unsent, count))
 
-    def append(self, operation: SendOperation) -> None:
+    def append(self, operation: Operation) -> None:
         self._queue.append(operation)
         self._unsent.append(operation)
         self.messages += operation.count
@@ -63,15 +71,17 @@ class PendingQueue:
         self._unsent.popleft()
 
     def resend_all(self) -> int:
-        """Nothing is in flight any more. Returns how many operations will be written a second time."""
-        repeated = self.in_flight
+        """Nothing is in flight any more. Returns how many entries will be written a second time."""
+        repeated = 0
+        for index in range(self.in_flight):
+            operation = self._queue[index]
+            operation.resent = True
+            repeated += operation.entries
         if repeated:
-            for index in range(repeated):
-                self._queue[index].resent = True
             self._unsent = deque(self._queue)
         return repeated
 
-    def replace_unsent(self, operation: SendOperation, pieces: Iterable[SendOperation]) -> None:
+    def replace_unsent(self, operation: Operation, pieces: Iterable[SendOperation]) -> None:
         """Put ``pieces`` (none: just drop it) in the place of an operation that is next to be written."""
         if not self._unsent or self._unsent[0] is not operation:
             raise RuntimeError("only the next unsent operation can be replaced")
@@ -84,9 +94,31 @@ class PendingQueue:
             self._queue.insert(index + offset, piece)
         self.messages += sum(piece.count for piece in fresh) - operation.count
 
+    def match_run(
+        self, sequence_id: int, ledger_id: int, entry_id: int, count: int
+    ) -> ReceiptedSingles | None:
+        """Take as many messages of the head as receipts that follow each other settle; None: one by one.
+
+        ``sequence_id`` and ``entry_id`` are the first's.
+        """
+        head = self.head
+        if type(head) is not Singles or sequence_id != head.sequence_id or not self.in_flight:
+            return None
+        count = min(count, head.count)
+        return self._receipted(head, count, ledger_id, range(entry_id, entry_id + count))
+
+    def _receipted(
+        self, run: Singles, count: int, ledger_id: int, entry_ids: Sequence[int]
+    ) -> ReceiptedSingles:
+        settled = run.receipted(count, ledger_id, entry_ids)
+        self.messages -= count
+        if not run.count:
+            self._queue.popleft()
+        return settled
+
     def match_receipt(
         self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> SendOperation | None:
+    ) -> SendOperation | ReceiptedSingles | None:
         """Take the operation that a receipt settles; None for a late receipt, which is ignored.
 
         The place is signed (-1:-1 for a duplicate); the highest id is as it travels, 2^64-1 for none.
@@ -109,23 +141,41 @@ class PendingQueue:
         if sequence_id < head.sequence_id:
             return None
         highest = highest_sequence_id - (1 << 64) if highest_sequence_id >= 1 << 63 else highest_sequence_id
-        if highest > sequence_id and highest != head.highest_sequence_id:
+        single = type(head) is Singles
+        if highest > sequence_id and (single or highest != head.highest_sequence_id):
             raise ProtocolError(
                 f"a receipt for sequence ids {sequence_id}..{highest} came while "
                 f"{head.sequence_id}..{head.highest_sequence_id} were sent"
             )
+        if isinstance(head, Singles):
+            return self._receipted(head, 1, ledger_id, (entry_id,))
         self._take_head()
         head.ledger_id = ledger_id
         head.entry_id = entry_id
         return head
 
     def find_failed(self, sequence_id: int) -> SendOperation | None:
-        """The operation in flight that a SEND_ERROR names, by its highest sequence id or its first one."""
+        """The operation in flight that a SEND_ERROR names, by its highest sequence id or its first one.
+
+        A message of a run has an operation of its own from then on.
+        """
         for index in range(self.in_flight):
             operation = self._queue[index]
-            if sequence_id in (operation.highest_sequence_id, operation.sequence_id):
+            if isinstance(operation, Singles):
+                if operation.sequence_id <= sequence_id <= operation.highest_sequence_id:
+                    apart = operation.apart()
+                    place = sequence_id - operation.sequence_id
+                    self._replace(index, apart)
+                    return apart[place]
+            elif sequence_id in (operation.highest_sequence_id, operation.sequence_id):
                 return operation
         return None
+
+    def _replace(self, index: int, pieces: Sequence[SendOperation]) -> None:
+        """Put ``pieces`` in the place of an operation in flight."""
+        del self._queue[index]
+        for offset, piece in enumerate(pieces):
+            self._queue.insert(index + offset, piece)
 
     def remove(self, operation: SendOperation) -> None:
         """Take an operation out, wherever it is."""
@@ -134,7 +184,7 @@ class PendingQueue:
             self._unsent.remove(operation)
         self.messages -= operation.count
 
-    def take_all(self) -> list[SendOperation]:
+    def take_all(self) -> list[Operation]:
         """Empty the queue."""
         operations = list(self._queue)
         self._queue.clear()

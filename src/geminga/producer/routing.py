@@ -56,6 +56,8 @@ class Router:
         )
         self._start = random()
         self._cursor: int | None = None
+        self._before: int | None = None
+        """The cursor before the last message was routed."""
         self._switch_seconds = max(
             0.001, settings.batching_max_publish_delay_seconds * settings.batching_partition_switch_frequency
         )
@@ -91,6 +93,7 @@ class Router:
         count = len(partitions)
         if count == 1:
             return 0
+        self._before = self._cursor
         preferred = self._preferred(count, now)
         if not self.steps_over:
             return preferred
@@ -107,6 +110,10 @@ class Router:
                 return index
             skipped.append((index, reason))
         return preferred
+
+    def step_back(self) -> None:
+        """The message that was routed last is to be routed again."""
+        self._cursor = self._before
 
     def batch_filled(self, now: float) -> None:
         """The current partition's batch is full: the next message may move on before its time."""

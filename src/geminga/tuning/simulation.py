@@ -345,6 +345,7 @@ class _Sender:
                     del agenda.writable[partition]
         settled = agenda.take_settled()
         for operation in settled:
+            assert isinstance(operation, SendOperation)  # nothing is handed over in runs
             self._settled(operation)
         agenda.attention = False
         if deadline < self._timer_at:

@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from struct import Struct
 
 from geminga.wire.checksum import crc32c
-from geminga.wire.frame_encoding import encode_send_receipt
+from geminga.wire.frame_encoding import encode_send, encode_send_receipt
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, SendFrame
 from geminga.wire.metadata import MAGIC_CHECKSUM
 from geminga.wire.varint import read_varint, varint, varints
@@ -140,6 +140,62 @@ def _scattered(
     if len(ids) == 1:
         return None, frame_end
     return SendRun(first.producer_id, ids, entries[: len(ids)]), end
+
+
+_PACK_CHECKSUM = Struct(">I").pack
+
+
+class _Heads(dict[int, bytes]):
+    """Size of an entry to what precedes the sequence id in its SEND."""
+
+    def __init__(self, producer_id: int, number: int) -> None:
+        self._producer_id = producer_id
+        self._number = number
+        self._number_size = len(varint(number))
+
+    def __missing__(self, entry_size: int) -> bytes:
+        head = encode_send(self._producer_id, self._number, 1, None, entry_size)[: -self._number_size]
+        self[entry_size] = head
+        return head
+
+
+def encode_sends(
+    producer_id: int, first_sequence_id: int, payloads: Sequence[bytes], before: bytes, behind: bytes
+) -> bytes:
+    """The SEND frames of plain messages: single ones, not compressed, nothing but a payload.
+
+    ``before`` and ``behind`` are the bytes of the metadata around the sequence id.
+    """
+    numbers = varints(first_sequence_id, len(payloads))
+    if len(numbers[0]) != len(numbers[-1]):
+        # What is said with more bytes from some number on has other sizes in its frame.
+        same = sum(1 for number in numbers if len(number) == len(numbers[0]))
+        frames = encode_sends(producer_id, first_sequence_id, payloads[:same], before, behind)
+        return frames + encode_sends(producer_id, first_sequence_id + same, payloads[same:], before, behind)
+    size = len(before) + len(numbers[0]) + len(behind)
+    sized = size.to_bytes(4, "big") + before
+    rests = [number + behind for number in numbers]
+    checksums = map(crc32c, payloads, map(crc32c, rests, repeat(crc32c(sized))))
+    overhead = _ENTRY_HEAD_SIZE + size
+    heads = _Heads(producer_id, first_sequence_id)
+    return b"".join(
+        chain.from_iterable(
+            zip(
+                map(heads.__getitem__, [overhead + len(payload) for payload in payloads]),
+                numbers,
+                repeat(_MAGIC),
+                map(_PACK_CHECKSUM, checksums),
+                repeat(sized),
+                rests,
+                payloads,
+            )
+        )
+    )
+
+
+_MAGIC = MAGIC_CHECKSUM.to_bytes(2, "big")
+_ENTRY_HEAD_SIZE = 2 + 4 + 4
+"""The magic number, the checksum, and the size of the metadata."""
 
 
 def encode_send_receipts(

@@ -1,0 +1,122 @@
+"""Runs of SEND_RECEIPTs: what a producer that does not batch gets, read together.
+
+Receipts of messages that went one by one are all alike but for two numbers, which both count up. So what
+follows the first is compared with what it should be; what differs in any way ends the run and is read as any
+other frame (`wire.frames`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+
+from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame
+from geminga.wire.varint import varint, varints
+
+_BODY_START = 12
+"""Where the body begins: behind two sizes, the command's type, and the body's tag and size."""
+
+
+class ReceiptRun(Frame):
+    """Receipts of ``count`` messages whose sequence ids and entry ids follow each other.
+
+    ``sequence_id`` and ``entry_id`` are the first ones. Ids are signed as in `ReceiptFrame`. ``type`` is
+    SEND_RECEIPT.
+    """
+
+    __slots__ = ("count", "entry_id", "highest_sequence_id", "ledger_id", "producer_id", "sequence_id")
+
+    type = ReceiptFrame.type
+
+    def __init__(self, first: ReceiptFrame, count: int) -> None:
+        self.producer_id = first.producer_id
+        self.sequence_id = first.sequence_id
+        self.highest_sequence_id = first.highest_sequence_id
+        self.ledger_id = first.ledger_id
+        self.entry_id = first.entry_id
+        self.count = count
+        self.entry = None
+
+    def frames(self) -> Iterator[ReceiptFrame]:
+        """Them one by one."""
+        for index in range(self.count):
+            yield ReceiptFrame(
+                self.producer_id,
+                self.sequence_id + index,
+                self.highest_sequence_id,
+                self.ledger_id,
+                self.entry_id + index,
+            )
+
+
+class ReceiptRunDecoder(FrameDecoder):
+    """A `FrameDecoder` that gives runs of receipts as `ReceiptRun`; a single one is a `ReceiptFrame`.
+
+    ``frames_max`` counts the receipts of a run.
+    """
+
+    __slots__ = ()
+
+    def _follow(
+        self, first: Frame, data: bytes, start: int, frame_end: int, frames: list[Frame], room: int
+    ) -> tuple[int, int]:
+        if type(first) is not ReceiptFrame:
+            return frame_end, 0
+        size = frame_end - start
+        # Most often there is one; that shall not cost much to find out.
+        if data[frame_end : frame_end + _BODY_START] != data[start : start + _BODY_START]:
+            return frame_end, 0
+        more = _more(first, data, start, frame_end, min(room, (len(data) - frame_end) // size))
+        if not more:
+            return frame_end, 0
+        frames[-1] = ReceiptRun(first, 1 + more)
+        return frame_end + more * size, more
+
+
+@lru_cache(maxsize=256)
+def _shape(head: int, sequence: int, middle: int, entry: int, tail: int) -> Struct:
+    return Struct(f"{head}s{sequence}s{middle}s{entry}s{tail}s")
+
+
+def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_max: int) -> int:
+    """How many frames behind the first, which ends at ``frame_end``, go on counting."""
+    sequence_id, entry_id = first.sequence_id, first.entry_id
+    if sequence_id < 0 or entry_id < 0 or first.ledger_id < 0:
+        return 0
+    # As many as have numbers of the same size.
+    sequence, entry = varint(sequence_id), varint(entry_id)
+    count = min(count_max, (1 << 7 * len(sequence)) - 1 - sequence_id, (1 << 7 * len(entry)) - 1 - entry_id)
+    producer, ledger = varint(first.producer_id), varint(first.ledger_id)
+    head = b"\x08" + producer + b"\x10"
+    middle = b"\x1a" + bytes((len(ledger) + len(entry) + 2,)) + b"\x08" + ledger + b"\x10"
+    known = head + sequence + middle + entry
+    body = start + _BODY_START
+    if count < 1 or data[body : body + len(known)] != known:
+        return 0
+    head = data[start:body] + head
+    tail = data[body + len(known) : frame_end]
+    shape = _shape(len(head), len(sequence), len(middle), len(entry), len(tail))
+    there = memoryview(data)[frame_end : frame_end + count * shape.size]
+    heads, sequences, middles, entries, tails = zip(*shape.iter_unpack(there), strict=True)
+    counting, counted = varints(sequence_id + 1, count), varints(entry_id + 1, count)
+    if (
+        heads.count(head) == middles.count(middle) == tails.count(tail) == count
+        and list(sequences) == counting
+        and list(entries) == counted
+    ):
+        return count
+    wanted = zip(counting, counted, strict=True)
+    for index, (number, place) in enumerate(wanted):
+        if (
+            heads[index] != head
+            or sequences[index] != number
+            or middles[index] != middle
+            or entries[index] != place
+            or tails[index] != tail
+        ):
+            return index
+    return count
+
+
+__all__ = ["ReceiptRun", "ReceiptRunDecoder"]
