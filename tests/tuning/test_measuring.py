@@ -6,17 +6,20 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 import geminga
 from geminga.client.admin import admin
-from geminga.errors import InvalidUrl
+from geminga.errors import InvalidUrl, ProducerQueueIsFull
 from geminga.producer.settings import ProducerSettings
-from geminga.tuning.measuring import host
+from geminga.tuning.measuring import host, load
 from geminga.tuning.measuring.conversation import Child, ChildFailedError
-from geminga.tuning.measuring.load import library_arguments
+from geminga.tuning.measuring.load import Receipts, Sender, library_arguments
 from geminga.tuning.measuring.outcome import Latency, Outcome, Spread
+from geminga.tuning.measuring.pacing import Pace
+from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
 from geminga.tuning.measuring.perf import arguments
 from geminga.tuning.measuring.slow_partition import SlowPartition
 from geminga.tuning.publish_settings import PublishSettings
@@ -78,6 +81,47 @@ def test_a_child_that_fails_says_why() -> None:
         pytest.raises(ChildFailedError, match="ended before it reported 'ready'"),
     ):
         child.wait("ready", 20)
+
+
+def test_what_fell_behind_in_the_warm_up_is_not_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers tell the measured messages by when they were due: 64 of 4,030 once looked lost."""
+    clock = [1_000_000_000_000_000_000]  # the stamps have nineteen digits
+    monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
+    start_ns, since_ns = clock[0], clock[0] + 300_000_000
+    sent: list[bytes] = []
+
+    def wait(seconds: float) -> None:
+        clock[0] += round(seconds * 1e9)
+
+    def send(payload: bytes, back: Callable[[object, object], None]) -> None:
+        sent.append(payload)
+        back("ok", None)
+        # A stall near the end of the warm-up, longer than what is caught up with.
+        clock[0] += 200_000_000 if len(sent) == 1000 else 100_000
+
+    monkeypatch.setattr(load.time, "sleep", wait)
+    sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(4000), [])
+    warm, measured = Receipts("ok"), Receipts("ok")
+    sender.run(send, warm, start_ns, 0.3)
+    warm_sent = sender.sent
+    assert warm_sent == warm.received < 1200
+    sender.run(send, measured, start_ns, 1.3, 0.3)
+    stamps = [int(p[STAMP_OFFSET : STAMP_OFFSET + STAMP_SIZE]) for p in sent[warm_sent:]]
+    assert len(stamps) == measured.received == sender.sent - warm_sent == 4000
+    assert min(stamps) >= since_ns
+
+
+def test_what_a_refusal_ends_was_sent_up_to_there() -> None:
+    def send(payload: bytes, back: Callable[[object, object], None]) -> None:
+        if receipts.received == 100:
+            raise ProducerQueueIsFull("full")
+        back("ok", None)
+
+    receipts = Receipts("ok")
+    sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(1e6), [])
+    with pytest.raises(ProducerQueueIsFull):
+        sender.run(send, receipts, load.stamp_ns(), 1.0)
+    assert sender.sent == 100
 
 
 def test_one_partition_becomes_slow_and_the_others_do_not() -> None:

@@ -102,16 +102,28 @@ class Sender:
         self._pace = pace
         self._keys = keys
         self.sent = 0
+        self._next = 0
+        """The number of the message that is due next."""
         self.behind_seconds_max = 0.0
 
-    def run(self, send: Any, receipts: Receipts, start_ns: int, until_seconds: float) -> None:
-        """Publish what is due until a time, in seconds from ``start_ns``; goes on where it ended before.
+    def run(
+        self,
+        send: Any,
+        receipts: Receipts,
+        start_ns: int,
+        until_seconds: float,
+        since_seconds: float = 0.0,
+    ) -> None:
+        """Publish what is due from ``since_seconds`` until a time, in seconds from ``start_ns``; goes on
+        where it ended before.
 
-        Whoever has fallen behind by then stops too: what is left was due and not sent.
+        Whoever has fallen behind by then stops too: what is left was due and not sent. The next part does
+        not send it either: its messages are told from those before by when they were due.
         """
         head, tails, tail_count = self._payloads.head, self._payloads.tails, len(self._payloads.tails)
         keys, key_count = self._keys, len(self._keys)
-        timed, counted, number = receipts.timed, receipts.counted, self.sent
+        timed, counted = receipts.timed, receipts.counted
+        number = max(self._next, self._pace.first_due(since_seconds))
         while True:
             now = (stamp_ns() - start_ns) / 1e9
             due = self._pace.due_by(min(now, until_seconds))
@@ -124,15 +136,19 @@ class Sender:
                 due_ns = start_ns + int(due_at * 1e9)
                 stamped = head + b"%d" % due_ns
                 back: Callable[[Any, Any], None] = functools.partial(timed, due_ns)
-                for index in range(number, min(due, number + CHUNK)):
-                    if key_count:
-                        key = keys[index % key_count]
-                        send(stamped + tails[index % tail_count], back, partition_key=key)
-                    else:
-                        send(stamped + tails[index % tail_count], back)
-                    back = counted
-                    number += 1
-                self.sent = number
+                first = number
+                try:
+                    for index in range(number, min(due, number + CHUNK)):
+                        if key_count:
+                            key = keys[index % key_count]
+                            send(stamped + tails[index % tail_count], back, partition_key=key)
+                        else:
+                            send(stamped + tails[index % tail_count], back)
+                        back = counted
+                        number += 1
+                finally:
+                    self.sent += number - first
+                    self._next = number
             if now >= until_seconds:
                 return
             time.sleep(TICK_SECONDS)
@@ -225,7 +241,9 @@ def publish(given: dict[str, Any]) -> None:
     sender.run(producer.send_async, warm, start_ns, warm_seconds)
     sent_before, cpu_before, sender.behind_seconds_max = sender.sent, _cpu_seconds(), 0.0
     conversation.report("measuring", since_ns=since_ns)
-    failure = _send_measured(sender, producer, receipts, start_ns, warm_seconds + seconds)
+    failure = _send_measured(
+        sender, producer, receipts, start_ns, warm_seconds + seconds, since_seconds=warm_seconds
+    )
     sent_at_ns = stamp_ns()
     sent = sender.sent - sent_before
     _drain(lambda: warm.settled + receipts.settled >= sender.sent)
@@ -254,10 +272,12 @@ def publish(given: dict[str, Any]) -> None:
     closing.join(conversation.STOP_SECONDS / 2)
 
 
-def _send_measured(sender: Sender, producer: Any, receipts: Receipts, start_ns: int, until: float) -> str:
+def _send_measured(
+    sender: Sender, producer: Any, receipts: Receipts, start_ns: int, until: float, since_seconds: float
+) -> str:
     """Run the measured part; what ends it early is its result, not a failure of this process."""
     try:
-        sender.run(producer.send_async, receipts, start_ns, until)
+        sender.run(producer.send_async, receipts, start_ns, until, since_seconds)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -23,6 +23,13 @@ class Pace:
         quiet = (rest - inside) * bursts.quiet_factor
         return int(self._rate * (whole + inside * bursts.factor + quiet))
 
+    def first_due(self, seconds: float) -> int:
+        """The number of the first message that is not due before a time."""
+        number = self.due_by(seconds)
+        while self.due_at(number) < seconds:
+            number += 1
+        return number
+
     def due_at(self, number: int) -> float:
         """The time at which a message is due."""
         bursts = self._bursts
