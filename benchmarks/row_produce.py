@@ -1,4 +1,5 @@
-"""The row path in detail: what a message costs the thread that sends it, and what one bad partition does.
+"""The row path in detail: what a message costs the thread that sends it, with batches and without, and what
+one bad partition does.
 
 ``python -m benchmarks.row_produce`` starts our standalone broker (synced) and prints a Markdown table;
 ``--peer`` runs pulsar-client beside ours where it can do the same.
@@ -20,6 +21,7 @@ from typing import Any
 from benchmarks import brokers
 
 MESSAGES = {"geminga": 1_000_000, "pulsar": 150_000}
+UNBATCHED_MESSAGES = 200_000
 CONTENT = b"x" * 100
 
 
@@ -40,13 +42,15 @@ class Count:
             self.failed += 1
 
 
-def rate(library: Any, url: str, topic: str, work: str, **options: Any) -> str:
+def rate(library: Any, url: str, topic: str, work: str, *, batching_enabled: bool = True) -> str:
     """Publish from one thread as fast as it goes; a row of the table."""
     client = library.Client(url)
     producer = client.create_producer(
-        topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=20_000, **options
+        topic, batching_enabled=batching_enabled, block_if_queue_full=True, max_pending_messages=20_000
     )
     messages = MESSAGES[library.__name__.partition(".")[0]]
+    if not batching_enabled:
+        messages = min(messages, UNBATCHED_MESSAGES)
     count = Count(library.Result.Ok)
     receipted, content = count.receipted, CONTENT
     for _ in range(5000):
@@ -131,7 +135,17 @@ def withholding(*partitions: str) -> Iterator[str]:
         process.wait()
 
 
-MEASURES: dict[str, Callable[..., str]] = {"rate": rate, "latency": latency, "for-seconds": for_seconds}
+def rate_alone(library: Any, url: str, topic: str, work: str) -> str:
+    """`rate`, an entry for each message: what a producer does by default."""
+    return rate(library, url, topic, work, batching_enabled=False)
+
+
+MEASURES: dict[str, Callable[..., str]] = {
+    "rate": rate,
+    "rate-alone": rate_alone,
+    "latency": latency,
+    "for-seconds": for_seconds,
+}
 
 
 def _in_process(measure: str, library: str, url: str, topic: str, work: str) -> None:
@@ -160,6 +174,7 @@ def main() -> None:
         for library in libraries:
             topic = f"persistent://public/default/rows-{library}"
             _in_process("rate", library, broker.service_url, topic, "100 B rows, synced broker")
+            _in_process("rate-alone", library, broker.service_url, f"{topic}-a", "the same without batches")
             _in_process("latency", library, broker.service_url, f"{topic}-l", "send() and wait")
     for stuck in ((), ("3",)):
         with withholding(*stuck) as url:

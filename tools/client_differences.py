@@ -34,14 +34,11 @@ _MADE_BY_CLIENT = "made by the client, never by programs"
 _BOTH_SPELLINGS = "a number that may also be called: `id.ledger_id` and `id.ledger_id()` are the same"
 _HELPER = "a helper of its module, not documented"
 
-_BATCHING = "None: on unless `chunking_enabled`"
-
 NAMES = (
     Named(
         "Client(tls_validate_hostname)", "False", "True",
         "a certificate for another host proves nothing; switch it off where you must",
     ),
-    Named("Client.create_producer(batching_enabled)", "False", "None", _BATCHING),
     Named("Consumer()", "()", "(runtime, consumer, threads)", _MADE_BY_CLIENT),
     Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
     Named("EncryptionKey()", "(key)", "(key, value, metadata)", _MADE_BY_CLIENT),
@@ -53,7 +50,10 @@ NAMES = (
     Named("Producer()", "()", "(runtime, producer)", _MADE_BY_CLIENT),
     Named("Reader()", "()", "(runtime, reader, threads)", _MADE_BY_CLIENT),
     Named("TableView()", "(table_view, topic, subscription, schema)", "(runtime, view)", _MADE_BY_CLIENT),
-    Named("asyncio.Client.create_producer(batching_enabled)", "True", "None", _BATCHING),
+    Named(
+        "asyncio.Client.create_producer(batching_enabled)", "True", "False",
+        "as in `Client`: in batches Key_Shared consumers get keys of others, and Shared ones share by batch",
+    ),
     Named(
         "asyncio.Consumer()", "(consumer, schema)", "(core, topics, subscription, name, settings)",
         _MADE_BY_CLIENT,

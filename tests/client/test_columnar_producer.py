@@ -65,7 +65,7 @@ def test_tables_and_rows_keep_their_order(pulsar_client, pulsar_topic):
 
 
 def test_a_producer_that_tunes_itself_makes_large_batches_of_a_table(pulsar_client, pulsar_topic):
-    producer = pulsar_client.create_producer(pulsar_topic, latency_budget_ms=50)
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, latency_budget_ms=50)
     assert producer.send_table(table(5000)).batches == 1
     assert [m.data() for m in read(pulsar_client, pulsar_topic, 5000)] == [b"%d" % i for i in range(5000)]
 

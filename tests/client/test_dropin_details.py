@@ -246,7 +246,9 @@ def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str
 def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
     async def run() -> None:
         client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(pulsar_topic, batching_max_publish_delay_ms=60_000)
+        producer = await client.create_producer(
+            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
         sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
         done, _ = await asyncio.wait(sends, timeout=0.3)
         assert not done

@@ -62,7 +62,7 @@ def test_from_the_beginning(pulsar_client: Any, pulsar_topic: str, batched: bool
 
 @pytest.mark.parametrize("queue_size", [1, 7, 1000])
 def test_a_bounded_queue(pulsar_client: Any, pulsar_topic: str, queue_size: int) -> None:
-    publish(pulsar_client, pulsar_topic, 200, batching_max_messages=10)
+    publish(pulsar_client, pulsar_topic, 200, batching_enabled=True, batching_max_messages=10)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest, queue_size=queue_size) as reader:
         time.sleep(0.1)
         assert len(reader._inner.queue) <= max(queue_size // 10 + 1, 2)
@@ -70,8 +70,8 @@ def test_a_bounded_queue(pulsar_client: Any, pulsar_topic: str, queue_size: int)
 
 
 def test_positions(pulsar_client: Any, pulsar_topic: str) -> None:
-    publish(pulsar_client, pulsar_topic, 10, batching_enabled=False)
     publish(pulsar_client, pulsar_topic, 10)
+    publish(pulsar_client, pulsar_topic, 10, batching_enabled=True)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest) as reader:
         entries = read_all(reader, 20)
     place = MessageId(-1, entries[4].ledger_id, entries[4].entry_id)

@@ -32,7 +32,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 def publish(client: Any, topic: str, count: int) -> list[bytes]:
     values = [f"{topic[-6:]}{number}".encode() for number in range(count)]
-    with client.create_producer(topic, batching_max_publish_delay_ms=1) as producer:
+    with client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1) as producer:
         for number, value in enumerate(values):
             producer.send(value, partition_key=str(number))
     return values

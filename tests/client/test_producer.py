@@ -53,7 +53,9 @@ def partitioned(broker, topic, count):
 
 def test_a_producer_with_a_latency_budget_fills_batches_and_loses_nothing(client, pulsar_broker, topic):
     partitioned(pulsar_broker, topic, 4)
-    with client.create_producer(topic, latency_budget_ms=100, block_if_queue_full=True) as producer:
+    with client.create_producer(
+        topic, batching_enabled=True, latency_budget_ms=100, block_if_queue_full=True
+    ) as producer:
         outcomes = Counter()
         for number in range(3000):
             producer.send_async(b"%d" % number, lambda result, message_id: outcomes.update([result]))
@@ -71,7 +73,7 @@ def test_an_async_producer_takes_a_latency_budget(pulsar_broker, topic):
     async def main():
         async with (
             geminga.asyncio.Client(pulsar_broker.service_url) as client,
-            await client.create_producer(topic, latency_budget_ms=50) as producer,
+            await client.create_producer(topic, batching_enabled=True, latency_budget_ms=50) as producer,
         ):
             return await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
 
@@ -136,7 +138,11 @@ def test_a_level_compresses_harder(client, pulsar_broker, topic, kind):
     for level in (1, 9):
         name = f"{topic}-{level}"
         producer = client.create_producer(
-            name, compression_type=kind, compression_level=level, batching_max_publish_delay_ms=60_000
+            name,
+            compression_type=kind,
+            compression_level=level,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=60_000,
         )
         payloads = [b'{"number":%d,"what":"reading %d"}' % (n * n % 977, n % 31) for n in range(900)]
         for payload in payloads:
@@ -181,7 +187,7 @@ def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
 
 
 def test_delayed_messages_go_alone_and_keep_their_place(client, topic):
-    producer = client.create_producer(topic)
+    producer = client.create_producer(topic, batching_enabled=True)
     got = []
     producer.send_async(b"1", lambda r, m: got.append(m))
     producer.send_async(b"2", lambda r, m: got.append(m))
@@ -203,7 +209,7 @@ def test_chunks(client, topic):
     assert message.data() == payload
 
 
-def test_chunking_alone_switches_batching_off(client, topic):
+def test_chunks_are_never_batched(client, topic):
     producer = client.create_producer(topic, chunking_enabled=True, chunk_max_message_size=10_000)
     first, second = [], []
     producer.send_async(b"small", lambda r, m: first.append(m))
@@ -217,7 +223,9 @@ def test_chunking_alone_switches_batching_off(client, topic):
 
 
 def test_key_based_batches(client, topic):
-    producer = client.create_producer(topic, batching_type=geminga.BatchingType.KeyBased)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_type=geminga.BatchingType.KeyBased
+    )
     for number in range(60):
         producer.send_async(b"%d" % number, None, partition_key=str(number % 3))
     producer.flush()
@@ -232,7 +240,7 @@ def test_key_based_batches(client, topic):
 
 def test_partitions_share_the_work_and_keys_stay(pulsar_broker, client, topic):
     partitioned(pulsar_broker, topic, 4)
-    producer = client.create_producer(topic, batching_max_messages=10)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
     ids = []
     for _ in range(200):
         producer.send_async(b"x", lambda r, m: ids.append(m))
@@ -303,7 +311,7 @@ def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
 
 def test_one_line_tells_that_java_routes_keys_differently(pulsar_broker, client, topic, caplog):
     partitioned(pulsar_broker, topic, 2)
-    message_building._notices["keys"] = False
+    message_building._told.discard("hashes")
     with caplog.at_level(logging.INFO, logger="geminga.producer"):
         producer = client.create_producer(topic)
         for _ in range(3):
@@ -382,7 +390,7 @@ def test_initial_and_explicit_sequence_ids(client, topic):
 def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
     async def scene():
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic)
+            producer = await client.create_producer(topic, batching_enabled=True)
             ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
             assert ids == sorted(ids)
             assert producer.statistics().sent_batches == 1

@@ -193,7 +193,7 @@ def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
     broker.answers[Type.PRODUCER] = on_producer
     broker.answers[Type.SEND] = on_send
     producer = client.create_producer(
-        "p", block_if_queue_full=True, batching_max_messages=100, blocked_after_ms=100
+        "p", block_if_queue_full=True, batching_enabled=True, batching_max_messages=100, blocked_after_ms=100
     )
     got = []
     for _ in range(50_000):

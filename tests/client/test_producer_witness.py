@@ -77,7 +77,7 @@ def test_chunks(pulsar_client, pulsar_topic, witness, compression):
 def test_tables(pulsar_client, pulsar_topic, witness, compression):
     pa = pytest.importorskip("pyarrow")
     producer = pulsar_client.create_producer(
-        pulsar_topic, compression_type=compression, batching_max_messages=15
+        pulsar_topic, compression_type=compression, batching_enabled=True, batching_max_messages=15
     )
     table = pa.table(
         {

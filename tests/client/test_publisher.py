@@ -226,7 +226,8 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
         producers = [
             client.create_producer(
                 name, max_pending_messages=5, max_pending_messages_across_partitions=12,
-                block_if_queue_full=True, batching_max_messages=3, step_over_blocked_partitions=steps_over,
+                block_if_queue_full=True, batching_enabled=True, batching_max_messages=3,
+                step_over_blocked_partitions=steps_over,
             )
             for name in names
         ]  # fmt: skip
@@ -304,7 +305,7 @@ def test_concurrent_synchronous_senders_share_batches(broker, client):
         asyncio.get_running_loop().call_later(0.01, answer, peer, frame)
 
     broker.answers[pb.BaseCommand.SEND] = slow
-    producer = client.create_producer("t", batching_max_publish_delay_ms=60_000)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     start = threading.Barrier(20)
 
     def work():
@@ -323,7 +324,7 @@ def test_concurrent_synchronous_senders_share_batches(broker, client):
 
 
 def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
-    producer = client.create_producer("t", batching_max_publish_delay_ms=60_000)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     started = time.monotonic()
     for _ in range(10):
         producer.send(b"x")
@@ -331,7 +332,7 @@ def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
 
 
 def test_the_delay_closes_what_nobody_waits_for(broker, client):
-    producer = client.create_producer("t", batching_max_publish_delay_ms=30)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=30)
     done = threading.Event()
     started = time.monotonic()
     producer.send_async(b"x", lambda r, m: done.set())
@@ -342,7 +343,7 @@ def test_the_delay_closes_what_nobody_waits_for(broker, client):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_refused_at_once(broker, client):
-    producer = client.create_producer("t", batching_max_publish_delay_ms=60_000)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     producer.send_async(b"x", None)  # leaves an open batch that would take more
     child = os.fork()
     if child == 0:
@@ -362,7 +363,7 @@ def test_a_forked_child_is_refused_at_once(broker, client):
 
 def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client):
     held = Held(broker)
-    producer = client.create_producer("t", batching_max_messages=2)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_messages=2)
     got = []
     for number in range(6):
         producer.send_async(b"%d" % number, lambda r, m: got.append(r))
@@ -426,7 +427,7 @@ def test_a_send_timeout_comes_from_the_timer(broker, client):
 
 def test_close_gives_what_is_pending_its_chance(broker, client):
     held = Held(broker)
-    producer = client.create_producer("t", batching_max_publish_delay_ms=60_000)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
     producer.send_async(b"x", lambda r, m: got.append(r))
     closer = threading.Thread(target=producer.close)

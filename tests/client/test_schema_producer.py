@@ -50,7 +50,7 @@ def values(consumer, count):
 
 @pytest.mark.parametrize("batching_type", list(geminga.BatchingType))
 def test_versions_on_one_producer_keep_their_order(client, topic, batching_type):
-    producer = client.create_producer(topic, schema=OLD, batching_type=batching_type)
+    producer = client.create_producer(topic, schema=OLD, batching_enabled=True, batching_type=batching_type)
     consumer = client.subscribe(topic, "s", schema=schema.AvroSchema(New))
     newer = producer.with_schema(NEW)
     assert newer.with_schema(OLD).topic() == producer.topic() == newer.topic()

@@ -175,6 +175,7 @@ def test_wrong_client_arguments(arguments):
         {"compression_type": 1.5},
         {"max_pending_messages": -1},
         {"batching_enabled": 1},
+        {"batching_enabled": None},
         {"batching_max_messages": 0},
         {"batching_max_publish_delay_ms": "10"},
         {"message_routing_mode": "RoundRobin"},
@@ -182,9 +183,9 @@ def test_wrong_client_arguments(arguments):
         {"access_mode": 9.5},
         {"chunking_enabled": True, "batching_enabled": True},
         {"chunking_enabled": "yes"},
-        {"latency_budget_ms": 1},
+        {"latency_budget_ms": 1, "batching_enabled": True},
         {"latency_budget_ms": "50"},
-        {"batching_max_messages": 500, "latency_budget_ms": 50},
+        {"batching_max_messages": 500, "latency_budget_ms": 50, "batching_enabled": True},
     ],
 )
 def test_wrong_producer_arguments(client, broker, arguments):

@@ -19,8 +19,6 @@ from geminga.testing.apache_pulsar import ApachePulsar
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
 columns: Any = importlib.import_module("columns")
 
-BATCHING = pytest.mark.xfail(reason="batching is on by default, here and not there", strict=False)
-
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 Outcomes = dict[str, dict[str, Any]]
@@ -41,10 +39,7 @@ def outcomes(apache_pulsar: ApachePulsar, request: pytest.FixtureRequest) -> Ite
         reporter.write_line(columns.table(found))
 
 
-@pytest.mark.parametrize(
-    "program",
-    [pytest.param(name, marks=BATCHING if name == "partitions" else ()) for name in columns.names()],
-)
+@pytest.mark.parametrize("program", columns.names())
 def test_the_four_columns_agree(outcomes: Outcomes, program: str) -> None:
     found = columns.differing({column: of[program] for column, of in outcomes.items()})
     assert not found, found

@@ -170,7 +170,9 @@ def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Cl
 def test_what_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None:
     name = topic("too-big")
     outcomes = Outcomes()
-    with ours.create_producer(name, batching_max_allowed_size_in_bytes=1 << 30) as producer:
+    with ours.create_producer(
+        name, batching_enabled=True, batching_max_allowed_size_in_bytes=1 << 30
+    ) as producer:
         for size in (10, 6 << 20, 3 << 20, 3 << 20, 20):  # the broker takes 5 MiB
             producer.send_async(bytes(size), outcomes)
         producer.flush()

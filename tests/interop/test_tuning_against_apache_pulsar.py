@@ -88,8 +88,8 @@ def test_a_live_topic_of_a_real_broker(apache_pulsar: ApachePulsar) -> None:
     ending = threading.Event()
     with geminga.Client(apache_pulsar.service_url) as client:
         producer = client.create_producer(
-            "watched", batching_max_publish_delay_ms=1, compression_type=geminga.CompressionType.ZSTD,
-            block_if_queue_full=True,
+            "watched", batching_enabled=True, batching_max_publish_delay_ms=1,
+            compression_type=geminga.CompressionType.ZSTD, block_if_queue_full=True,
         )  # fmt: skip
 
         def publish() -> None:

@@ -52,7 +52,7 @@ class Bench:
         topic: str = "persistent://a/b/c",
         **settings: Any,
     ) -> None:
-        self.settings = ProducerSettings(**settings)
+        self.settings = ProducerSettings(**{"batching_enabled": True, **settings})
         self.memory = ByteBudget(memory)
         self.agenda = Agenda()
         self.now = 0.0
@@ -126,7 +126,7 @@ def topic():
         return PartitionedProducer(
             topic="persistent://public/default/t",
             partitions=partitions,
-            settings=ProducerSettings(**settings),
+            settings=ProducerSettings(**{"batching_enabled": True, **settings}),
             memory=ByteBudget(memory),
             new_producer_id=lambda: next(ids),
             random=lambda: start,

@@ -26,7 +26,7 @@ class Partition:
 
 
 def router(start=0.0, **settings):
-    return Router(ProducerSettings(**settings), lambda: start)
+    return Router(ProducerSettings(**{"batching_enabled": True, **settings}), lambda: start)
 
 
 # algorithms.md section 1: (key, JavaStringHash, Murmur3_32, BoostHash)

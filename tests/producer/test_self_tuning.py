@@ -166,7 +166,7 @@ class World:
         self.producer = PartitionedProducer(
             topic="persistent://public/default/tuned",
             partitions=partitions,
-            settings=ProducerSettings(latency_budget_seconds=BUDGET, **settings),
+            settings=ProducerSettings(batching_enabled=True, latency_budget_seconds=BUDGET, **settings),
             memory=self.memory,
             new_producer_id=lambda: next(ids),
             random=lambda: 0.0,
@@ -340,7 +340,7 @@ def test_senders_that_wait_are_not_kept() -> None:
 
 def test_off_unless_asked() -> None:
     producer = PartitionedProducer(
-        topic="t", partitions=2, settings=ProducerSettings(), memory=ByteBudget(0),
+        topic="t", partitions=2, settings=ProducerSettings(batching_enabled=True), memory=ByteBudget(0),
         new_producer_id=lambda: 1, random=lambda: 0.0,
     )  # fmt: skip
     assert producer.tuning is None
@@ -357,7 +357,7 @@ def test_off_unless_asked() -> None:
         ({"latency_budget_seconds": 0.001}, "latency_budget_seconds=0.001"),
         ({"latency_budget_seconds": 61.0}, "latency_budget_seconds=61.0"),
         ({"latency_budget_seconds": float("nan")}, "latency_budget_seconds=nan"),
-        ({"latency_budget_seconds": 0.05, "batching_enabled": False}, "batching_enabled=False"),
+        ({"latency_budget_seconds": 0.05, "batching_enabled": False}, "batching_enabled=True"),
         ({"latency_budget_seconds": 2.0, "send_timeout_seconds": 1.0}, "send_timeout_seconds=1"),
         ({"latency_budget_seconds": 0.05, "batching_max_messages": 500}, "batching_max_messages=500"),
         (
@@ -368,7 +368,7 @@ def test_off_unless_asked() -> None:
 )
 def test_settings_that_contradict_a_budget_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
-        ProducerSettings(**settings)
+        ProducerSettings(**{"batching_enabled": True, **settings})
     assert words in str(caught.value)
 
 

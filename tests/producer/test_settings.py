@@ -15,13 +15,13 @@ from geminga.producer.settings import (
 )
 
 
-def test_defaults_are_those_of_pulsar_client_but_for_batching():
+def test_defaults_are_those_of_pulsar_client():
     settings = ProducerSettings()
     assert settings.send_timeout_seconds == 30
     assert settings.max_pending_messages == 1000
     assert settings.max_pending_messages_across_partitions == 50_000
     assert settings.block_if_queue_full is False
-    assert settings.batching_enabled is True
+    assert settings.batching_enabled is False
     assert settings.batching_max_messages == 1000
     assert settings.batching_max_allowed_size_in_bytes == 131_072
     assert settings.batching_max_publish_delay_seconds == 0.01
@@ -77,8 +77,8 @@ def test_a_refusal_names_field_and_value(field: str, value: Any):
 
 def test_batching_and_chunking_exclude_each_other():
     with pytest.raises(InvalidConfiguration, match="chunking_enabled"):
-        ProducerSettings(chunking_enabled=True)
-    assert ProducerSettings(chunking_enabled=True, batching_enabled=False).chunking_enabled
+        ProducerSettings(chunking_enabled=True, batching_enabled=True)
+    assert ProducerSettings(chunking_enabled=True).chunking_enabled
 
 
 def test_a_custom_router_needs_its_mode_and_the_mode_its_router():
@@ -90,7 +90,7 @@ def test_a_custom_router_needs_its_mode_and_the_mode_its_router():
 
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        ProducerSettings().batching_enabled = False  # type: ignore[misc]
+        ProducerSettings().batching_enabled = True  # type: ignore[misc]
 
 
 def test_a_schema_is_taken_as_it_is():

@@ -33,7 +33,7 @@ class World:
     """A producer, its brokers, and an application that offers ``rate`` messages a virtual second."""
 
     def __init__(self, *, rate: int, memory: int = 0, **settings: Any) -> None:
-        self.settings = ProducerSettings(**settings)
+        self.settings = ProducerSettings(**{"batching_enabled": True, **settings})
         self.memory = ByteBudget(memory)
         ids = itertools.count()
         self.producer = PartitionedProducer(

@@ -63,7 +63,7 @@ def test_the_command_reads_parquet(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_statistics_come_from_admin_rest(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    producer = pulsar_client.create_producer(pulsar_topic, batching_max_messages=10)
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=10)
     stop = threading.Event()
 
     def publish() -> None:

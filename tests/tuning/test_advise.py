@@ -53,8 +53,8 @@ def busy_topic(broker: EmbeddedBroker) -> Iterator[str]:
         geminga_admin(broker, "busy", 3)
         consumer = client.subscribe(topic, "reads")
         producer = client.create_producer(
-            topic, batching_max_publish_delay_ms=2, compression_type=geminga.CompressionType.LZ4,
-            block_if_queue_full=True,
+            topic, batching_enabled=True, batching_max_publish_delay_ms=2,
+            compression_type=geminga.CompressionType.LZ4, block_if_queue_full=True,
         )  # fmt: skip
         ending = threading.Event()
 

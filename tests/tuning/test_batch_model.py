@@ -33,7 +33,9 @@ FORMULA: dict[str, Any] = {
 
 def settings(*, memory: int = 0, **fields: Any) -> PublishSettings:
     fields.setdefault("block_if_queue_full", True)
-    return PublishSettings(producer=ProducerSettings(**fields), memory_limit_bytes=memory)
+    return PublishSettings(
+        producer=ProducerSettings(**{"batching_enabled": True, **fields}), memory_limit_bytes=memory
+    )
 
 
 CASES: dict[str, tuple[TrafficProfile, dict[str, Any]]] = {

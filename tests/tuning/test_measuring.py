@@ -171,7 +171,9 @@ def test_pulsar_perf_gets_what_it_knows() -> None:
     assert "-b 1 -bm 1000 -bb 131072" in found
     assert "-ml 67108864" in found
     assert "--disable-batching" in arguments(PULSAR_CLIENT.settings)
-    settings = PublishSettings(producer=ProducerSettings(batching_max_publish_delay_seconds=0.0405))
+    settings = PublishSettings(
+        producer=ProducerSettings(batching_enabled=True, batching_max_publish_delay_seconds=0.0405)
+    )
     assert "-b 40.5" in " ".join(arguments(settings))
 
 

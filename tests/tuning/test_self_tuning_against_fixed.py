@@ -48,7 +48,7 @@ def settings(**fields: Any) -> PublishSettings:
         "max_pending_messages": 4000, "max_pending_messages_across_partitions": 0,
         "block_if_queue_full": True, **fields,
     }  # fmt: skip
-    return PublishSettings(producer=ProducerSettings(**chosen))
+    return PublishSettings(producer=ProducerSettings(**{"batching_enabled": True, **chosen}))
 
 
 def fixed(delay_seconds: float, messages: int) -> PublishSettings:

@@ -20,7 +20,9 @@ BROKER = BrokerModel(keeping_seconds=(0.001, 0.002), timer_lag_seconds=0.0)
 
 def settings(*, memory: int = 0, **fields: Any) -> PublishSettings:
     fields.setdefault("block_if_queue_full", True)
-    return PublishSettings(producer=ProducerSettings(**fields), memory_limit_bytes=memory)
+    return PublishSettings(
+        producer=ProducerSettings(**{"batching_enabled": True, **fields}), memory_limit_bytes=memory
+    )
 
 
 FORMULA = {

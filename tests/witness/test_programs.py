@@ -14,8 +14,6 @@ from geminga.broker.serving.embedded import embedded
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
 columns: Any = importlib.import_module("columns")
 
-BATCHING = pytest.mark.xfail(reason="batching is on by default, here and not there", strict=False)
-
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -27,10 +25,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "program",
-    [pytest.param(name, marks=BATCHING if name == "partitions" else ()) for name in columns.names()],
-)
+@pytest.mark.parametrize("program", columns.names())
 def test_both_libraries_have_the_same_outcome(outcomes: dict[str, dict[str, Any]], program: str) -> None:
     found = columns.differing({library: of[program] for library, of in outcomes.items()})
     assert not found, found

@@ -99,6 +99,7 @@ def command(
             topic,
             send_timeout_millis=round(timeout_seconds * 1000),
             block_if_queue_full=True,
+            batching_enabled=True,  # all messages have one key: no consumer tells the difference
             compression_type=geminga.CompressionType[COMPRESSIONS[compression]],
         )
         sent = 0

@@ -164,7 +164,7 @@ def producer_settings(
     max_pending_messages: int,
     max_pending_messages_across_partitions: int,
     block_if_queue_full: bool,
-    batching_enabled: bool | None,
+    batching_enabled: bool,
     batching_max_messages: int,
     batching_max_allowed_size_in_bytes: int,
     batching_max_publish_delay_ms: float,
@@ -190,10 +190,7 @@ def producer_settings(
     latency_budget_ms: float | None,
     compression_level: int,
 ) -> ProducerSettings:
-    """The settings of `create_producer`.
-
-    ``batching_enabled`` None is on, and off for a producer of chunks.
-    """
+    """The settings of `create_producer`."""
     check_type("compression_type", compression_type, CompressionType)
     check_type("message_routing_mode", message_routing_mode, PartitionsRoutingMode)
     check_type("batching_type", batching_type, BatchingType)
@@ -220,9 +217,6 @@ def producer_settings(
             LATENCY_BUDGET_MIN_SECONDS * 1000,
             LATENCY_BUDGET_MAX_SECONDS * 1000,
         )
-    check_type("chunking_enabled", chunking_enabled, bool)
-    if batching_enabled is None:
-        batching_enabled = not chunking_enabled
     plain = type(schema) is BytesSchema
     return ProducerSettings(
         producer_name=producer_name or None,

@@ -19,6 +19,7 @@ from geminga.consumer.events import (
     DeadLettered,
     EndOfTopic,
     EntryRefused,
+    KeysMixed,
 )
 from geminga.consumer.flow import Release
 from geminga.consumer.queue import ReceiveQueue
@@ -35,15 +36,19 @@ from geminga.errors import (
     TransientError,
     UsageError,
 )
-from geminga.ids import MessageId
+from geminga.ids import MessageId, TopicName
 from geminga.wire.frames import MESSAGE, Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga")
 
 CLOSE_TIMEOUT_SECONDS = 5.0
-_CONSUMER_NOT_FOUND = "Consumer not found"
 """How long closing waits for the broker's answer; the consumer is closed here in any case."""
+_CONSUMER_NOT_FOUND = "Consumer not found"
+
+TOLD_MAX = 1000
+_told_about_keys: set[tuple[str, str]] = set()
+"""Topics and subscriptions: a partitioned topic is told about once."""
 
 
 class ConsumerHandle:
@@ -225,8 +230,22 @@ class ConsumerHandle:
                 "now the active" if event.is_active else "not the active",
                 self.consumer.subscription, self.topic,
             )  # fmt: skip
+        elif isinstance(event, KeysMixed):
+            self._tell_about_keys(event)
         elif isinstance(event, EndOfTopic):
             logger.info("%s is terminated and read to its end by %s", self.topic, self.consumer.subscription)
+
+    def _tell_about_keys(self, event: KeysMixed) -> None:
+        topic = str(TopicName.parse(self.topic).base)
+        place = (topic, self.consumer.subscription)
+        if place not in _told_about_keys and len(_told_about_keys) < TOLD_MAX:
+            _told_about_keys.add(place)
+            logger.warning(
+                "%s: producer %r batches messages of several keys, and the Key_Shared subscription %s gets a "
+                "batch whole: messages of one key go to several consumers. Create the producer with "
+                "batching_type=BatchingType.KeyBased, or without batching", topic, event.producer_name,
+                self.consumer.subscription,
+            )  # fmt: skip
 
     def _settle_all(self, error: Exception) -> None:
         for token in self.consumer.acks.forget():

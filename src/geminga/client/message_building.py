@@ -14,14 +14,48 @@ from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import KeyedContent, OutgoingMessage, build_message, payload_of
 from geminga.producer.result import Result
-from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
+from geminga.producer.settings import (
+    BatchingType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerSettings,
+)
 
 logger = logging.getLogger("geminga.producer")
 
 NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
 """The arguments of ``send`` behind ``content``, all left at their defaults."""
 
-_notices = {"keys": False}
+_told: set[str] = set()
+"""What one line in the log of a process is enough for."""
+
+
+class _KeyNotices:
+    """What whoever sends keys may want to know; a producer says it with its first key."""
+
+    def __init__(self, settings: ProducerSettings, partitioned: bool) -> None:
+        self._hashes = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
+        self._mixes = settings.batching_enabled and settings.batching_type is BatchingType.Default
+        self.pending = self._hashes or self._mixes
+
+    def tell(self, owner: Any) -> None:
+        """Once."""
+        if not self.pending:
+            return
+        self.pending = False
+        if self._hashes and "hashes" not in _told:
+            _told.add("hashes")
+            logger.info(
+                "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
+                "another partition unless both use the same hashing_scheme"
+            )
+        if self._mixes:
+            logger.info(
+                "%s: messages of several keys share a batch, and a Key_Shared subscription gives a batch to "
+                "the consumer of its first key; where that matters, create the producer with "
+                "batching_type=BatchingType.KeyBased",
+                owner.topic(),
+            )
 
 
 class MessageBuilder:
@@ -40,7 +74,7 @@ class MessageBuilder:
         self._whole = bool(self._interceptors) or (
             settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
         )
-        self._notice = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
+        self._notices = _KeyNotices(settings, partitioned)
 
     @property
     def interceptors(self) -> InterceptorChain:
@@ -74,8 +108,8 @@ class MessageBuilder:
         message.schema_version = self._schema_version
         if keyed is not None:
             keyed.give_key(message)
-        if self._notice and message.partition_key is not None:
-            self._tell_about_keys()
+        if self._notices.pending and (message.partition_key is not None or message.ordering_key is not None):
+            self._notices.tell(self._owner)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner, message)
             token = self._intercepted(message, token)
@@ -96,12 +130,3 @@ class MessageBuilder:
                 token(Result.Ok, message_id)
 
         return FullToken(done)
-
-    def _tell_about_keys(self) -> None:
-        self._notice = False
-        if not _notices["keys"]:
-            _notices["keys"] = True
-            logger.info(
-                "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
-                "another partition unless both use the same hashing_scheme"
-            )

@@ -108,8 +108,7 @@ def _arguments() -> dict[str, dict[str, inspect.Parameter]]:
         found[table] = {
             name: parameter
             for name, parameter in inspect.signature(function).parameters.items()
-            if name not in _NOT_IN_A_FILE
-            and (isinstance(parameter.default, (bool, int, float, enum.Enum)) or name == "batching_enabled")
+            if name not in _NOT_IN_A_FILE and isinstance(parameter.default, (bool, int, float, enum.Enum))
         }
     return found
 
@@ -126,7 +125,7 @@ def _checked(table: str, values: dict[str, Any], known: dict[str, inspect.Parame
             choices = getattr(enums, type(default).__name__, type(default))
             check_choice(name, value, tuple(choices.__members__))
             found[name] = choices[value]
-        elif isinstance(default, bool) or name == "batching_enabled":
+        elif isinstance(default, bool):
             found[name] = check_type(name, value, bool)
         else:
             found[name] = check_type(name, value, int, float)

@@ -1,8 +1,7 @@
 """`geminga.Client`: the client for plain threads, with the names, arguments and defaults of
 ``pulsar-client`` 3.13.
 
-Two defaults differ. Batching is on, because a sender that waits closes its batch at once and loses
-nothing; and the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
+One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ class Client:
         max_pending_messages: int = 1000,
         max_pending_messages_across_partitions: int = 50000,
         block_if_queue_full: bool = False,
-        batching_enabled: bool | None = None,
+        batching_enabled: bool = False,
         batching_max_messages: int = 1000,
         batching_max_allowed_size_in_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: float = 10,
@@ -215,16 +214,18 @@ class Client:
     ) -> Producer:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
-        ``batching_enabled`` None, the default, means on, and off where ``chunking_enabled`` is on: a chunk
-        is never batched, and asking for both is refused. ``hashing_scheme`` decides the partition of a key:
-        ``BoostHash``, the default, agrees with
-        ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and
+        With ``batching_enabled`` messages that come close together share an entry, which saves most of the
+        CPU of client and broker; `send` waits for no delay. Consumers get entries whole: with keys and
+        Key_Shared consumers choose ``BatchingType.KeyBased`` besides. ``hashing_scheme`` decides the
+        partition of a key: ``BoostHash``, the default, agrees with ``pulsar-client``, ``JavaStringHash``
+        with the Java client. ``encryption_key`` and
         ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
         part of any of them can read what is sent. With ``latency_budget_ms`` the producer tunes itself:
         delay, batch limits and partition stay follow rate, sizes and receipts, so that 99 of 100 messages
         have their receipt within so many milliseconds and the broker gets as few entries as that allows;
-        the batching arguments then stay at their defaults. ``compression_level`` is that of ZSTD (1 to 19)
-        or ZLib (1 to 9); 0, the default, compresses as hard as the other clients do.
+        ``batching_enabled`` must be on then, and the other batching arguments stay at their defaults.
+        ``compression_level`` is that of ZSTD (1 to 19) or ZLib (1 to 9); 0, the default, compresses as hard
+        as the other clients do.
 
         Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
         reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.

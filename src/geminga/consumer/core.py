@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from geminga.consumer import commands
 from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.acknowledgements import AckTracker
@@ -25,6 +27,7 @@ from geminga.consumer.events import (
     EndOfTopic,
     EntryKey,
     EntryRefused,
+    KeysMixed,
 )
 from geminga.consumer.flow import FlowControl, Release
 from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
@@ -32,12 +35,18 @@ from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, is_end, seek_ack_set, start_filter
-from geminga.consumer.settings import ConsumerSettings
+from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import Event, State, next_state
 from geminga.consumer.unbatching import InvalidEntry
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+BATCHES_LOOKED_AT_MAX = 100
+"""Batches whose keys a Key_Shared consumer compares, until it has seen several keys in one."""
+
+KEYS_LOOKED_AT_MAX = 10
+"""Messages of such a batch."""
 
 REDELIVER_IDS_MAX = 1000
 """Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
@@ -100,6 +109,7 @@ class ConsumerCore:
         self._last_queued: tuple[ReceivedEntry, int] | None = None
         self._seek_target: MessageId | int | None = None
         self._aside: list[MessageFrame] = []
+        self._looks_at_keys = BATCHES_LOOKED_AT_MAX if settings.consumer_type is ConsumerType.KeyShared else 0
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -314,7 +324,21 @@ class ConsumerCore:
         if permits > len(messages):
             self._drop(permits - len(messages))
         self._last_queued = (entry, messages[-1]._index)
+        if self._looks_at_keys and len(messages) > 1:
+            self._look_at_keys(messages)
         self.queue.add(messages)
+
+    def _look_at_keys(self, messages: Sequence[Message]) -> None:
+        """Tell once when the messages of a batch have several keys: their order is not kept."""
+        self._looks_at_keys -= 1
+        try:
+            keys = {_sticky_key(message) for message in messages[:KEYS_LOOKED_AT_MAX]}
+            producer_name = messages[0].producer_name()
+        except DecodeError:
+            return  # whoever reads the message is told
+        if len(keys) > 1:
+            self._looks_at_keys = 0
+            self.events.append(KeysMixed(producer_name))
 
     def _queue_entry(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
         assert entry.raw is not None
@@ -667,3 +691,8 @@ class ConsumerCore:
     def take_events(self) -> list[ConsumerEvent]:
         events, self.events = self.events, []
         return events
+
+
+def _sticky_key(message: Message) -> str:
+    """What Key_Shared goes by."""
+    return message.ordering_key() or message.partition_key()

@@ -51,4 +51,11 @@ class EndOfTopic:
     """The topic is terminated and all of it was delivered."""
 
 
-ConsumerEvent = DeadLettered | AcksSettled | EntryRefused | ActiveChanged | EndOfTopic
+@dataclass(frozen=True, slots=True)
+class KeysMixed:
+    """Key_Shared: a batch holds messages of several keys, and came for the sake of its first one."""
+
+    producer_name: str
+
+
+ConsumerEvent = DeadLettered | AcksSettled | EntryRefused | ActiveChanged | EndOfTopic | KeysMixed

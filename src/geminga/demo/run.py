@@ -83,7 +83,10 @@ def publish_rows(client: Any, table: pa.Table, console: Console) -> Published:
             failed.append(result)
 
     producer = client.create_producer(
-        TOPIC, block_if_queue_full=True, compression_type=geminga.CompressionType.LZ4
+        TOPIC,
+        batching_enabled=True,
+        block_if_queue_full=True,
+        compression_type=geminga.CompressionType.LZ4,
     )
     started, cpu = time.perf_counter(), _cpu_seconds()
     with console.progress("publishing row by row", len(values)) as progress:

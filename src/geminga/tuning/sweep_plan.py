@@ -191,7 +191,9 @@ class SweepPlan:
     broker: BrokerModel = field(default_factory=BrokerModel)
     base: PublishSettings = field(
         default_factory=lambda: PublishSettings(
-            producer=ProducerSettings(max_pending_messages_across_partitions=0, block_if_queue_full=True)
+            producer=ProducerSettings(
+                batching_enabled=True, max_pending_messages_across_partitions=0, block_if_queue_full=True
+            )
         )
     )
     """Settings that no axis changes."""

@@ -1,0 +1,183 @@
+"""Batching is off unless asked for: unmodified programs keep the meaning that they have with pulsar-client.
+
+A consumer gets an entry whole. In batches, keys of one batch go where its first key goes, good messages are
+delivered again with the bad one beside them, and Shared consumers share by batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga.client import consumer_handle, message_building
+from geminga.client.admin import admin
+
+KEYS = 20
+
+
+@pytest.fixture(autouse=True)
+def nobody_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_handle, "_told_about_keys", set())
+    monkeypatch.setattr(message_building, "_told", set())
+
+
+def drained(consumer: Any, quiet_millis: int = 300) -> Iterator[Any]:
+    """What a consumer gets until nothing comes for a while."""
+    while True:
+        try:
+            yield consumer.receive(quiet_millis)
+        except geminga.Timeout:
+            return
+
+
+def publish_keys(client: Any, topic: str, **options: Any) -> None:
+    """As programs do it: without waiting, each key five times."""
+    producer = client.create_producer(topic, block_if_queue_full=True, **options)
+    for number in range(5 * KEYS):
+        producer.send_async(b"%d" % number, None, partition_key=f"key-{number % KEYS}")
+    producer.flush()
+
+
+def consumers_of_keys(client: Any, topic: str, **options: Any) -> dict[str, set[int]]:
+    """Which of three Key_Shared consumers each key went to."""
+    consumers = [
+        client.subscribe(topic, "s", consumer_type=geminga.ConsumerType.KeyShared, consumer_name=f"c{n}")
+        for n in range(3)
+    ]
+    publish_keys(client, topic, **options)
+    found: dict[str, set[int]] = defaultdict(set)
+    received = 0
+    for number, consumer in enumerate(consumers):
+        for message in drained(consumer):
+            found[message.partition_key()].add(number)
+            consumer.acknowledge(message)
+            received += 1
+    assert received == 5 * KEYS
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"batching_enabled": True, "batching_type": geminga.BatchingType.KeyBased}]
+)
+def test_each_key_goes_to_one_key_shared_consumer(pulsar_client, pulsar_topic, options, caplog):
+    with caplog.at_level(logging.INFO, "geminga"):
+        found = consumers_of_keys(pulsar_client, pulsar_topic, **options)
+    assert len(found) == KEYS
+    assert all(len(consumers) == 1 for consumers in found.values())
+    assert not [record for record in caplog.records if "KeyBased" in record.getMessage()]
+
+
+def test_keys_that_share_batches_on_key_shared_are_told_of_once(pulsar_client, pulsar_topic, caplog):
+    with caplog.at_level(logging.INFO, "geminga"):
+        consumers_of_keys(pulsar_client, pulsar_topic, batching_enabled=True)
+        publish_keys(pulsar_client, pulsar_topic, batching_enabled=True, producer_name="second")
+    advice = [
+        record for record in caplog.records if "batching_type=BatchingType.KeyBased" in record.getMessage()
+    ]
+    by_level = [record.levelno for record in advice]
+    assert by_level.count(logging.WARNING) == 1  # the consumer has seen it
+    assert by_level.count(logging.INFO) == 2  # each of the producers knows that it may happen
+    warning = next(record.getMessage() for record in advice if record.levelno == logging.WARNING)
+    assert pulsar_topic in warning
+
+
+def test_a_batch_whose_messages_cannot_be_read_is_no_reason_to_stop(pulsar_client, pulsar_topic, caplog):
+    """Comparing keys reads metadata that nobody has asked for yet."""
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", consumer_type=geminga.ConsumerType.KeyShared)
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        # payload_size 1, and then a field that is no protobuf.
+        single = bytes([0x18, 1, 0x0A, 0x7F])
+        message = len(single).to_bytes(4, "big") + single + b"x"
+        from geminga.client.columnar_producer import ReadyBatch
+
+        producer.publish_encoded(
+            [
+                ReadyBatch(
+                    partition=0, body=message * 2, count=2, sequence_id=0, highest_sequence_id=1,
+                    uncompressed_size=2 * len(message),
+                )
+            ]
+        )  # fmt: skip
+        producer.send(b"after", partition_key="k")
+    assert [message.data() for message in drained(consumer)][-1] == b"after"
+
+
+def test_acknowledged_messages_do_not_follow_a_poisoned_one(pulsar_client, pulsar_topic):
+    dead = f"{pulsar_topic}-dead"
+    graveyard = pulsar_client.subscribe(dead, "g")
+    consumer = pulsar_client.subscribe(
+        pulsar_topic,
+        "s",
+        consumer_type=geminga.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=50,
+        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(3, dead),
+    )
+    producer = pulsar_client.create_producer(pulsar_topic)
+    for number in range(20):
+        producer.send_async(b"poison" if number == 7 else b"%d" % number, None)
+    producer.flush()
+    processed: dict[bytes, int] = defaultdict(int)
+    for message in drained(consumer, 1000):
+        processed[message.data()] += 1
+        if message.data() == b"poison":
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    assert processed.pop(b"poison") == 4  # once, and three times again
+    assert len(processed) == 19
+    assert set(processed.values()) == {1}
+    assert [message.data() for message in drained(graveyard)] == [b"poison"]
+
+
+def test_shared_consumers_share_messages(pulsar_client, pulsar_topic):
+    consumers = [
+        pulsar_client.subscribe(
+            pulsar_topic, "s", consumer_type=geminga.ConsumerType.Shared, receiver_queue_size=5
+        )
+        for _ in range(2)
+    ]
+    producer = pulsar_client.create_producer(pulsar_topic)
+    for number in range(10):
+        producer.send_async(b"%d" % number, None)
+    producer.flush()
+    counts = [len(list(drained(consumer))) for consumer in consumers]
+    assert sum(counts) == 10
+    assert min(counts) > 0
+
+
+def test_entries_are_messages(pulsar_client, pulsar_broker, pulsar_topic):
+    """Both faces, keyed and not, and with a settings file that does not speak of batching."""
+
+    async def publish() -> list[Any]:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(pulsar_topic)
+            return await asyncio.gather(*(producer.send(b"x", partition_key="k") for _ in range(20)))
+
+    ids = asyncio.run(publish())
+    assert {message_id.batch_index() for message_id in ids} == {-1}
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        ids.clear()
+        for _ in range(20):
+            producer.send_async(b"x", lambda result, message_id: ids.append(message_id))
+        producer.flush()
+    assert len({(message_id.ledger_id(), message_id.entry_id()) for message_id in ids}) == 20
+    path = pulsar_topic.replace("://", "/")
+    stats = admin(pulsar_broker.admin_url, "GET", f"{path}/internalStats")
+    assert stats["numberOfEntries"] == 40
+
+
+def test_a_synchronous_send_waits_for_no_delay(pulsar_client, pulsar_topic):
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    started = time.monotonic()
+    producer.send(b"x", partition_key="k")
+    assert time.monotonic() - started < 30
