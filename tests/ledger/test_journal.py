@@ -170,3 +170,50 @@ def test_the_thread_writes_all_before_it_stops(filesystem: FaultyFileSystem) -> 
     seconds = [n for group in journal.completed if isinstance(group, Group) for n in group.seconds]
     assert seconds == list(range(2000))
     assert ready.is_set()
+
+
+def test_it_says_that_it_will_report_only_when_it_will(filesystem: FaultyFileSystem) -> None:
+    """Whoever waits for the report because of what it said must be signaled afterwards."""
+    seen: list[bool] = []
+    journal = make_journal(filesystem, signal=lambda: seen.append(journal.will_report))
+    assert not journal.will_report
+    assert not journal.commit()
+    assert not journal.will_report
+    add(journal, 3, 10)
+    assert journal.will_report
+    journal.commit()
+    assert seen == [True]
+    assert journal.will_report
+    sizes_of(journal)
+    assert not journal.will_report
+
+
+def test_whoever_waits_for_its_report_gets_one(filesystem: FaultyFileSystem) -> None:
+    signaled = threading.Event()
+    journal = make_journal(filesystem, group_bytes_max=100_000, signal=signaled.set)
+    journal.start()
+    for number in range(2_000):
+        signaled.clear()
+        journal.completed.clear()
+        add(journal, number % 3, 10)
+        if number % 3 and journal.idle:
+            journal.wake()
+        if journal.will_report:
+            assert signaled.wait(10), f"round {number}"
+    journal.stop()
+
+
+def test_without_room_it_will_not_report(filesystem: FaultyFileSystem) -> None:
+    journal = make_journal(filesystem)
+    add(journal, 3, 10)
+    write = journal.writer.write
+
+    def full(records: object) -> Group:
+        raise OSError(errno.ENOSPC, "full")
+
+    journal.writer.write = full  # type: ignore[method-assign]
+    assert not journal.commit()
+    assert not journal.will_report
+    journal.writer.write = write  # type: ignore[method-assign]
+    assert journal.commit()
+    assert journal.will_report

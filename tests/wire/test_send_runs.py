@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import ProtocolError
+from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import (
     ENTRY_COPY_BYTES_MAX,
     Frame,
@@ -21,7 +22,7 @@ from geminga.wire.frames import (
 )
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.send_runs import SendRun, SendRunDecoder, encode_send_receipts, encode_sends
+from geminga.wire.send_runs import SendRun, encode_send_receipts, encode_sends
 from geminga.wire.varint import varint
 
 ENTRY = build_entry(b"\x0a\x01p\x10\x00\x18\x01", b"payload")
@@ -50,7 +51,7 @@ def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("first", [0, 120, 16_300, 20_000, (1 << 21) - 60, 1 << 40, (1 << 63) - 200])
 def test_sends_that_follow_each_other_are_a_run(first: int) -> None:
     data = b"".join(send(first + n, ENTRY + bytes(n % 3)) for n in range(128))
-    frames = SendRunDecoder().feed(data)
+    frames = BrokerFrameDecoder().feed(data)
     assert singly(frames) == singly(FrameDecoder().feed(data))
     # The frame's own bytes change where the number becomes longer, and nowhere else.
     assert len(frames) <= 2
@@ -69,14 +70,14 @@ def test_whatever_differs_ends_a_run() -> None:
     ]
     for other in others:
         data = b"".join([send(5), send(6), other, send(8), send(9)])
-        frames = SendRunDecoder().feed(data)
+        frames = BrokerFrameDecoder().feed(data)
         assert [isinstance(frame, SendRun) for frame in frames] == [True, False, True]
         assert singly(frames) == singly(FrameDecoder().feed(data))
 
 
 def test_numbers_that_do_not_follow_each_other_and_such_that_are_none() -> None:
     ids = [100, 90, 90, 101, 3]
-    (frame,) = SendRunDecoder().feed(b"".join(map(send, ids)))
+    (frame,) = BrokerFrameDecoder().feed(b"".join(map(send, ids)))
     assert isinstance(frame, SendRun)
     assert list(frame.sequence_ids) == ids
     # A sequence id of two bytes that needs one, and one that does not end.
@@ -84,7 +85,7 @@ def test_numbers_that_do_not_follow_each_other_and_such_that_are_none() -> None:
         data = send(300) + send(301) + send(302).replace(b"\xae\x02", number) + send(303)
         singles: list[Any] = []
         runs: list[Any] = []
-        for found, decoder in ((singles, FrameDecoder()), (runs, SendRunDecoder())):
+        for found, decoder in ((singles, FrameDecoder()), (runs, BrokerFrameDecoder())):
             try:
                 found.extend(singly(decoder.feed(data)))
                 found.append(decoder.error is None)
@@ -94,7 +95,7 @@ def test_numbers_that_do_not_follow_each_other_and_such_that_are_none() -> None:
 
 
 def test_frames_max_counts_the_sends_of_a_run() -> None:
-    decoder = SendRunDecoder()
+    decoder = BrokerFrameDecoder()
     data = b"".join(send(n) for n in range(100))
     found = decoder.feed(data, 30)
     assert len(singly(found)) == 30
@@ -116,7 +117,7 @@ def test_any_frames_in_any_pieces(data: st.DataObject) -> None:
             + (send(sequence_id, messages=2), PING, send(sequence_id, producer_id=200))
         )
     expected = singly(FrameDecoder().feed(stream))
-    decoder, found, position = SendRunDecoder(), [], 0
+    decoder, found, position = BrokerFrameDecoder(), [], 0
     while position < len(stream) or decoder.unread_size:
         size = chance.choice((1, 50, 700, 100_000))
         found += decoder.feed(stream[position : position + size], chance.choice((1, 3, 1000)))
@@ -130,7 +131,7 @@ def test_damaged_streams_are_read_alike(noise: bytes, at: int, chance: random.Ra
     stream = b"".join(send(100 + n, ENTRY[: chance.randint(0, len(ENTRY))]) for n in range(12))
     stream = stream[:at] + noise + stream[at + chance.choice((0, len(noise))) :]
     found = []
-    for decoder in (FrameDecoder(), SendRunDecoder()):
+    for decoder in (FrameDecoder(), BrokerFrameDecoder()):
         try:
             frames = singly(decoder.feed(stream))
             found.append((frames, repr(decoder.error), decoder.pending_size))

@@ -65,10 +65,12 @@ class Agenda:
     """
 
     __slots__ = (
-        "_changed", "_heap", "_logged", "_order", "_wall_offset_ms", "failures", "now", "now_ms", "ready",
+        "_changed", "_heap", "_logged", "_order", "_poll_follows", "_wall_offset_ms", "failures", "now",
+        "now_ms", "ready",
     )  # fmt: skip
 
-    def __init__(self, now: float, now_ms: int) -> None:
+    def __init__(self, now: float, now_ms: int, poll_follows: Callable[[], bool] = lambda: False) -> None:
+        """``poll_follows`` says whether the store is sure to report soon."""
         self.now = now
         self.now_ms = now_ms
         self._wall_offset_ms = now_ms - now * 1000
@@ -76,6 +78,7 @@ class Agenda:
         self._order = count()
         self.ready: dict[Dispatches, None] = {}
         self._changed: dict[Flushes, None] = {}
+        self._poll_follows = poll_follows
         self.failures: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
@@ -90,8 +93,12 @@ class Agenda:
             self._wall_offset_ms = now_ms - now * 1000
 
     def leave(self) -> None:
-        """A call into the core ends: what was acknowledged in it is handed to the store."""
-        if self._changed:
+        """A call into the core ends: what was acknowledged in it is handed to the store.
+
+        While the store writes, that waits for its report: nothing would be durable earlier, and what comes
+        in meanwhile is one delta a cursor and not one an acknowledgement.
+        """
+        if self._changed and not self._poll_follows():
             self.flush_cursors()
 
     # --- timers ---
@@ -132,7 +139,7 @@ class Agenda:
                 self.isolated("dispatch", topic, topic.dispatch)
 
     def mark_cursor(self, subscription: Flushes) -> None:
-        """The subscription's cursor has something to write; it does so when the call into the core ends."""
+        """The subscription's cursor has something to write; see `leave`."""
         self._changed[subscription] = None
 
     def flush_cursors(self) -> None:

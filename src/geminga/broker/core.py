@@ -6,7 +6,7 @@ when `Broker.deadline` has come. Everything is called on one thread.
 
 Within one call nothing waits. What is written to an `Output` belongs together and may be sent at the
 end of the call; acknowledgements that came in during one call are handed to the store as one delta a
-cursor, at its end.
+cursor, at its end, or together with others when the store has written what it is writing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Broker:
         """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick."""
         self.store = store
         self.settings = settings
-        self.agenda = Agenda(now, now_ms)
+        self.agenda = Agenda(now, now_ms, lambda: store.is_writing)
         self.turns = Turns(
             clock or (lambda: 0.0),
             wake,
@@ -115,7 +115,7 @@ class Broker:
             agenda.dispatch_ready()
             self.bytes.resume()
         finally:
-            agenda.leave()
+            agenda.flush_cursors()
 
     def turn(self, now: float, now_ms: int) -> None:
         """A new turn of the loop: go on with what did not fit into the last."""

@@ -97,6 +97,10 @@ class EntryStore(Protocol):
     def failure(self) -> StoreError | None:
         """Why the store stopped; None while it is well. A stopped store refuses all writes."""
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether writes are under way, so that there will be something to `poll`."""
+
     # --- room ---
     @property
     def space(self) -> Space | None:

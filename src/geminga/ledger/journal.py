@@ -74,6 +74,7 @@ class Journal:
         self._clock = clock
         self._held: list[Record] = []
         self.full: OSError | None = None
+        self._writing = False
         self._synced_at = clock()
         self._error: StoreError | None = None
         self._gate: SimpleQueue[None] = SimpleQueue()
@@ -95,6 +96,12 @@ class Journal:
         """Whether any record waits or is being written, or waits for the owner (asked in this order)."""
         return bool(self.pending or self._held or self.active or self.completed)
 
+    @property
+    def will_report(self) -> bool:
+        """Whether the owner is sure to be signaled: there are records, and room for them."""
+        # In the order in which a group passes through them.
+        return self.full is None and bool(self.pending or self._writing or self.completed)
+
     def stop(self) -> None:
         """Write what is pending and end the writer's thread."""
         self._stopping = True
@@ -113,9 +120,10 @@ class Journal:
             self.active = False
 
     def _commit(self) -> bool:
-        batch = self._held or self._take()
-        if not batch:
+        if not (self._held or self.pending):
             return False
+        self._writing = True
+        batch = self._held or self._take()
         try:
             try:
                 group = self.writer.write(batch)
@@ -123,6 +131,7 @@ class Journal:
                 if error.errno not in NO_SPACE or self._stopping:
                     raise
                 self._hold(batch, error)
+                self._writing = False
                 return False
             if self.full is not None:
                 self._release()
@@ -134,6 +143,7 @@ class Journal:
         else:
             self.completed.append(group)
             self._wrote(max(group.end - group.position, 0))
+        self._writing = False
         self._signal()
         if not self.pending and self._error is None:
             self._note_mark()

@@ -48,6 +48,11 @@ class MemoryStore:
         """Memory does not fail: None until closed."""
         return StoreStopped("the store is closed") if self._closed else None
 
+    @property
+    def is_writing(self) -> bool:
+        """Never: what is written is there at once."""
+        return False
+
     # --- room ---
     @property
     def space(self) -> Space | None:

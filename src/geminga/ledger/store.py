@@ -287,6 +287,10 @@ class FileStore:
         """What is known to be damaged, found when opening and when reading."""
         return list(self._state.quarantine)
 
+    @property
+    def is_writing(self) -> bool:
+        return self._journal.will_report
+
     # --- room ---
     @property
     def space(self) -> Space | None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import ClassVar, Final
 
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.ids import to_signed
@@ -287,6 +287,9 @@ class _FullMessageFrame(MessageFrame):
 # --- decoding ---------------------------------------------------------------------------------------
 
 
+_HotReader = Callable[[bytes, int, int, int, int], Frame | None]
+
+
 class FrameDecoder:
     """Cuts a stream into frames; one for each direction of a connection.
 
@@ -297,6 +300,7 @@ class FrameDecoder:
 
     __slots__ = ("_needed", "_pending", "_rest", "_rest_start", "error", "max_frame_size")
 
+    _readers: ClassVar[dict[int, _HotReader]]
     _follow: Callable[[Frame, bytes, int, int, list[Frame], int], tuple[int, int]] | None = None
     """For a decoder that reads runs: what comes behind a frame just read, for how many more there is room.
 
@@ -320,6 +324,11 @@ class FrameDecoder:
     def unread_size(self) -> int:
         """Bytes that ``frames_max`` left unread: `feed` with nothing goes on with them."""
         return len(self._rest) - self._rest_start
+
+    @property
+    def held_size(self) -> int:
+        """Both together."""
+        return len(self._pending) + len(self._rest) - self._rest_start
 
     def feed(self, data: Buffer, frames_max: int = FRAMES_UNLIMITED) -> list[Frame]:
         """The frames that ``data`` completes, in order. ``bytes`` are not copied, other buffers are.
@@ -411,7 +420,7 @@ class FrameDecoder:
         """Append the complete frames from ``start`` on; keep the rest."""
         end = len(data)
         limit = self.max_frame_size
-        append, follow = frames.append, self._follow
+        append, follow, readers = frames.append, self._follow, self._readers
         room = frames_max - len(frames)
         while end - start >= _HOT_HEAD_SIZE and room > 0:
             total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data, start)
@@ -419,7 +428,7 @@ class FrameDecoder:
             if frame_end > end or frame_end - start > limit:
                 break
             if id_tag == 8 and body_size == size - 4 and body_size < 128 and size + 4 <= total:
-                reader = _HOT_READERS.get(kind << 8 | tag)
+                reader = readers.get(kind << 8 | tag)
                 if reader is not None:
                     try:
                         frame = reader(data, start + _HOT_HEAD_SIZE, start + 8 + size, frame_end, number)
@@ -665,10 +674,10 @@ def _read_message(
     )
 
 
-_HotReader = Callable[[bytes, int, int, int, int], Frame | None]
-_HOT_READERS: Final[dict[int, _HotReader]] = {
+HOT_READERS: Final[dict[int, _HotReader]] = {
     0x080632: _read_send,
     0x08073A: _read_receipt,
     0x08094A: _read_message,
 }
 """08, the type, and the tag of the body, to the reader of that command."""
+FrameDecoder._readers = HOT_READERS

@@ -16,7 +16,7 @@ from struct import Struct
 
 from geminga.wire.checksum import crc32c
 from geminga.wire.frame_encoding import encode_send, encode_send_receipt
-from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, SendFrame
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, SendFrame
 from geminga.wire.metadata import MAGIC_CHECKSUM
 from geminga.wire.varint import read_varint, varint, varints
 
@@ -60,33 +60,13 @@ class SendRun(Frame):
         return announced == list(found)
 
 
-class SendRunDecoder(FrameDecoder):
-    """A `FrameDecoder` that gives runs of SENDs as `SendRun`; a single one is a `SendFrame` as ever.
-
-    ``frames_max`` counts the SENDs of a run.
-    """
-
-    __slots__ = ()
-
-    def _follow(
-        self, first: Frame, data: bytes, start: int, frame_end: int, frames: list[Frame], room: int
-    ) -> tuple[int, int]:
-        if type(first) is not SendFrame or not room:
-            return frame_end, 0
-        run, end = _read_run(first, data, start, frame_end, self.max_frame_size, room)
-        if run is None:
-            return frame_end, 0
-        frames[-1] = run
-        return end, len(run.entries) - 1
-
-
 @lru_cache(maxsize=256)
 def _shape(head_size: int, number_size: int) -> Struct:
     """Total size; what is alike in all frames of a run; the sequence id."""
     return Struct(f">I{head_size}s{number_size}s")
 
 
-def _read_run(
+def read_run(
     first: SendFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
 ) -> tuple[SendRun | None, int]:
     """The run that the SEND at ``start`` begins, of at most ``count_max`` more, and the place behind it."""

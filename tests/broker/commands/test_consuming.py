@@ -10,6 +10,9 @@ import pytest
 
 from geminga.broker.delivery import cursor as cursor_module
 from geminga.ids import TopicName
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -537,3 +540,71 @@ def test_the_end_of_a_terminated_topic(harness: Any, producer: Any, client: str,
     late = harness.peer(client=client)
     late.subscribe(TOPIC, "late", earliest=False)
     assert bool(late.take(Command.REACHED_END_OF_TOPIC)) == told
+
+
+def test_while_the_store_writes_acknowledgements_wait_and_go_together(
+    make_harness: Callable[..., Any], make_entry: Any
+) -> None:
+    store = FileStore.open(
+        "/data/store", filesystem=FaultyFileSystem(SimulatedDisk()), threads=False, settings=StoreSettings()
+    )
+    harness = make_harness(store)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.poll()
+    peer.subscribe(TOPIC, kind="Shared")
+    for number in range(20):
+        peer.send(number)
+    harness.poll()
+    ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
+    assert len(ids) == 20
+    peer.frames.clear()
+    merged: list[str] = []
+    merge = store.merge
+    store.merge = lambda key, delta, done=None: (  # type: ignore[method-assign]
+        merged.append(key) or merge(key, delta, done)  # type: ignore[func-returns-value]
+    )
+    harness.auto_poll = False
+    peer.ack(ids[1], request_id=7)
+    assert len(merged) == 1
+    for place in ids[3:15:2]:
+        peer.ack(place)
+    peer.ack(ids[0], request_id=8)
+    peer.ack(ids[17], cumulative=False)
+    assert len(merged) == 1
+    assert not peer.frames
+    harness.poll()
+    assert len(merged) == 2
+    harness.poll()
+    answered = [frame.command.ackResponse.request_id for frame in peer.take(pb.BaseCommand.ACK_RESPONSE)]
+    assert answered == [7, 8]
+    harness.broker.agenda.flush_cursors()
+    harness.poll()
+    harness.crash()
+    topic = harness.broker.topics.find(TopicName.parse(TOPIC))
+    cursor = topic.subscriptions["s"].cursor
+    assert cursor.mark == 2
+    assert list(cursor.holes.ranges()) == [(at, at + 1) for at in (3, 5, 7, 9, 11, 13, 17)]
+    assert topic.subscriptions["s"].backlog_tally()[0] == 11
+    store.close()
+
+
+def test_single_acks_of_what_is_not_there_are_ignored(harness: Any, make_entry: Any) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.publish(3)
+    peer.receipts()
+    peer.subscribe(TOPIC, kind="Shared")
+    ledger_id = peer.messages()[0].ledger_id
+    before = harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].backlog
+    for place in ((ledger_id, 3), (ledger_id + 5, 0), (1 << 40, 1), (ledger_id, (1 << 63) - 1)):
+        peer.ack(place, request_id=9)
+        assert peer.pop().command.ackResponse.request_id == 9
+    assert not peer.is_closed
+    assert harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].backlog == before == 3
+
+
+def test_a_single_ack_before_connect_closes_the_connection(harness: Any) -> None:
+    peer = harness.peer(connect=False)
+    peer.ack((1, 1))
+    assert peer.is_closed

@@ -13,6 +13,7 @@ from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.errors import StoreError
 from geminga.ids import to_signed
+from geminga.wire.acks import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -168,15 +169,31 @@ def on_ack(session: Session, command: pb.BaseCommand) -> None:
             raise Violation(f"a cumulative ACK with {len(body.message_id)} ids")
     except Refused as refused:
         refusal = (refused.code, refused.reason)
-    if not body.HasField("request_id"):
+    if body.HasField("request_id"):
+        _answer_ack(session, consumer, body.request_id, refusal)
+
+
+def on_single_ack(session: Session, frame: AckFrame) -> None:
+    """The same for one entry, which is what most say."""
+    consumer = session.consumers.get(frame.consumer_id)
+    if consumer is None:
         return
-    consumer_id, request_id = body.consumer_id, body.request_id
+    consumer.subscription.acknowledge_one(consumer, frame.ledger_id, frame.entry_id)
+    if frame.request_id is not None:
+        _answer_ack(session, consumer, frame.request_id, None)
+
+
+def _answer_ack(
+    session: Session, consumer: Consumer, request_id: int, refusal: tuple[int, str] | None
+) -> None:
+    """When what was acknowledged is durable."""
+    consumer_id = consumer.consumer_id
 
     def durable(error: StoreError | None) -> None:
         failure = refusal if error is None else (pb.PersistenceError, str(error))
         session.output.write(answers.ack_response(consumer_id, request_id, failure))
 
-    subscription.when_durable(durable)
+    consumer.subscription.when_durable(durable)
 
 
 def on_redeliver(session: Session, command: pb.BaseCommand) -> None:

@@ -34,9 +34,11 @@ from geminga.broker.topics.producer import Producer
 from geminga.broker.turns import Job
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer
+from geminga.wire.acks import AckFrame
+from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.send_runs import SendRun, SendRunDecoder
+from geminga.wire.send_runs import SendRun
 
 log = logging.getLogger("geminga.broker")
 
@@ -67,10 +69,11 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
-    """Who answers what. SEND, the busiest command, has a place of its own."""
+    """Who answers what. The busiest commands, SEND and the ACK of one entry, have places of their own."""
 
     on_send: Callable[[Session, SendFrame], None]
     on_send_run: Callable[[Session, SendRun], None]
+    on_single_ack: Callable[[Session, AckFrame], None]
     handlers: Mapping[int, Handler]
 
 
@@ -92,7 +95,7 @@ class Session:
         self.output = output
         self.address = address
         self.state = State.CONNECTING
-        self.decoder = SendRunDecoder(services.settings.handshake_bytes_max)
+        self.decoder = BrokerFrameDecoder(services.settings.handshake_bytes_max)
         self.client_version = ""
         self.is_cpp_client = False
         self.protocol_version = 0
@@ -167,32 +170,41 @@ class Session:
 
     def _frames(self, data: Buffer) -> Job:
         decoder, turns, output, late = self.decoder, self._turns, self.output, self._late
-        on_send, on_send_run, connected = self._table.on_send, self._table.on_send_run, State.CONNECTED
-        enough, handled = turns.over, False
+        table, connected = self._table, State.CONNECTED
+        # Whether that is enough for this turn is looked at only when there is more to do.
+        enough, look, handled = False, True, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
             for frame in decoder.feed(data, FRAMES_AT_ONCE if self.state is connected else 1):
-                if enough and (handled or frame.type not in _QUICK):
-                    yield self._wait()
-                    enough = False
-                    if self.state is State.CLOSED:
-                        return
+                kind = frame.type
+                if handled or kind not in _QUICK:
+                    if look:
+                        enough = not output.writable or turns.enough if handled else turns.over
+                        look = False
+                    if enough:
+                        yield self._wait()
+                        enough = False
+                        if self.state is State.CLOSED:
+                            return
                 handled = True
-                if frame.type == SEND:
+                if kind == SEND:
                     if self.state is not connected:
                         raise Violation("SEND before CONNECT")
                     if type(frame) is SendRun:
-                        on_send_run(self, frame)
+                        table.on_send_run(self, frame)
                     else:
-                        on_send(self, frame)  # type: ignore[arg-type]
+                        table.on_send(self, frame)  # type: ignore[arg-type]
+                elif type(frame) is AckFrame and self.state is connected:
+                    table.on_single_ack(self, frame)
+                    look = True
                 else:
-                    job = self._handle(frame.type, frame.command)
+                    job = self._handle(kind, frame.command)
                     if job is not None:
                         for _ in job:
                             yield self._wait()
                             if self.state is State.CLOSED:
                                 return
-                    enough = not output.writable or turns.enough
+                    look = True
                 if self.state is State.CLOSED:
                     return
             if decoder.error is not None:
@@ -203,7 +215,7 @@ class Session:
                 data = late.popleft()
             else:
                 return
-            enough = enough or self._blocked or turns.enough
+            enough, look = enough or self._blocked or turns.enough, False
 
     @property
     def _blocked(self) -> bool:
@@ -222,8 +234,7 @@ class Session:
             self._turns.start(self._work, self)
 
     def _count_received(self) -> None:
-        decoder = self.decoder
-        size = decoder.pending_size + decoder.unread_size
+        size = self.decoder.held_size
         if self._late:
             size += sum(map(len, self._late))
         if size > COUNTED_BYTES or self._counted:

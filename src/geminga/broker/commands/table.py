@@ -59,4 +59,9 @@ HANDLERS: dict[int, Handler] = {
     **dict.fromkeys(TRANSACTION_BODIES, _on_transaction),
 }
 
-TABLE = CommandTable(on_send=producing.on_send, on_send_run=producing.on_send_run, handlers=HANDLERS)
+TABLE = CommandTable(
+    on_send=producing.on_send,
+    on_send_run=producing.on_send_run,
+    on_single_ack=consuming.on_single_ack,
+    handlers=HANDLERS,
+)

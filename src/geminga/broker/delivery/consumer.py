@@ -82,6 +82,9 @@ class Subscription(Protocol):
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         """Individual acknowledgements. Raises `Refused` when some could not be taken."""
 
+    def acknowledge_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """The same for one whole entry."""
+
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
         """Everything up to an id."""
 

@@ -296,6 +296,15 @@ class PersistentSubscription:
         if refused is not None:
             raise refused
 
+    def acknowledge_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """The same for one whole entry."""
+        ledger, cursor = self.topic.ledger, self.cursor
+        mark = cursor.mark
+        offset = ledger.offset(ledger_id, entry_id)
+        if offset is not None and offset < ledger.confirmed and cursor.acknowledge(offset):
+            self._settle(consumer, offset, 0)
+        self._acknowledged(consumer, mark)
+
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
         """Everything up to an id, which may be the one before a ledger's first (entry -1).
 

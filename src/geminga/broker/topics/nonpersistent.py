@@ -115,6 +115,9 @@ class NonPersistentSubscription:
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         return
 
+    def acknowledge_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        return
+
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
         return
 
