@@ -225,7 +225,7 @@ def test_producers_stay_open_and_files_are_read_once(sink: Sink, monkeypatch: py
     opened: list[str] = []
     opener = producers._opened
     monkeypatch.setattr(
-        producers, "_opened", lambda o, topic, name: (opened.append(topic), opener(o, topic, name))[1]
+        producers, "_opened", lambda o, topic, *rest: (opened.append(topic), opener(o, topic, *rest))[1]
     )
     schema = StructType().add("value", StringType()).add("__topic", StringType())
     topics = [f"{sink.topic}-{number}" for number in range(5)]

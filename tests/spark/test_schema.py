@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from geminga.errors import InvalidConfiguration, InvalidMessage
 from geminga.spark.schema import (
     COLUMNS,
     ArrowShaper,
+    FrameLayout,
     message_columns,
     source_schema,
     to_messages,
@@ -100,7 +102,7 @@ def test_columns_that_are_written() -> None:
         ("__orderingKey", BinaryType()), ("__publishTime", TimestampType()),
     ]:  # fmt: skip
         schema.add(name, kind)
-    assert written_columns(schema, None) == {
+    assert written_columns(schema, None).columns == {
         "key": 0, "value": 1, "event_time": 2, "properties": 3, "topic": 5, "ordering_key": 6,
     }  # fmt: skip
 
@@ -117,9 +119,14 @@ def test_columns_that_are_written() -> None:
         ({"value": BinaryType(), "key": LongType()}, "t", "'key' must be binary or string"),
         ({"value": BinaryType(), "key": StringType(), "__key": StringType()}, "t", "two columns"),
         ({"__key": StringType()}, "t", "no column 'value'"),
+        (
+            {"value": BinaryType(), "__deliverAt": LongType(), "__deliverAfter": LongType()},
+            "t",
+            "both __deliverAt and __deliverAfter",
+        ),
         ({"value": BinaryType()}, None, "neither the option topic nor a column __topic"),
     ],
-    ids=["name", "value kind", "key kind", "twice", "no value", "no topic"],
+    ids=["name", "value kind", "key kind", "twice", "no value", "two times", "no topic"],
 )
 def test_frames_that_cannot_be_written(fields: dict[str, Any], topic: str | None, message: str) -> None:
     schema = StructType()
@@ -131,6 +138,14 @@ def test_frames_that_cannot_be_written(fields: dict[str, Any], topic: str | None
 
 def test_keys_must_be_text() -> None:
     batch = pa.record_batch({"value": [b"v"], "key": [b"k"]})
-    assert to_messages(batch, {"value": 0, "key": 1}).column("key").to_pylist() == ["k"]
+    layout = FrameLayout({"value": 0, "key": 1}, StructType())
+    assert to_messages(batch, layout, 0)["key"].to_pylist() == ["k"]
     with pytest.raises(InvalidMessage, match="a key is not UTF-8 text"):
-        to_messages(pa.record_batch({"value": [b"v"], "key": [b"\xff"]}), {"value": 0, "key": 1})
+        to_messages(pa.record_batch({"value": [b"v"], "key": [b"\xff"]}), layout, 0)
+
+
+def test_delivery_after_some_time() -> None:
+    columns = {"value": [b"v", b"v"], "after": pa.array([dt.timedelta(seconds=2), None], pa.duration("us"))}
+    layout = FrameLayout({"value": 0, "deliver_after": 1}, StructType())
+    found = to_messages(pa.record_batch(columns), layout, 1000)
+    assert found["deliver_at"].to_pylist() == [3000, None]

@@ -13,15 +13,14 @@ from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, InvalidMessage, MessageTooBig
 from geminga.spark.exactly_once import ExactlyOnceWriter
+from geminga.spark.frames import TABLE_ROWS, Frame
 from geminga.spark.options import write_options
 from geminga.spark.writing import (
-    TABLE_ROWS,
     PulsarCommit,
     PulsarStreamWriter,
     PulsarWriter,
     by_topic,
     stream_writer,
-    tables,
 )
 
 VALUE = StructType().add("value", BinaryType())
@@ -37,9 +36,10 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_small_batches_are_gathered() -> None:
-    assert [t.num_rows for t in tables(batches(1, 0, 2, 3), {"value": 0})] == [6]
-    assert [t.num_rows for t in tables(batches(TABLE_ROWS - 1, 5, 7), {"value": 0})] == [TABLE_ROWS + 4, 7]
-    assert list(tables(batches(0), {"value": 0})) == []
+    frame = Frame(write_options({"service.url": "pulsar://nowhere:1", "topic": "t"}), VALUE)
+    assert [t.num_rows for t in frame.tables(batches(1, 0, 2, 3))] == [6]
+    assert [t.num_rows for t in frame.tables(batches(TABLE_ROWS - 1, 5, 7))] == [TABLE_ROWS + 4, 7]
+    assert list(frame.tables(batches(0))) == []
 
 
 def test_rows_are_parted_by_topic() -> None:

@@ -60,6 +60,9 @@ class ReadyBatch:
     compression: int = 0
     partition_key: str | None = None
     ordering_key: bytes | None = None
+    deliver_at_ms: int = 0
+    schema_version: bytes | None = None
+    """Of the topic's schema; None: the producer's own."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.sequence_id <= self.highest_sequence_id <= SEQUENCE_ID_MAX:
@@ -217,8 +220,9 @@ class ColumnarProducer:
         """Publish every row; the future has the result when all have their receipts, or the first error.
 
         Columns: ``value`` (binary or text, required), ``key`` (text), ``ordering_key`` (binary),
-        ``properties`` (map of text to text), ``event_time`` (timestamp or milliseconds since 1970); others
-        are ignored. Rows with a key go to the partition of its hash, the others step over blocked
+        ``properties`` (map of text to text), ``event_time`` and ``deliver_at`` (timestamps or milliseconds
+        since 1970); others are ignored. Rows to be delivered at one time travel together, behind those
+        without a time. Rows with a key go to the partition of its hash, the others step over blocked
         partitions a batch at a time. Rows of one partition keep their order. The rows of a batch share the
         sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
         Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` when they cannot be
@@ -249,6 +253,12 @@ class ColumnarProducer:
 
     def _encoded(self, table: pa.Table) -> Iterator[tuple[SendOperation, int]]:
         """Operations without sequence ids and partition yet; the number is -1 for unkeyed batches."""
+        from geminga.wire.columnar import by_delivery
+
+        for deliver_at_ms, part in by_delivery(table):
+            yield from self._encoded_part(part, deliver_at_ms)
+
+    def _encoded_part(self, table: pa.Table, deliver_at_ms: int) -> Iterator[tuple[SendOperation, int]]:
         from geminga.wire.columnar import encode_table
 
         settings = self._settings
@@ -277,7 +287,7 @@ class ColumnarProducer:
                     highest_sequence_id=-1,
                     compression=compression,
                     uncompressed_size=batch.uncompressed_size,
-                    message=_outer(batch.partition_key, batch.ordering_key),
+                    message=_outer(batch.partition_key, batch.ordering_key, deliver_at_ms),
                     seal=self._seal,
                 )
                 yield operation, batch.partition if batch.keyed else -1
@@ -296,7 +306,9 @@ class ColumnarProducer:
                 highest_sequence_id=batch.highest_sequence_id,
                 compression=batch.compression,
                 uncompressed_size=batch.uncompressed_size,
-                message=_outer(batch.partition_key, batch.ordering_key),
+                message=_outer(
+                    batch.partition_key, batch.ordering_key, batch.deliver_at_ms, batch.schema_version
+                ),
                 seal=self._seal,
             )
             yield operation, batch.partition
@@ -433,11 +445,22 @@ def _take_ids(partition: PartitionProducer, operation: SendOperation, automatic:
         partition.continue_after(operation.highest_sequence_id)
 
 
-def _outer(partition_key: str | None, ordering_key: bytes | None) -> OutgoingMessage | None:
-    """What the outer metadata repeats of a batch's first message."""
-    if partition_key is None and ordering_key is None:
+def _outer(
+    partition_key: str | None,
+    ordering_key: bytes | None,
+    deliver_at_ms: int = 0,
+    schema_version: bytes | None = None,
+) -> OutgoingMessage | None:
+    """What the outer metadata repeats of a batch's first message, and what all of them share."""
+    if partition_key is None and ordering_key is None and not deliver_at_ms and schema_version is None:
         return None
-    return OutgoingMessage(b"", partition_key=partition_key, ordering_key=ordering_key)
+    return OutgoingMessage(
+        b"",
+        partition_key=partition_key,
+        ordering_key=ordering_key,
+        deliver_at_time=deliver_at_ms,
+        schema_version=schema_version,
+    )
 
 
 __all__ = ["ColumnarProducer", "ReadyBatch", "TableResult"]

@@ -31,18 +31,26 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from geminga.errors import InvalidConfiguration, NotAllowedError, StoreDamaged
+from geminga.errors import (
+    IncompatibleSchema,
+    InvalidConfiguration,
+    NotAllowedError,
+    StoreDamaged,
+    TopicNotFound,
+)
 from geminga.spark.cluster import client_for
+from geminga.spark.frames import Frame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
+from geminga.spark.patience import Patience
 from geminga.spark.producers import kept
-from geminga.spark.schema import written_columns
 from geminga.spark.staging import STAGED_SCHEMA, Staging
-from geminga.spark.writing import by_topic, tables
+from geminga.spark.writing import by_topic
 
 if TYPE_CHECKING:
     from geminga.client.columnar_producer import ReadyBatch, TableResult
     from geminga.client.producer import Producer
     from geminga.client.sync import Client
+    from geminga.schema_info import SchemaInfo
 
 logger = logging.getLogger("geminga.spark")
 
@@ -99,7 +107,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     """Streams: stages in the tasks, publishes in the commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        written_columns(schema, options.topic)
+        self.info = Frame(options, schema).info
         Staging(location_of(options))
         self.options = options
         self.schema = schema
@@ -127,7 +135,9 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         elif decided != names:
             staging.discard([name for name in names if name not in decided])
         name = staging.sink_name(self.options.sink_name, f"geminga-sink-{query}")
-        _Publication(self.options, staging, name, batchId, is_repeated=is_repeated).publish(decided)
+        _Publication(self.options, staging, name, batchId, info=self.info, is_repeated=is_repeated).publish(
+            decided
+        )
         staging.finish(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -141,7 +151,7 @@ class StagedWriter(DataSourceArrowWriter):
     """Batch queries: nothing is published before every task has succeeded."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        written_columns(schema, options.topic)
+        self.info = Frame(options, schema).info
         Staging(location_of(options))
         self.options = options
         self.schema = schema
@@ -156,7 +166,7 @@ class StagedWriter(DataSourceArrowWriter):
         names = [message.name for message in _staged(messages) if message.name]
         name = self.options.sink_name or f"geminga-{self.job}"
         if names:
-            _Publication(self.options, staging, name, 0, is_batch=True).publish(names)
+            _Publication(self.options, staging, name, 0, info=self.info, is_batch=True).publish(names)
         staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -172,9 +182,9 @@ def _stage(
 ) -> StagedCommit:
     """A task's work: its rows as one staged file."""
     commit = StagedCommit(query=query)
-    encoder = _Encoder(options, client_for(options.connection))
-    columns = written_columns(schema, options.topic)
-    staged = encoder.encoded(tables(batches, columns), commit)
+    frame = Frame(options, schema)
+    encoder = _Encoder(options, client_for(options.connection), frame.info)
+    staged = encoder.encoded(frame.tables(batches), commit)
     first = next(staged, None)
     if first is not None:
         commit.name = staging_of(options, query).stage(_chain(first, staged))
@@ -189,20 +199,25 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 class _Encoder:
     """A task's rows as batches without sequence ids."""
 
-    def __init__(self, options: WriteOptions, client: Client) -> None:
+    def __init__(self, options: WriteOptions, client: Client, info: SchemaInfo | None) -> None:
         self.options = options
         self.client = client
+        self.info = info
+        self.versions: dict[str, bytes | None] = {}
         self.compression = COMPRESSIONS.index(options.compression)
         self.partitions: dict[str, int] = {}
         self.turns: dict[str, int] = {}
 
     def encoded(self, found: Iterator[pa.Table], commit: StagedCommit) -> Iterator[pa.RecordBatch]:
+        from geminga.wire.columnar import by_delivery
+
         for table in found:
             commit.rows += table.num_rows
             for topic, part in by_topic(table, self.options.topic):
-                yield self._encode(topic, part)
+                for deliver_at_ms, rows in by_delivery(part):
+                    yield self._encode(topic, rows, deliver_at_ms)
 
-    def _encode(self, topic: str, table: pa.Table) -> pa.RecordBatch:
+    def _encode(self, topic: str, table: pa.Table, deliver_at_ms: int) -> pa.RecordBatch:
         from geminga.wire.checksum import crc32c
         from geminga.wire.columnar import encode_table
         from geminga.wire.compression import compress
@@ -229,11 +244,36 @@ class _Encoder:
             [self.compression] * len(batches),
             [batch.partition_key for batch in batches],
             [batch.ordering_key for batch in batches],
+            [deliver_at_ms] * len(batches),
+            [self._version(topic)] * len(batches),
             [crc32c(body) for body in bodies],
             bodies,
         ]
         arrays = [pa.array(c, field.type) for c, field in zip(columns, STAGED_SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
+
+    def _version(self, topic: str) -> bytes | None:
+        """The version of the payloads' schema on the topic, which is registered there if it is new."""
+        if self.info is not None and topic not in self.versions:
+            try:
+                self.versions[topic] = self._registered(topic, self.info)
+            except TopicNotFound:
+                # A producer makes the topic, where the broker allows it.
+                with kept.borrowed(self.options, topic, info=self.info):
+                    self.versions[topic] = self._registered(topic, self.info)
+            except IncompatibleSchema as error:
+                error.add_note(f"{topic} does not take the schema that the frame's columns give")
+                raise
+        return self.versions.get(topic)
+
+    def _registered(self, topic: str, info: SchemaInfo) -> bytes:
+        schemas = self.client.core.schemas
+        patience = Patience(self.options.connection.operation_timeout_ms / 1000)
+        (name, *_) = self.client.get_topic_partitions(topic)
+        return patience.call(
+            f"registering the schema of {topic}",
+            lambda: self.client.runtime.call(schemas.register(name, info)),
+        )
 
     def _partitions(self, topic: str) -> int:
         known = self.partitions.get(topic)
@@ -278,6 +318,9 @@ class _Target:
                 compression=batch["compression"],
                 partition_key=batch["partition_key"],
                 ordering_key=batch["ordering_key"],
+                # Batches that an older release has staged have neither.
+                deliver_at_ms=batch.get("deliver_at_ms", 0),
+                schema_version=batch.get("schema_version"),
             )
         )
         self.size += len(batch["body"])
@@ -306,10 +349,12 @@ class _Publication:
         name: str,
         epoch: int,
         *,
+        info: SchemaInfo | None,
         is_repeated: bool = False,
         is_batch: bool = False,
     ) -> None:
         self.options = options
+        self.info = info
         self.staging = staging
         self.name = name
         self.base = epoch << EPOCH_BITS
@@ -325,7 +370,9 @@ class _Publication:
                     topic = batch["topic"]
                     target = targets.get(topic)
                     if target is None:
-                        producer = borrowed.enter_context(kept.borrowed(self.options, topic, self.name))
+                        producer = borrowed.enter_context(
+                            kept.borrowed(self.options, topic, self.name, self.info)
+                        )
                         target = targets[topic] = _Target(topic, producer)
                         self._check_before(topic, producer.last_sequence_id())
                     target.add(batch, self.base)
@@ -356,8 +403,8 @@ class _Publication:
 
     def _check_after(self, topic: str) -> None:
         """With deduplication on, the broker now remembers this producer's sequence ids."""
-        kept.drop(self.options, topic, self.name)
-        with kept.borrowed(self.options, topic, self.name) as producer:
+        kept.drop(self.options, topic, self.name, self.info)
+        with kept.borrowed(self.options, topic, self.name, self.info) as producer:
             if producer.last_sequence_id() >= 0:
                 return
         namespace = "/".join(topic.split("://")[1].split("/")[:2])

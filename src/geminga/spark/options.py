@@ -104,7 +104,8 @@ _TABLE = (
            text="What the payload is. ``BYTES`` (default): the column ``value``. Reading, ``TOPIC`` (or "
                 "``AVRO``): the columns of the topics' registered schemas, each message by the version that "
                 "it was written with; ``JSON``: the same, and messages that name no schema are read as "
-                "JSON."),
+                "JSON. Writing, ``JSON`` and ``AVRO``: the frame's columns are the payload, with a schema "
+                "that is registered on the topic; ``TOPIC``: the same, as the topic's newest schema says."),
     Option(name="mode", field="payload_mode", use=READ,
            parse=values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
            text="What happens to a message whose payload can't be read by its schema: ``FAILFAST`` (default) "
@@ -215,6 +216,11 @@ _TABLE = (
     Option(name="encryptionKeys", field="encryption_keys", use=WRITE, parse=values.names,
            aliases=("pulsar.producer.encryptionKeys",),
            text="Names of that key, separated by commas, that travel with the messages."),
+    Option(name="recordName", field="record_name", use=WRITE, parse=values.text,
+           text="Name of the record that a frame is registered as. Default ``topLevelRecord``, as in Spark's "
+                "``to_avro``."),
+    Option(name="recordNamespace", field="record_namespace", use=WRITE, parse=values.text,
+           text="Its namespace. Default: none."),
     Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=values.flag,
            text="Stage the rows and publish them in the commit: of a stream's micro-batches with sequence "
                 "ids that the broker's deduplication recognises, of a batch query when all tasks have "
@@ -375,12 +381,16 @@ class WriteOptions:
     crypto_public_key_path: str | None = field(default=None)
     encryption_keys: tuple[str, ...] = ()
     value_schema: str = "BYTES"
+    record_name: str = "topLevelRecord"
+    record_namespace: str = ""
     exactly_once: bool = False
     sink_name: str | None = None
     staging_location: str | None = None
     checkpoint_location: str | None = None
 
     def __post_init__(self) -> None:
+        if self.value_schema == "TOPIC" and not self.topics:
+            raise InvalidConfiguration("valueSchema=TOPIC asks for the topic's schema: give the option topic")
         if bool(self.encryption_keys) != (self.crypto_public_key_path is not None):
             raise InvalidConfiguration(
                 "encryptionKeys and crypto.publicKeyPath go together: give both or none"

@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from geminga.errors import ProducerBusy, PulsarException
+from geminga.errors import IncompatibleSchema, ProducerBusy, PulsarException
+from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType
 from geminga.spark.cluster import client_for
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
@@ -50,13 +51,20 @@ class KeptProducers:
     _pid: int = field(default_factory=os.getpid)
 
     @contextlib.contextmanager
-    def borrowed(self, options: WriteOptions, topic: str, name: str | None = None) -> Iterator[Producer]:
-        """A producer for the options; ``name`` fixes its name, for deduplication.
+    def borrowed(
+        self,
+        options: WriteOptions,
+        topic: str,
+        name: str | None = None,
+        info: SchemaInfo | None = None,
+    ) -> Iterator[Producer]:
+        """A producer for the options; ``name`` fixes its name, for deduplication, ``info`` is the schema of
+        its payloads. Raises `IncompatibleSchema` naming the topic when that refuses it.
 
         It is kept for the next borrower, unless its work ends with an error.
         """
-        key = _key(options, topic, name)
-        producer = self._take(key) or _opened(options, topic, name)
+        key = _key(options, topic, name, info)
+        producer = self._take(key) or _opened(options, topic, name, info)
         try:
             yield producer
         except BaseException:
@@ -64,9 +72,15 @@ class KeptProducers:
             raise
         self._keep(key, producer)
 
-    def drop(self, options: WriteOptions, topic: str, name: str | None = None) -> None:
+    def drop(
+        self,
+        options: WriteOptions,
+        topic: str,
+        name: str | None = None,
+        info: SchemaInfo | None = None,
+    ) -> None:
         """Close what is kept for these options."""
-        producer = self._take(_key(options, topic, name))
+        producer = self._take(_key(options, topic, name, info))
         if producer is not None:
             _close(producer)
 
@@ -138,15 +152,29 @@ kept = KeptProducers()
 """This process's."""
 
 
-def _key(options: WriteOptions, topic: str, name: str | None) -> Key:
+def _key(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Key:
     return (
-        options.connection, topic, name, options.compression, options.compression_level, options.hashing,
-        options.messages_in_a_batch, options.batching_max_bytes, options.send_timeout_ms,
+        options.connection, topic, name, info, options.compression, options.compression_level,
+        options.hashing, options.messages_in_a_batch, options.batching_max_bytes, options.send_timeout_ms,
         options.encryption_keys, options.crypto_public_key_path,
     )  # fmt: skip
 
 
-def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
+class _Registered(Schema):
+    """A schema whose payloads are encoded already."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        kind = SchemaType(info.type)
+        super().__init__(bytes, kind, None, info.name, schema_data=info.data, properties=info.properties)
+
+    def encode(self, obj: Any) -> bytes:
+        return bytes(obj)
+
+    def decode(self, data: bytes) -> Any:
+        return data
+
+
+def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer:
     """A new producer; one whose name is in use is waited for as long as its other user may keep it."""
     from geminga.client.crypto import CryptoKeyReader
     from geminga.client.enums import CompressionType, HashingScheme
@@ -158,6 +186,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
             try:
                 return client_for(options.connection).create_producer(
                     topic,
+                    schema=BytesSchema() if info is None else _Registered(info),
                     producer_name=name,
                     send_timeout_millis=options.send_timeout_ms,
                     compression_type=CompressionType(COMPRESSIONS.index(options.compression)),
@@ -173,6 +202,9 @@ def _opened(options: WriteOptions, topic: str, name: str | None) -> Producer:
                         else None
                     ),
                 )
+            except IncompatibleSchema as error:
+                error.add_note(f"{topic} does not take the schema that the frame's columns give")
+                raise
             except ProducerBusy as error:
                 if name is None or time.monotonic() > deadline:
                     raise

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
@@ -144,6 +146,8 @@ _WRITTEN = {
     "__messageproperties": "properties",
     "__topic": "topic",
     "topic": "topic",
+    "__deliverat": "deliver_at",
+    "__deliverafter": "deliver_after",
 }
 """The message column of a column of the frame that is written, by its lower-case name."""
 
@@ -158,23 +162,42 @@ _WRITTEN_KINDS = {
     "event_time": (TimestampType(), LongType()),
     "properties": (MapType(StringType(), StringType(), True), MapType(StringType(), StringType(), False)),
     "topic": (StringType(),),
+    "deliver_at": (TimestampType(), LongType()),
+    "deliver_after": (DayTimeIntervalType(), LongType()),
 }
 
 
-def written_columns(schema: StructType, topic: str | None) -> dict[str, int]:
-    """The frame's column of each message column; raises `InvalidConfiguration` for a frame that can't be
-    written."""
+@dataclass(frozen=True, slots=True)
+class FrameLayout:
+    """Where a frame that is written has what: ``columns`` by message column, ``payload`` in their order."""
+
+    columns: dict[str, int]
+    payload: StructType
+    payload_columns: tuple[int, ...] = ()
+
+
+def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = False) -> FrameLayout:
+    """Raises `InvalidConfiguration` for a frame that can't be written.
+
+    ``by_schema``: all columns but those of the message (``__key`` and its like) make up the payload.
+    """
     found: dict[str, int] = {}
+    payload, places = StructType(), []
     for number, field in enumerate(schema.fields):
         lower = field.name.lower()
         if lower in _IGNORED:
             continue
         name = _WRITTEN.get(lower)
+        if by_schema and not (name is not None and lower.startswith("__")):
+            payload.add(field)
+            places.append(number)
+            continue
         if name is None:
             raise InvalidConfiguration(
                 f"column {field.name!r} can't be written{suggestion(field.name, _WRITTEN)}: a message "
-                "has the columns value, __key, __orderingKey, __eventTime, __messageProperties and __topic; "
-                "pack others into the value, for example with to_json(struct('*')) AS value"
+                "has the columns value, __key, __orderingKey, __eventTime, __messageProperties, __topic, "
+                "__deliverAt and __deliverAfter; pack others into the value, for example with "
+                "to_json(struct('*')) AS value, or register them with valueSchema=JSON or AVRO"
             )
         if name in found:
             raise InvalidConfiguration(f"two columns of the frame give the message's {name}")
@@ -184,19 +207,24 @@ def written_columns(schema: StructType, topic: str | None) -> dict[str, int]:
                 f"column {field.name!r} must be {kinds}, not {field.dataType.simpleString()}"
             )
         found[name] = number
-    if "value" not in found:
+    if by_schema and not places:
+        raise InvalidConfiguration("the frame has no column that could be the payload")
+    if not by_schema and "value" not in found:
         raise InvalidConfiguration("the frame has no column 'value' (binary or string)")
     if topic is None and "topic" not in found:
         raise InvalidConfiguration("neither the option topic nor a column __topic says where to write")
-    return found
+    if "deliver_at" in found and "deliver_after" in found:
+        raise InvalidConfiguration("the frame has both __deliverAt and __deliverAfter: give one of them")
+    return FrameLayout(found, payload, tuple(places))
 
 
-def to_messages(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.Table:
-    """The message table of a record batch of the frame; the column ``topic`` stays beside the others.
+def to_messages(batch: pa.RecordBatch, layout: FrameLayout, now_ms: int) -> dict[str, pa.Array]:
+    """The message columns of a record batch of the frame; the column ``topic`` stays beside the others.
 
-    A key of bytes must be text: Pulsar's keys are. Raises `InvalidMessage` otherwise.
+    ``now_ms``, since 1970: what ``__deliverAfter`` counts from. A key of bytes must be text: Pulsar's keys
+    are. Raises `InvalidMessage` otherwise.
     """
-    arrays = {name: batch.column(number) for name, number in columns.items()}
+    arrays = {name: batch.column(number) for name, number in layout.columns.items()}
     key = arrays.get("key")
     if key is not None and not pa.types.is_string(key.type):
         try:
@@ -205,4 +233,9 @@ def to_messages(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.Table:
             raise InvalidMessage(
                 f"a key is not UTF-8 text ({error}): encode it, for example with base64()"
             ) from None
-    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+    after = arrays.pop("deliver_after", None)
+    if after is not None:
+        if pa.types.is_duration(after.type):
+            after = after.cast(pa.duration("ms"), safe=False)
+        arrays["deliver_at"] = pc.add(after.cast(pa.int64()), now_ms)
+    return arrays

@@ -39,12 +39,15 @@ STAGED_SCHEMA = pa.schema(
         pa.field("compression", pa.int32(), nullable=False),
         pa.field("partition_key", pa.string()),
         pa.field("ordering_key", pa.binary()),
+        pa.field("deliver_at_ms", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.binary()),
         pa.field("checksum", pa.uint32(), nullable=False),
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
 """A staged batch: what `geminga.client.columnar_producer.ReadyBatch` needs but the sequence ids.
-``checksum``: CRC32C of the body."""
+``checksum``: CRC32C of the body. A batch names the version of the topic's schema that it was
+encoded with: a stream that is started again may have another one when it publishes it."""
 
 
 class Staging:

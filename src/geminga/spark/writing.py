@@ -27,20 +27,16 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
+from geminga.spark.frames import Frame
 from geminga.spark.options import WriteOptions
 from geminga.spark.producers import kept
-from geminga.spark.schema import to_messages, written_columns
 
 if TYPE_CHECKING:
     from geminga.client.columnar_producer import TableResult
     from geminga.client.producer import Producer
+    from geminga.schema_info import SchemaInfo
 
 logger = logging.getLogger("geminga.spark")
-
-TABLE_ROWS = 50_000
-"""Rows after which a table is handed to the producer: whole batches come out of it."""
-
-TABLE_BYTES = 8 * 1024 * 1024
 
 TOPICS_MAX = 1000
 """Topics that the rows of one task may name."""
@@ -53,23 +49,6 @@ class PulsarCommit(WriterCommitMessage):
     rows: int = 0
     batches: int = 0
     bytes: int = 0
-
-
-def tables(batches: Iterator[pa.RecordBatch], columns: dict[str, int]) -> Iterator[pa.Table]:
-    """Message tables of a useful size; Spark's own batches may be small."""
-    pending: list[pa.Table] = []
-    rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        pending.append(to_messages(batch, columns))
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= TABLE_ROWS or size >= TABLE_BYTES:
-            yield pa.concat_tables(pending)
-            pending, rows, size = [], 0, 0
-    if pending:
-        yield pa.concat_tables(pending)
 
 
 def by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
@@ -111,8 +90,11 @@ def _full_name(name: str) -> str:
 class _Publication:
     """One task's publishing: a producer a topic, results collected at the end."""
 
-    def __init__(self, options: WriteOptions, borrowed: contextlib.ExitStack) -> None:
+    def __init__(
+        self, options: WriteOptions, info: SchemaInfo | None, borrowed: contextlib.ExitStack
+    ) -> None:
         self.options = options
+        self.info = info
         self.borrowed = borrowed
         self.producers: dict[str, Producer] = {}
         self.results: deque[Future[TableResult]] = deque()
@@ -122,7 +104,7 @@ class _Publication:
         for topic, part in by_topic(table, self.options.topic):
             producer = self.producers.get(topic)
             if producer is None:
-                producer = self.borrowed.enter_context(kept.borrowed(self.options, topic))
+                producer = self.borrowed.enter_context(kept.borrowed(self.options, topic, info=self.info))
                 self.producers[topic] = producer
             self.results.append(producer.submit_table(part))
         self._collect(wait=False)
@@ -141,10 +123,10 @@ class _Publication:
 
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
     """Publish a task's rows; returns when all have their receipts."""
-    columns = written_columns(schema, options.topic)
+    frame = Frame(options, schema)
     with contextlib.ExitStack() as borrowed:
-        publication = _Publication(options, borrowed)
-        for table in tables(batches, columns):
+        publication = _Publication(options, frame.info, borrowed)
+        for table in frame.tables(batches):
             publication.publish(table)
         return publication.finish()
 
@@ -153,7 +135,7 @@ class PulsarWriter(DataSourceArrowWriter):
     """A batch write, at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        written_columns(schema, options.topic)
+        Frame(options, schema)
         self.options = options
         self.schema = schema
 
@@ -170,7 +152,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write, at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        written_columns(schema, options.topic)
+        Frame(options, schema)
         self.options = options
         self.schema = schema
 

@@ -23,7 +23,7 @@ from geminga.errors import (
     InvalidConfiguration,
     OperationNotSupported,
 )
-from geminga.wire.columnar_encoding import EncodedBatch, encode_table
+from geminga.wire.columnar_encoding import EncodedBatch, by_delivery, encode_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +39,7 @@ __all__ = (
     "MESSAGE_COLUMNS",
     "ChunkCarry",
     "EncodedBatch",
+    "by_delivery",
     "decode_entries",
     "encode_table",
     "encrypted_entries",

@@ -5,7 +5,7 @@ Layout of the bytes: framing.md section 1.4; key hashes: algorithms.md section 1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +219,35 @@ class _Encoder:
             partition_key=None if self.key is None else self.key[row].as_py(),
             ordering_key=None if self.ordering_key is None else self.ordering_key[row].as_py(),
         )
+
+
+def by_delivery(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each delivery time, in milliseconds since 1970: first those without one (0), in their
+    order, then time after time.
+
+    The column ``deliver_at`` (timestamp, or milliseconds) says which. A message's entry carries its time, so
+    that messages of different times can't share one. Raises `InvalidMessage` for a time before 1970.
+    """
+    if "deliver_at" not in table.column_names:
+        yield 0, table
+        return
+    column = table.column("deliver_at")
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
+    array = _column(pa.table({"deliver_at": column}), "deliver_at", pa.int64())
+    rest = table.drop_columns(["deliver_at"])
+    if array is None:
+        yield 0, rest
+        return
+    times = array.fill_null(0).to_numpy(zero_copy_only=False)
+    if len(times) and times.min() < 0:
+        raise InvalidMessage(f"deliver_at {times.min()} ms lies before 1970")
+    found, counts = np.unique(times, return_counts=True)
+    ordered = rest if len(found) == 1 else rest.take(np.argsort(times, kind="stable"))
+    first = 0
+    for time_ms, count in zip(found.tolist(), counts.tolist(), strict=True):
+        yield time_ms, ordered.slice(first, count)
+        first += count
 
 
 _PIECE_BYTES = 512 * 1024 * 1024

@@ -95,3 +95,30 @@ def test_a_stream_that_is_started_again_when_the_schema_grows(
     found = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "lake"))
     rows = {row.station: row.height for row in found.collect()}
     assert rows == {"Oslo": None, "Bergen": 12}
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_a_frame_and_back(
+    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str, kind: str
+) -> None:
+    frame = spark.sql(
+        "SELECT id, named_struct('x', id / 2, 'words', array('a', null)) AS part,"
+        " map('k', date'2024-02-29') AS days,"
+        " timestamp'2024-02-29 12:00:00.123456' AS at, CAST(id AS DECIMAL(10, 2)) AS price, X'00FF' AS raw,"
+        " CAST(null AS STRING) AS nothing, CAST(id AS STRING) AS __key FROM range(1000)"
+    )
+    given = {"service.url": pulsar_broker.service_url, "valueSchema": kind, "topic": pulsar_topic}
+    frame.write.format("pulsar").options(**given).mode("append").save()
+    found = spark.read.format("pulsar").options(**given).load().drop("__key")
+    columns = [name for name in frame.columns if name != "__key"]
+    assert found.select(columns).schema.simpleString() == frame.select(columns).schema.simpleString()
+    assert sorted(map(str, found.select(columns).collect())) == sorted(
+        map(str, frame.select(columns).collect())
+    )
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW target USING pulsar OPTIONS ({sql_options(given)})")
+    spark.sql("INSERT INTO target (id, part) VALUES (1000, named_struct('x', 0.5D, 'words', array('w')))")
+    assert spark.table("target").where("id = 1000").select("part.words").collect()[0].words == ["w"]
+
+
+def sql_options(given: dict[str, str]) -> str:
+    return ", ".join(f"'{name}' '{value}'" for name, value in given.items())

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Program:
-    """The table of nodes that `geminga.spark.payloads.avro_kernels.walk` follows."""
+class Program:
+    """The table of nodes that the walks of `geminga.spark.payloads.avro_kernels` follow."""
 
     nodes: list[Node] = field(default_factory=list)
     operations: list[int] = field(default_factory=list)
@@ -39,13 +39,53 @@ class _Program:
     children: list[list[int]] = field(default_factory=list)
     keep: list[bool] = field(default_factory=list)
 
-    def add(self, node: Node, wanted: bool) -> int:
+    @staticmethod
+    def of(node: Node, wanted: pa.DataType | None = None, reader: Node | None = None) -> Program:
+        """``wanted`` and ``reader`` as for `AvroReader`."""
+        program = Program()
+        program._descend(node, wanted, reader, True)
+        return program
+
+    @property
+    def table(self) -> tuple[NDArray[Any], ...]:
+        """Operations, arguments, the place of each node's first child, children, and which nodes to keep."""
+        starts = np.cumsum([0, *(len(each) for each in self.children)])[:-1]
+        flat = [child for each in self.children for child in each]
+        return (
+            np.array(self.operations, np.int64),
+            np.array(self.arguments, np.int64),
+            np.array(starts, np.int64),
+            np.array(flat or [0], np.int64),
+            np.array(self.keep, np.bool_),
+        )
+
+    def _add(self, node: Node, wanted: bool) -> int:
         number = len(self.nodes)
         self.nodes.append(node)
         self.operations.append(_operations()[node.kind])
         self.arguments.append(_argument(node))
         self.children.append([])
         self.keep.append(wanted)
+        return number
+
+    def _descend(self, node: Node, wanted: pa.DataType | None, reader: Node | None, keep: bool) -> int:
+        number = self._add(node, keep)
+        children = self.children[number]
+        reader = None if reader is None else reader.inner
+        if node.kind == "record":
+            chosen = _chosen(node, wanted, reader)
+            for each in node.fields:
+                kind, known = chosen.get(each.name, (None, None))
+                children.append(self._descend(each.node, kind, known, keep and each.name in chosen))
+        elif node.kind in ("array", "map"):
+            if node.kind == "map":
+                children.append(self._descend(Node("string"), None, None, keep))
+            inner = _item_type(wanted)
+            known = reader.branches[0] if reader is not None and reader.kind == node.kind else None
+            children.append(self._descend(node.branches[0], inner, known, keep))
+        elif node.kind == "union":
+            kind = wanted if node.inner is not node else None
+            children += [self._descend(branch, kind, reader, keep) for branch in node.branches]
         return number
 
 
@@ -76,41 +116,8 @@ class AvroReader:
     """
 
     def __init__(self, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None) -> None:
-        self.program = _Program()
-        self._add(node, wanted, reader, True)
-        program = self.program
-        starts = np.cumsum([0, *(len(each) for each in program.children)])[:-1]
-        flat = [child for each in program.children for child in each]
-        self.table = (
-            np.array(program.operations, np.int64),
-            np.array(program.arguments, np.int64),
-            np.array(starts, np.int64),
-            np.array(flat or [0], np.int64),
-            np.array(program.keep, np.bool_),
-        )
-
-    def _add(self, node: Node, wanted: pa.DataType | None, reader: Node | None, keep: bool) -> int:
-        program = self.program
-        number = program.add(node, keep)
-        reader = None if reader is None else reader.inner
-        if node.kind == "record":
-            chosen = _chosen(node, wanted, reader)
-            for each in node.fields:
-                kind, known = chosen.get(each.name, (None, None))
-                child = self._add(each.node, kind, known, keep and each.name in chosen)
-                program.children[number].append(child)
-        elif node.kind in ("array", "map"):
-            if node.kind == "map":
-                program.children[number].append(self._add(Node("string"), None, None, keep))
-            inner = _item_type(wanted)
-            known = reader.branches[0] if reader is not None and reader.kind == node.kind else None
-            program.children[number].append(self._add(node.branches[0], inner, known, keep))
-        elif node.kind == "union":
-            is_optional = node.inner is not node
-            for branch in node.branches:
-                kind = wanted if is_optional else None
-                program.children[number].append(self._add(branch, kind, reader, keep))
-        return number
+        self.program = Program.of(node, wanted, reader)
+        self.table = self.program.table
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """The values of ``payloads`` (binary), of the type that Spark has for the definition without the
@@ -175,7 +182,7 @@ class _Built:
     """Arrow arrays from what the walk wrote."""
 
     def __init__(
-        self, program: _Program, data: NDArray[np.uint8], base: Int64s, counts: Int64s, out: Int64s
+        self, program: Program, data: NDArray[np.uint8], base: Int64s, counts: Int64s, out: Int64s
     ) -> None:
         self.program = program
         self.data = data

@@ -1,4 +1,4 @@
-"""The compiled walk over Avro payloads: the inner part of `geminga.spark.payloads.avro`.
+"""The compiled walks over Avro payloads: the inner part of `geminga.spark.payloads.avro` and `avro_writing`.
 
 A definition is a table of nodes; the walk reads each payload along it and appends what it finds to the
 node's own numbers. It runs twice: first to count and to find damaged payloads, then to write. Nothing is
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from geminga.wire.columnar_kernels import kernel
+from geminga.wire.columnar_kernels import kernel, memcpy
 
 inlined = numba.njit(nogil=True, inline="always")
 """Calls would pass on a dozen arrays each, which takes longer than what most of them do."""
@@ -195,3 +195,96 @@ def walk(
                 good[i] = False
                 damaged += 1
     return damaged
+
+
+@inlined
+def _put(out, position, value):
+    """Writes a zigzag varint; returns the next position."""
+    rest = (value << 1) ^ (value >> 63)
+    while rest & ~0x7F:
+        out[position] = (rest & 0x7F) | 0x80
+        position += 1
+        rest = (rest >> 7) & 0x01FFFFFFFFFFFFFF
+    out[position] = rest
+    return position + 1
+
+
+@inlined
+def _put_leaf(out, position, op, argument, numbers, place, data):
+    if op in (INT, LONG, ENUM):
+        return _put(out, position, numbers[place])
+    if op == BOOLEAN:
+        out[position] = numbers[place]
+        return position + 1
+    if op in (FLOAT, DOUBLE):
+        size = 4 if op == FLOAT else 8
+        for i in range(size):
+            out[position + i] = (numbers[place] >> (8 * i)) & 0xFF
+        return position + size
+    if op in (BYTES, FIXED):
+        start = numbers[place]
+        size = numbers[place + 1]
+        if op == BYTES:
+            position = _put(out, position, size)
+        memcpy(out, position, data, start, size)
+        return position + size
+    return position
+
+
+@kernel
+def write(numbers, data, base, ops, arguments, first, children, offsets, out):
+    """Writes payload after payload to ``out``; ``offsets`` has their bounds.
+
+    ``numbers`` has from ``base`` on what each node would append while the payloads are read; BYTES and FIXED
+    name their bytes in ``data``.
+    """
+    stack = np.zeros(len(ops) + 1, np.int64)
+    left = np.zeros(len(ops) + 1, np.int64)
+    at = base.copy()
+    position = np.int64(0)
+    for row in range(len(offsets) - 1):
+        depth = -1
+        node = 0
+        while True:
+            op = ops[node]
+            if op == UNION:
+                branch = numbers[at[node]]
+                at[node] += 1
+                position = _put(out, position, branch)
+                node = children[first[node] + branch]
+                continue
+            if op >= RECORD:
+                depth += 1
+                stack[depth] = node
+                left[depth] = arguments[node]
+                if op != RECORD:
+                    left[depth] = numbers[at[node]]
+                    at[node] += 1
+                    if left[depth] > 0:
+                        position = _put(out, position, left[depth])
+            else:
+                position = _put_leaf(out, position, op, arguments[node], numbers, at[node], data)
+                at[node] += 2 if op in (BYTES, FIXED) else 1
+            node = -1
+            while depth >= 0 and node < 0:
+                open_node = stack[depth]
+                op = ops[open_node]
+                if left[depth] == 0:
+                    if op != RECORD:
+                        out[position] = 0
+                        position += 1
+                    depth -= 1
+                    continue
+                if op == RECORD:
+                    node = children[first[open_node] + arguments[open_node] - left[depth]]
+                elif op == ARRAY:
+                    node = children[first[open_node]]
+                else:
+                    keys = children[first[open_node]]
+                    position = _put_leaf(out, position, BYTES, 0, numbers, at[keys], data)
+                    at[keys] += 2
+                    node = children[first[open_node] + 1]
+                left[depth] -= 1
+            if node < 0:
+                break
+        offsets[row + 1] = position

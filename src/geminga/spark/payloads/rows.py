@@ -141,7 +141,8 @@ def version_reader(writer: SchemaInfo, newest: SchemaInfo | None, wanted: _Colum
     if writer == ANY_JSON:
         from geminga.spark.payloads.writing import node_of_type
 
-        return VersionReader(Definition("json", node_of_type(wanted.spark), writer), wanted.arrow, reader)
+        node = node_of_type(wanted.spark)
+        return VersionReader(Definition("json", node, writer), wanted.arrow, reader)
     definition = definition_of(writer)
     check_readable(columns_of(definition), wanted.spark, "")
     return VersionReader(definition, wanted.arrow, reader)

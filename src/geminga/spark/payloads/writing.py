@@ -1,7 +1,13 @@
-"""Frames as payloads: which definition a frame's columns have, and its rows in that format."""
+"""Frames as payloads: the definition that a frame's columns give, and its rows in the topic's format."""
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -23,8 +29,70 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from geminga.errors import IncompatibleSchema
-from geminga.spark.payloads.nodes import Field, Node
+from geminga.errors import IncompatibleSchema, InvalidMessage
+from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.definitions import definition_of
+from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, Field, Node
+from geminga.spark.payloads.types import arrow_type, check_readable, columns_of, same_name
+
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+_DEFINED: dict[DataType, Any] = {
+    BinaryType(): "bytes",
+    BooleanType(): "boolean",
+    ByteType(): "int",
+    ShortType(): "int",
+    IntegerType(): "int",
+    LongType(): "long",
+    FloatType(): "float",
+    DoubleType(): "double",
+    StringType(): "string",
+    NullType(): "null",
+    DateType(): {"type": "int", "logicalType": "date"},
+    TimestampType(): {"type": "long", "logicalType": "timestamp-micros"},
+    TimestampNTZType(): {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def avro_definition(schema: StructType, name: str, namespace: str = "") -> dict[str, Any]:
+    """The Avro definition of rows of ``schema``.
+
+    Names are given as Spark's ``to_avro`` gives them. Everything is a union with null and has null as its
+    default, whether the column can be null or not: Spark's frames of one query and the next differ in that,
+    and a later schema may add and drop what is optional. Raises `IncompatibleSchema` naming a column that
+    Avro has no form for.
+    """
+    full = f"{namespace}.{name}" if namespace else name
+    fields: list[dict[str, Any]] = []
+    for each in schema.fields:
+        if not _AVRO_NAME.match(each.name):
+            raise IncompatibleSchema(
+                f"column {each.name!r} can't be a field of a schema: names are made of letters, digits and _"
+            )
+        kind = _optional(_defined(each.dataType, each.name, full))
+        fields.append({"name": each.name, "type": kind, "default": None})
+    described: dict[str, Any] = {"type": "record", "name": name, "fields": fields}
+    return {**described, "namespace": namespace} if namespace else described
+
+
+def _defined(kind: DataType, name: str, namespace: str) -> Any:
+    if isinstance(kind, StructType):
+        return avro_definition(kind, name, namespace)
+    if isinstance(kind, ArrayType):
+        return {"type": "array", "items": _optional(_defined(kind.elementType, name, namespace))}
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return {"type": "map", "values": _optional(_defined(kind.valueType, name, namespace))}
+    if isinstance(kind, DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if kind not in _DEFINED:
+        raise IncompatibleSchema(f"column {name!r}: no schema has a form for {kind.simpleString()}")
+    return _DEFINED[kind]
+
+
+def _optional(defined: Any) -> Any:
+    return defined if defined == "null" else ["null", defined]
+
 
 _NODES: dict[DataType, Node] = {
     BinaryType(): Node("bytes"),
@@ -46,15 +114,110 @@ _NODES: dict[DataType, Node] = {
 def node_of_type(kind: DataType) -> Node:
     """The node whose values Spark has as ``kind``. Raises `IncompatibleSchema` for a type that has none."""
     if isinstance(kind, StructType):
-        return Node(
-            "record", fields=tuple(Field(field.name, node_of_type(field.dataType)) for field in kind.fields)
-        )
+        return Node("record", fields=tuple(Field(f.name, node_of_type(f.dataType)) for f in kind.fields))
     if isinstance(kind, ArrayType):
         return Node("array", branches=(node_of_type(kind.elementType),))
-    if isinstance(kind, MapType) and kind.keyType == StringType():
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         return Node("map", branches=(node_of_type(kind.valueType),))
     if isinstance(kind, DecimalType):
         return Node("bytes", "decimal", precision=kind.precision, scale=kind.scale)
     if kind not in _NODES:
         raise IncompatibleSchema(f"no schema has a form for {kind.simpleString()}")
     return _NODES[kind]
+
+
+def frame_schema(schema: StructType, value_schema: str, name: str, namespace: str) -> SchemaInfo:
+    """What is registered for a frame whose payload columns are ``schema``."""
+    return SchemaInfo(
+        type=int(SchemaType[value_schema]),
+        name=name,
+        data=json.dumps(avro_definition(schema, name, namespace)).encode(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A field of the payload: where the frame has it; -1 for one that it lacks."""
+
+    field: Field
+    column: int
+
+
+class PayloadWriter:
+    """Rows of a frame as payloads of one schema; ``schema``: the frame's payload columns.
+
+    Raises `IncompatibleSchema` naming a column that doesn't fit.
+    """
+
+    def __init__(self, info: SchemaInfo, schema: StructType) -> None:
+        self.info = info
+        self.definition = definition_of(info)
+        _check_writable(self.definition)
+        root = self.definition.root.inner
+        self.fields = root.fields if root.kind == "record" else (Field("value", self.definition.root),)
+        columns = columns_of(self.definition)
+        check_readable(schema, columns, "")
+        self.sources = []
+        for field in self.fields:
+            source = same_name(schema.names, field.name)
+            if source is None and field.default is NO_DEFAULT and not _is_optional(field.node):
+                raise IncompatibleSchema(
+                    f"the topic's schema needs the field {field.name!r}, which the frame has no column for"
+                )
+            self.sources.append(_Source(field, -1 if source is None else schema.names.index(source)))
+        used = {source.column for source in self.sources}
+        unused = [name for number, name in enumerate(schema.names) if number not in used]
+        if unused:
+            raise IncompatibleSchema(
+                f"the topic's schema has no field for the column {unused[0]!r}; it has "
+                f"{', '.join(columns.names)}"
+            )
+        self.wanted = pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in columns.fields])
+
+    def write(self, columns: list[pa.Array], count: int) -> pa.Array:
+        """The payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage` naming a
+        field whose value the schema doesn't take."""
+        given = [source for source in self.sources if source.column >= 0]
+        arrays = [columns[source.column] for source in given]
+        if arrays:
+            frame = pa.StructArray.from_arrays(arrays, names=[source.field.name for source in given])
+        else:
+            frame = pa.Array.from_buffers(pa.struct([]), count, [None], 0)
+        whole = fit(frame, self.wanted, Node("record", fields=self.fields))
+        if not self.definition.is_record:
+            return _plain(self.definition, whole.field(0))
+        if self.definition.format == "json":
+            from geminga.spark.payloads.json_writing import json_texts
+
+            return json_texts(whole, self.definition.root).cast(pa.binary())
+        from geminga.spark.payloads.avro_writing import AvroWriter
+
+        return AvroWriter(self.definition.root).write(whole)
+
+
+def _is_optional(node: Node) -> bool:
+    return node.kind == "null" or (node.kind == "union" and any(b.kind == "null" for b in node.branches))
+
+
+def _check_writable(definition: Definition) -> None:
+    if definition.format not in ("avro", "json", "plain") or (
+        definition.format != "plain" and not definition.is_record
+    ):
+        raise IncompatibleSchema(
+            f"the topic's schema is of type {SchemaType(definition.info.type).name}, which frames are not "
+            "written as; write the payloads as bytes in the column 'value'"
+        )
+
+
+def _plain(definition: Definition, values: pa.Array) -> pa.Array:
+    """Payloads of a primitive schema; null for null."""
+    from geminga.schema.generic import schema_of
+
+    codec = schema_of(definition.info)
+    if definition.root.kind in ("bytes", "string"):
+        return values.cast(pa.binary())
+    try:
+        payloads = [None if value is None else codec.encode(value) for value in values.to_pylist()]
+    except TypeError as error:
+        raise InvalidMessage(f"column 'value': {error}") from None
+    return pa.array(payloads, pa.binary())

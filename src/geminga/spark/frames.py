@@ -1,0 +1,86 @@
+"""How the rows of a frame become messages: which columns are the message's, and which its payload."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from geminga.errors import IncompatibleSchema
+from geminga.schema_info import SchemaInfo
+from geminga.spark.cluster import client_for
+from geminga.spark.options import WriteOptions
+from geminga.spark.patience import Patience
+from geminga.spark.schema import FrameLayout, to_messages, written_columns
+
+if TYPE_CHECKING:
+    from geminga.spark.payloads.writing import PayloadWriter
+
+TABLE_ROWS = 50_000
+"""Rows after which a table is handed to the producer: whole batches come out of it."""
+
+TABLE_BYTES = 8 * 1024 * 1024
+
+
+class Frame:
+    """The rows of one frame. Made where a query is planned, which checks it, and again in each task.
+
+    ``info``: the schema that payloads have; None for bytes. Raises `InvalidConfiguration` for columns that
+    can't be written and `IncompatibleSchema` for those that don't fit the schema.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        by_schema = options.value_schema != "BYTES"
+        self.layout: FrameLayout = written_columns(schema, options.topic, by_schema=by_schema)
+        self.info = _schema_of(options, self.layout.payload) if by_schema else None
+        self._payloads: PayloadWriter | None = None
+        if self.info is not None:
+            from geminga.spark.payloads.writing import PayloadWriter
+
+            try:
+                self._payloads = PayloadWriter(self.info, self.layout.payload)
+            except IncompatibleSchema as error:
+                raise IncompatibleSchema(f"valueSchema={options.value_schema}: {error}") from None
+
+    def messages(self, batch: pa.RecordBatch) -> pa.Table:
+        """The message table of a record batch. Raises `InvalidMessage` naming what can't be sent."""
+        arrays = to_messages(batch, self.layout, int(time.time() * 1000))
+        if self._payloads is not None:
+            columns = [batch.column(number) for number in self.layout.payload_columns]
+            arrays["value"] = self._payloads.write(columns, batch.num_rows)
+        return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+
+    def tables(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Message tables of a useful size; Spark's own batches may be small."""
+        pending: list[pa.Table] = []
+        rows = size = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            pending.append(self.messages(batch))
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= TABLE_ROWS or size >= TABLE_BYTES:
+                yield pa.concat_tables(pending)
+                pending, rows, size = [], 0, 0
+        if pending:
+            yield pa.concat_tables(pending)
+
+
+def _schema_of(options: WriteOptions, payload: StructType) -> SchemaInfo:
+    if options.value_schema != "TOPIC":
+        from geminga.spark.payloads.writing import frame_schema
+
+        return frame_schema(payload, options.value_schema, options.record_name, options.record_namespace)
+    client, topic = client_for(options.connection), options.topic
+    assert topic is not None
+    patience = Patience(options.connection.operation_timeout_ms / 1000)
+    info = patience.call(f"asking for the schema of {topic}", lambda: client.get_schema_info(topic))
+    if info is None:
+        raise IncompatibleSchema(
+            f"{topic} has no schema for valueSchema=TOPIC to follow: valueSchema=JSON or AVRO registers one"
+        )
+    return info

@@ -1,0 +1,199 @@
+"""Frames as payloads, read back by fastavro, by `json` and by our own readers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from geminga.errors import IncompatibleSchema, InvalidMessage
+from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.avro import AvroReader
+from geminga.spark.payloads.json_text import JsonReader
+from geminga.spark.payloads.writing import PayloadWriter, avro_definition, frame_schema
+
+PART = StructType().add("x", "integer").add("words", ArrayType(StringType()))
+SCHEMA = (
+    StructType()
+    .add("id", "long", False)
+    .add("name", "string")
+    .add("raw", BinaryType())
+    .add("part", PART)
+    .add("parts", ArrayType(PART, False), False)
+    .add("marks", MapType(StringType(), StructType().add("y", "double")))
+    .add("ok", "boolean")
+    .add("share", "float")
+    .add("price", DecimalType(10, 2))
+    .add("at", TimestampType())
+    .add("day", DateType())
+)
+NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=dt.UTC)
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": -(1 << 63), "name": 'ä"\\\n\x01', "raw": b"\x00\xff",
+        "part": {"x": -1, "words": ["a", None, ""]},
+        "parts": [{"x": None, "words": None}, {"x": 2, "words": []}], "marks": {'k"': {"y": 0.1}, "l": None},
+        "ok": True, "share": 0.5, "price": Decimal("-12.50"), "at": NOON, "day": dt.date(1969, 1, 1),
+    },
+    {**dict.fromkeys(SCHEMA.names), "id": (1 << 63) - 1, "parts": []},
+    {**dict.fromkeys(SCHEMA.names), "id": 300, "parts": [{"x": 5, "words": ["w"]}], "marks": {}, "name": ""},
+]  # fmt: skip
+
+
+def frame(rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> list[pa.Array]:
+    kind = to_arrow_schema(schema, timezone="UTC")
+    # A slice, as the record batches of a task are.
+    table = pa.Table.from_pylist([rows[0], *rows, rows[0]], schema=kind).slice(1, len(rows)).combine_chunks()
+    return [pa.concat_arrays(column.chunks) for column in table.columns]
+
+
+def sliced(rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> list[pa.Array]:
+    kind = to_arrow_schema(schema, timezone="UTC")
+    batch = pa.RecordBatch.from_pylist([rows[0], *rows, rows[0]], schema=kind)
+    return list(batch.slice(1, len(rows)).columns)
+
+
+def written(kind: str, columns: list[pa.Array], schema: StructType = SCHEMA) -> list[bytes]:
+    writer = PayloadWriter(frame_schema(schema, kind, "topLevelRecord", ""), schema)
+    payloads = writer.write(columns, len(columns[0]))
+    payloads.validate(full=True)
+    found: list[bytes] = payloads.to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("columns", [frame, sliced])
+def test_avro_as_fastavro_reads_it(columns: Any) -> None:
+    parsed = fastavro.parse_schema(avro_definition(SCHEMA, "topLevelRecord"))
+    read = []
+    for payload in written("AVRO", columns(ROWS)):
+        buffer = io.BytesIO(payload)
+        read.append(fastavro.schemaless_reader(buffer, parsed, parsed))
+        assert buffer.tell() == len(payload)
+    assert read == ROWS
+
+
+@pytest.mark.parametrize("columns", [frame, sliced])
+def test_json_as_python_reads_it(columns: Any) -> None:
+    full, empty, third = (json.loads(payload) for payload in written("JSON", columns(ROWS)))
+    first = ROWS[0]
+    assert full == {
+        **first, "raw": "AP8=", "price": -12.5, "at": int(NOON.timestamp() * 1e6), "day": -365,
+    }  # fmt: skip
+    assert (empty, third) == (ROWS[1], ROWS[2])
+
+
+@pytest.mark.parametrize(("kind", "reader"), [("AVRO", AvroReader), ("JSON", JsonReader)])
+def test_as_our_own_readers_read_it(kind: str, reader: Any) -> None:
+    from geminga.spark.payloads.definitions import definition_of
+
+    definition = definition_of(frame_schema(SCHEMA, kind, "topLevelRecord", ""))
+    found, damaged = reader(definition.root).read(pa.array(written(kind, frame(ROWS)), pa.binary()))
+    assert not damaged.any()
+    for row, expected in zip(found.to_pylist(), ROWS, strict=True):
+        assert {**row, "marks": row["marks"] if row["marks"] is None else dict(row["marks"])} == expected
+
+
+def test_numbers_that_json_has_no_form_for() -> None:
+    schema = StructType().add("x", "double")
+    odd = pa.array([float("nan"), float("inf"), float("-inf"), 1e300, -0.0, None])
+    payloads = written("JSON", [odd], schema)
+    assert payloads[:3] == [b'{"x":"NaN"}', b'{"x":"Infinity"}', b'{"x":"-Infinity"}']
+    assert [json.loads(payload)["x"] for payload in payloads[3:]] == [1e300, -0.0, None]
+
+
+# --- as the topic says ---------------------------------------------------------------------------
+
+
+def topic_schema(kind: SchemaType, *fields: dict[str, Any]) -> SchemaInfo:
+    definition = {"type": "record", "name": "R", "fields": list(fields)}
+    return SchemaInfo(type=int(kind), data=json.dumps(definition).encode())
+
+
+COLOUR = {"type": "enum", "name": "C", "symbols": ["RED", "BLUE"]}
+FIELDS: list[dict[str, Any]] = [
+    {"name": "count", "type": "long"},
+    {"name": "colour", "type": COLOUR, "default": "RED"},
+    {"name": "note", "type": ["string", "null"], "default": "none"},
+    {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}]},
+    {"name": "three", "type": ["null", {"type": "fixed", "name": "F", "size": 3}], "default": None},
+]
+
+
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
+def test_a_frame_as_the_topic_has_it(kind: SchemaType) -> None:
+    info = topic_schema(kind, *FIELDS)
+    schema = StructType().add("AT", TimestampType()).add("count", IntegerType())
+    writer = PayloadWriter(info, schema)
+    early = dt.datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=dt.UTC)
+    payloads = writer.write(
+        [pa.array([early, None], pa.timestamp("us", "UTC")), pa.array([1, 2], pa.int32())], 2
+    )
+    reader = (AvroReader if kind == SchemaType.AVRO else JsonReader)(writer.definition.root)
+    found, damaged = reader.read(payloads)
+    assert not damaged.any()
+    same = {"colour": "RED", "note": "none", "three": None}
+    moment = dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=dt.UTC)
+    assert found.to_pylist() == [{"count": 1, "at": moment, **same}, {"count": 2, "at": None, **same}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (StructType().add("colour", "string"), "needs the field 'count', which the frame has no column for"),
+        (StructType().add("count", "string"), "field count is written as string and can't be read as bigint"),
+        (
+            StructType().add("count", "long").add("more", "long"),
+            "has no field for the column 'more'; it has count,",
+        ),
+    ],
+)
+def test_frames_that_do_not_fit(schema: StructType, message: str) -> None:
+    with pytest.raises(IncompatibleSchema, match=message):
+        PayloadWriter(topic_schema(SchemaType.AVRO, *FIELDS), schema)
+
+
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("count", pa.array([1, None]), "1 rows have no value for the field 'count'"),
+        ("colour", pa.array(["RED", "PINK"]), "'colour': 'PINK' is none of RED, BLUE"),
+    ],
+)
+def test_values_that_do_not_fit(kind: SchemaType, name: str, values: pa.Array, message: str) -> None:
+    schema = StructType().add("count", LongType())
+    columns = [values]
+    if name != "count":
+        schema.add(name, StringType())
+        columns = [pa.array([1, 2]), values]
+    with pytest.raises(InvalidMessage, match=message):
+        PayloadWriter(topic_schema(kind, *FIELDS), schema).write(columns, 2)
+
+
+def test_what_has_no_form() -> None:
+    with pytest.raises(IncompatibleSchema, match="column 'a b' can't be a field"):
+        avro_definition(StructType().add("a b", "long"), "R")
+    with pytest.raises(IncompatibleSchema, match="column 'm': no schema has a form for map<int,int>"):
+        avro_definition(StructType().add("m", MapType(IntegerType(), IntegerType())), "R")
+    pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
+    with pytest.raises(IncompatibleSchema, match="which frames are not written as"):
+        PayloadWriter(pair, StructType().add("value", ArrayType(IntegerType())))
