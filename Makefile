@@ -18,7 +18,7 @@ help:
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
-	@echo "make docs     the reference pages that are drawn from the code"
+	@echo "make docs     the reference pages, and the client for threads, that are drawn from the code"
 
 $(STAMP): requirements/all.lock requirements/java.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
@@ -51,6 +51,7 @@ lint: $(STAMP)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/generate_proto.py --check
+	$(PY) tools/generate_sync.py --check
 	$(PYTEST) -q tests/docs
 
 interop: $(STAMP)
@@ -71,6 +72,7 @@ publish-proof: $(STAMP)
 	$(PY) -m benchmarks.tuning --output build/tuning --publish
 
 docs: $(STAMP)
+	$(PY) tools/generate_sync.py
 	$(PY) tools/generate_docs.py
 
 proto: $(STAMP)

@@ -67,6 +67,58 @@ NAMES = (
     Named("schema.schema_protobuf.HAS_PROTOBUF", "attribute", "(none)", _HELPER),
 )  # fmt: skip
 
+_AS_THERE = "as in pulsar-client's two clients"
+_LISTENERS = "coroutines need no listeners: `async for message in consumer`"
+
+FACES = (
+    Named(
+        "Client.create_producer(schema)", "positional or keyword, None",
+        "positional or keyword, BytesSchema", _AS_THERE,
+    ),
+    Named("Client.create_reader(reader_listener)", "(none)", "positional or keyword, None", _LISTENERS),
+    Named(
+        "Client.create_reader(schema)", "positional or keyword, None", "positional or keyword, BytesSchema",
+        _AS_THERE,
+    ),
+    Named(
+        "Client.create_table_view(schema)", "positional or keyword, None",
+        "positional or keyword, BytesSchema", _AS_THERE,
+    ),
+    Named("Client.runtime", "(none)", "attribute", "for the modules of the package: the I/O thread"),
+    Named("Client.subscribe(initial_position)", "stands earlier", "stands later", _AS_THERE),
+    Named(
+        "Client.subscribe(is_pattern_topic)", "positional or keyword, False", "(none)",
+        "as there; both take `re.compile(...)`",
+    ),
+    Named("Client.subscribe(message_listener)", "(none)", "positional or keyword, None", _LISTENERS),
+    Named(
+        "Client.subscribe(pattern_auto_discovery_period)", "keyword-only, 60", "positional or keyword, 60",
+        "`pulsar.asyncio` has none",
+    ),
+    Named("Client.subscribe(schema)", "positional or keyword, None", "positional or keyword, BytesSchema",
+          _AS_THERE),
+    Named("Consumer.pause_message_listener", "(none)", "method", _LISTENERS),
+    Named("Consumer.resume_message_listener", "(none)", "method", _LISTENERS),
+    Named(
+        "Producer.send_async(callback)", "positional or keyword, None", "positional or keyword, required",
+        "`pulsar.asyncio` has no `send_async`; there a task waits for `send`",
+    ),
+    Named("Producer.submit_encoded", "(none)", "method", "a task waits for `publish_encoded`"),
+    Named("Producer.submit_table", "(none)", "method", "a task waits for `send_table`"),
+)  # fmt: skip
+"""How the face for threads (``ours``) differs from the one for asyncio (``theirs``)."""
+
+PLAIN_CALLS = frozenset({
+    "Client.get_service_info", "Client.shutdown",
+    "Consumer.consumer_name", "Consumer.has_reached_end_of_topic", "Consumer.is_connected",
+    "Consumer.redeliver_unacknowledged_messages", "Consumer.subscription_name", "Consumer.topic",
+    "Producer.is_connected", "Producer.last_sequence_id", "Producer.producer_name", "Producer.send_async",
+    "Producer.statistics", "Producer.topic",
+    "Reader.is_connected", "Reader.tables", "Reader.topic",
+    "TableView.get",
+})  # fmt: skip
+"""What is no coroutine in asyncio either: it waits for nothing (`Reader.tables` is iterated)."""
+
 _DETAILS = "tests/client/test_dropin_details.py"
 
 BEHAVIOUR = (

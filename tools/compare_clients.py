@@ -1,7 +1,8 @@
 """How Geminga's public names differ from ``pulsar-client``'s, found by walking both.
 
 It looks at modules, classes, methods, parameters with their order, kinds and defaults, at attributes, and at
-what is a coroutine. ``tools/client_differences.py`` gives every difference its reason, a test holds the two
+what is a coroutine; and how the two faces, for threads and for asyncio, differ from each other
+(`between_faces`). ``tools/client_differences.py`` gives every difference its reason, a test holds the two
 together (``tests/client/test_public_names.py``), and ``docs/coming-from-pulsar-client.md`` is drawn from the
 reasons. What Geminga adds is no difference as long as it can be left out.
 
@@ -175,6 +176,58 @@ def _compare_calls(label: str, theirs: Any, ours: Any) -> Iterator[Difference]:
             yield Difference(f"{label}({name})", MISSING, "required")
 
 
+FACES = ("Client", "Producer", "Consumer", "Reader", "TableView")
+"""What both ``geminga`` and ``geminga.asyncio`` have."""
+
+
+def between_faces() -> list[Difference]:
+    """Where a public method or argument for threads has no twin for asyncio, or another one; ``theirs`` is
+    what asyncio has. Arguments are compared by name, order, kind and default."""
+    threads, aio = importlib.import_module(OURS), importlib.import_module(f"{OURS}.asyncio")
+    found: list[Difference] = []
+    for face in FACES:
+        here, there = getattr(threads, face), getattr(aio, face)
+        for name in ("__init__", *dir(here)):
+            if name.startswith("_") and (name != "__init__" or face != "Client"):
+                continue
+            label, ours = f"{face}.{name}", inspect.getattr_static(here, name)
+            theirs = inspect.getattr_static(there, name, None)
+            if theirs is None:
+                found.append(Difference(label, MISSING, _kind(ours)))
+            elif not callable(ours) or not callable(theirs):
+                if _kind(ours) != _kind(theirs):
+                    found.append(Difference(label, _kind(theirs), _kind(ours)))
+            else:
+                found.extend(_between_calls(label, theirs, ours))
+    return sorted(found)
+
+
+def _between_calls(label: str, theirs: Any, ours: Any) -> Iterator[Difference]:
+    one, other = _parameters(theirs) or {}, _parameters(ours) or {}
+    for name in {**one, **other}:
+        parameters = one.get(name), other.get(name)
+        shown = [MISSING if p is None else f"{p.kind.description}, {_default(p)}" for p in parameters]
+        if shown[0] != shown[1]:
+            yield Difference(f"{label}({name})", *shown)
+    common = [[name for name in order if name in one and name in other] for order in (one, other)]
+    if common[0] != common[1]:
+        moved = next(name for name, at in zip(*common, strict=True) if name != at)
+        yield Difference(f"{label}({moved})", "stands earlier", "stands later")
+
+
+def plain_calls() -> set[str]:
+    """The methods for asyncio that are no coroutines and have a twin for threads."""
+    threads, aio = importlib.import_module(OURS), importlib.import_module(f"{OURS}.asyncio")
+    return {
+        f"{face}.{name}"
+        for face in FACES
+        for name in dir(getattr(threads, face))
+        if not name.startswith("_")
+        and inspect.isfunction(method := inspect.getattr_static(getattr(aio, face), name, None))
+        and not inspect.iscoroutinefunction(method)
+    }
+
+
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -235,5 +288,5 @@ SAMPLES: dict[str, Callable[[Any], Any]] = {
 
 
 if __name__ == "__main__":
-    for difference in differences():
+    for difference in differences() + between_faces():
         print(difference.where, "|", difference.theirs, "|", difference.ours)

@@ -198,6 +198,13 @@ def coming_tables() -> str:
         lines.append(
             f"| `{_cell(name.where)}` | `{_cell(name.theirs)}` | `{_cell(name.ours)}` | {_cell(name.why)} |"
         )
+    lines += ["", "## Threads and asyncio", ""]
+    lines += ["Where Geminga's two faces differ beyond `await`:", ""]
+    lines += ["| name | asyncio | threads | why |", "|---|---|---|---|"]
+    for name in client_differences.FACES:
+        lines.append(
+            f"| `{_cell(name.where)}` | {_cell(name.theirs)} | {_cell(name.ours)} | {_cell(name.why)} |"
+        )
     return "\n".join(lines)
 
 

@@ -19,9 +19,8 @@ def test_gemingas_stock_is_what_create_producer_does() -> None:
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(geminga.Client.create_producer).parameters.items()
-        if name in inspect.signature(arguments.producer_settings).parameters
     }
-    settings = arguments.producer_settings(**{**defaults, "schema": BytesSchema()})
+    settings = arguments.producer_settings(defaults, BytesSchema())
     for name in CHOSEN:
         assert getattr(GEMINGA.settings.producer, name) == getattr(settings, name), name
 

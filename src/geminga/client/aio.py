@@ -1,4 +1,10 @@
-"""`geminga.asyncio.Client`: the client for asyncio programs."""
+"""`geminga.asyncio.Client`: the client for asyncio programs, with the names, arguments and defaults of
+``pulsar-client`` 3.13.
+
+One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
+The face that threads have, ``client/sync.py``, is made of this one by ``tools/generate_sync.py``: signatures,
+docstrings and the steps of each method. What ``self._...`` stands for, each of the two has for itself.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,12 @@ import os
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
+from geminga.client.arguments import Topics
 from geminga.client.authentication import Authentication
 from geminga.client.core import ClientCore
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
@@ -28,20 +35,21 @@ from geminga.client.enums import (
 from geminga.client.failover import service_source, settings_for
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
-from geminga.config import refuse
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
+    ConsumerSettings,
     ConsumerType,
     InitialPosition,
+    ReaderSettings,
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
 from geminga.errors import AlreadyClosed, ForkedProcessError
 from geminga.ids import MessageId
-from geminga.producer.settings import SchemaInfo
+from geminga.producer.settings import ProducerSettings, SchemaInfo
 from geminga.schema import Schema
 
 if TYPE_CHECKING:
@@ -50,17 +58,21 @@ if TYPE_CHECKING:
     from geminga.client.reader import AsyncReader
     from geminga.client.table_view import AsyncTableView
 
+T = TypeVar("T")
+
 
 class Client:
     """A connection to a cluster; producers, consumers and readers share its connections.
 
-    Arguments as for `geminga.Client`. It may be used on several event loops, one after the other or in
-    threads of their own, with connections of its own on each; what it opens belongs to the loop on which it
-    was opened::
+    ::
 
         async with geminga.asyncio.Client("pulsar://localhost:6650") as client:
             producer = await client.create_producer("my-topic")
             await producer.send(b"hello")
+
+    It may be used on several event loops, one after the other or in threads of their own, with connections
+    of its own on each; what it opens belongs to the loop on which it was opened. After ``fork`` the child
+    needs a client of its own.
     """
 
     def __init__(
@@ -89,32 +101,44 @@ class Client:
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60000,
     ) -> None:
-        self._source = service_source(service_url, authentication, tls_trust_certs_file_path)
-        info = self._source.current
-        self._settings = arguments.client_settings(
-            service_url=info.service_url,
-            authentication=info.authentication,
-            operation_timeout_seconds=operation_timeout_seconds,
-            io_threads=io_threads,
-            message_listener_threads=message_listener_threads,
-            concurrent_lookup_requests=concurrent_lookup_requests,
-            log_conf_file_path=log_conf_file_path,
-            stats_interval_in_seconds=stats_interval_in_seconds,
-            use_tls=use_tls,
-            tls_trust_certs_file_path=info.tls_trust_certs_file_path,
-            tls_allow_insecure_connection=tls_allow_insecure_connection,
-            tls_validate_hostname=tls_validate_hostname,
-            connection_timeout_ms=connection_timeout_ms,
-            listener_name=listener_name,
-            tls_private_key_file_path=tls_private_key_file_path,
-            tls_certificate_file_path=tls_certificate_file_path,
-            memory_limit_bytes=memory_limit_bytes,
-            connections_per_broker=connections_per_broker,
-            keep_alive_interval_seconds=keep_alive_interval_seconds,
-            initial_backoff_interval_ms=initial_backoff_interval_ms,
-            max_backoff_interval_ms=max_backoff_interval_ms,
+        """Nothing is connected yet; an unreachable broker shows with the first operation.
+
+        service_url:
+            ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
+            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
+            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters with the credentials
+            of each.
+        authentication:
+            `AuthenticationToken`, `AuthenticationBasic` or `AuthenticationTLS`.
+        operation_timeout_seconds:
+            The most that creating, subscribing, seeking, closing and lookups take.
+        message_listener_threads:
+            Threads that call message listeners; each consumer and reader keeps to one of them.
+        tls_trust_certs_file_path:
+            PEM certificates to trust; default: the system's.
+        tls_allow_insecure_connection:
+            True trusts any certificate: for tests only.
+        tls_validate_hostname:
+            On by default, unlike ``pulsar-client``.
+        logger:
+            Where log lines go besides the standard logger ``geminga``.
+        connection_timeout_ms:
+            The most that connecting and the handshake take.
+        io_threads, log_conf_file_path, use_tls:
+            Accepted without effect: one thread carries all I/O, and the URL decides about TLS.
+        memory_limit_bytes:
+            Bound on messages without a receipt, over all producers; 0: none.
+
+        Raises `InvalidUrl` and `InvalidConfiguration`.
+        """
+        self._begin(dict(locals()))
+
+    def _begin(self, given: dict[str, Any]) -> None:
+        self._source = service_source(
+            given["service_url"], given["authentication"], given["tls_trust_certs_file_path"]
         )
-        self._log_handler = attach(logger)
+        self._settings = arguments.client_settings(given, self._source.current)
+        self._log_handler = attach(given["logger"])
         self._process_id = os.getpid()
         self._closed = False
         self._cores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientCore] = (
@@ -180,49 +204,28 @@ class Client:
         latency_budget_ms: float | None = None,
         compression_level: int = 0,
     ) -> AsyncProducer:
-        """A producer on ``topic``; the arguments are those of `geminga.Client.create_producer`."""
-        from geminga.client.producer import create_producer
+        """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
-        core = self.core
+        With ``batching_enabled`` messages that come close together share an entry, which saves most of the
+        CPU of client and broker; `send` waits for no delay. Consumers get entries whole: with keys and
+        Key_Shared consumers choose ``BatchingType.KeyBased`` besides. ``hashing_scheme`` decides the
+        partition of a key: ``BoostHash``, the default, agrees with ``pulsar-client``, ``JavaStringHash``
+        with the Java client. ``encryption_key`` and
+        ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
+        part of any of them can read what is sent. With ``latency_budget_ms`` the producer tunes itself:
+        delay, batch limits and partition stay follow rate, sizes and receipts, so that 99 of 100 messages
+        have their receipt within so many milliseconds and the broker gets as few entries as that allows;
+        ``batching_enabled`` must be on then, and the other batching arguments stay at their defaults.
+        ``compression_level`` is that of ZSTD (1 to 19) or ZLib (1 to 9); 0, the default, compresses as hard
+        as the other clients do.
+
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
+        reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
+        """
+        given = dict(locals())
         name = arguments.checked_topic(topic)
-        checked = await core.schemas.for_topic(name, arguments.checked_schema(schema))
-        settings = arguments.producer_settings(
-            producer_name=producer_name,
-            schema=checked,
-            initial_sequence_id=initial_sequence_id,
-            send_timeout_millis=send_timeout_millis,
-            compression_type=compression_type,
-            max_pending_messages=max_pending_messages,
-            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
-            block_if_queue_full=block_if_queue_full,
-            batching_enabled=batching_enabled,
-            batching_max_messages=batching_max_messages,
-            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
-            chunking_enabled=chunking_enabled,
-            message_routing_mode=message_routing_mode,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            properties=properties,
-            batching_type=batching_type,
-            encryption_key=encryption_key,
-            encryption_keys=encryption_keys,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            access_mode=access_mode,
-            message_router=message_router,
-            hashing_scheme=hashing_scheme,
-            chunk_max_message_size=chunk_max_message_size,
-            initial_subscription_name=initial_subscription_name,
-            batching_partition_switch_frequency=batching_partition_switch_frequency,
-            blocked_after_ms=blocked_after_ms,
-            step_over_blocked_partitions=step_over_blocked_partitions,
-            partitions_refresh_seconds=partitions_refresh_seconds,
-            interceptors=interceptors,
-            latency_budget_ms=latency_budget_ms,
-            compression_level=compression_level,
-        )
-        checked.attach_client(core.schemas)
-        return await core.opened(create_producer, name, settings)
+        checked = await self._schema_for(name, schema)
+        return await self._open_producer(name, arguments.producer_settings(given, checked), checked)
 
     async def subscribe(
         self,
@@ -260,52 +263,20 @@ class Client:
         negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
         retry_enabled: bool = False,
     ) -> AsyncConsumer:
-        """A consumer; the arguments are those of `geminga.Client.subscribe`. With ``is_pattern_topic`` the
-        topic is the text of a pattern."""
-        from geminga.client.consumer import subscribe
+        """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
+        With ``is_pattern_topic`` the topic is the text of a pattern.
 
-        core = self.core
-        if is_pattern_topic:
-            if not isinstance(topic, str):
-                refuse("is_pattern_topic", True, "False with a list of topics or a compiled pattern")
-            topic = re.compile(topic)
-        topics = arguments.checked_topics(topic)
+        `ConsumerSettings` tells what each argument does.
+
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
+        reports, for example `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`.
+        """
+        given = dict(locals())
+        topics = arguments.checked_topics(topic, is_pattern_topic)
         checked = arguments.checked_schema(schema)
-        settings = arguments.consumer_settings(
-            consumer_type=consumer_type,
-            schema=checked,
-            message_listener=None,
-            receiver_queue_size=receiver_queue_size,
-            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
-            consumer_name=consumer_name,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            broker_consumer_stats_cache_time_ms=broker_consumer_stats_cache_time_ms,
-            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-            is_read_compacted=is_read_compacted,
-            properties=properties,
-            pattern_auto_discovery_period=pattern_auto_discovery_period,
-            initial_position=initial_position,
-            crypto_key_reader=crypto_key_reader,
-            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
-            max_pending_chunked_message=max_pending_chunked_message,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            start_message_id_inclusive=start_message_id_inclusive,
-            batch_receive_policy=batch_receive_policy,
-            key_shared_policy=key_shared_policy,
-            batch_index_ack_enabled=batch_index_ack_enabled,
-            regex_subscription_mode=regex_subscription_mode,
-            dead_letter_policy=dead_letter_policy,
-            crypto_failure_action=crypto_failure_action,
-            priority_level=priority_level,
-            subscription_properties=subscription_properties,
-            ack_grouping_time_ms=ack_grouping_time_ms,
-            ack_receipt_enabled=ack_receipt_enabled,
-            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
-            retry_enabled=retry_enabled,
-        )
+        settings = arguments.consumer_settings(given, checked)
         subscription = arguments.checked_subscription(subscription_name)
-        checked.attach_client(core.schemas)
-        return await core.opened(subscribe, topics, subscription, settings)
+        return await self._open_consumer(topics, subscription, settings, checked)
 
     async def create_reader(
         self,
@@ -322,54 +293,86 @@ class Client:
         *,
         start_time: dt.datetime | dt.timedelta | int | None = None,
     ) -> AsyncReader:
-        """A reader from ``start_message_id`` on; arguments as for `geminga.Client.create_reader`."""
-        from geminga.client.reader import create_reader
+        """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
+        ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
 
-        core = self.core
-        name = arguments.checked_topics(topic)
-        start = arguments.checked_start(start_message_id, start_time, core.now_ms())
+        On a partitioned topic any other id counts in every partition, by ledger and entry. With
+        ``start_time`` in its place the reader starts at a publish time: a datetime with a time zone,
+        milliseconds since 1970, or a timedelta back from now. Several topics (a list), or all that match a
+        pattern (``re.compile(...)``), are read as one."""
+        given = dict(locals())
+        topics = arguments.checked_topics(topic)
+        start = arguments.checked_start(start_message_id, start_time, self._now_ms())
         checked = arguments.checked_schema(schema)
-        settings = arguments.reader_settings(
-            schema=checked,
-            reader_listener=None,
-            receiver_queue_size=receiver_queue_size,
-            reader_name=reader_name,
-            subscription_role_prefix=subscription_role_prefix,
-            is_read_compacted=is_read_compacted,
-            crypto_key_reader=crypto_key_reader,
-            start_message_id_inclusive=start_message_id_inclusive,
-            crypto_failure_action=crypto_failure_action,
-        )
-        checked.attach_client(core.schemas)
-        return await core.opened(create_reader, name, start, settings)
+        return await self._open_reader(topics, start, arguments.reader_settings(given, checked), checked)
 
     async def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema | type | None = None
     ) -> AsyncTableView:
         """The newest value of every key of ``topic``, kept up to date; ``pulsar.asyncio`` has none. Returns
         when all that the topic held at the start has been read."""
-        from geminga.client.table_view import open_table_view
-
-        core = self.core
         name = arguments.checked_topic(topic)
         checked = arguments.checked_schema(schema)
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
-        checked.attach_client(core.schemas)
-        return await core.opened(open_table_view, name, subscription_name, checked)
+        return await self._open_table_view(name, subscription_name, checked)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
-        return await self.core.partition_topics(arguments.checked_topic(topic))
+        name = arguments.checked_topic(topic)
+        return await self._ask(self.core.partition_topics(name))
 
     async def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
         """A version of the topic's schema, the newest by default; None when there is none."""
         wanted = arguments.schema_version_bytes(version)
-        return arguments.schema_info(await self.core.schema(arguments.checked_topic(topic), wanted))
+        name = arguments.checked_topic(topic)
+        return arguments.schema_info(await self._ask(self.core.schema(name, wanted)))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to now."""
         return self._source.current
+
+    # --- what the face stands on --------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return self.core.now_ms()
+
+    async def _ask(self, answer: Coroutine[Any, Any, T]) -> T:
+        return await answer
+
+    async def _schema_for(self, topic: str, schema: Schema | type | None) -> Schema:
+        """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
+        return await self.core.schemas.for_topic(topic, arguments.checked_schema(schema))
+
+    async def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema) -> AsyncProducer:
+        from geminga.client.producer import create_producer
+
+        schema.attach_client(self.core.schemas)
+        return await self.core.opened(create_producer, topic, settings)
+
+    async def _open_consumer(
+        self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema
+    ) -> AsyncConsumer:
+        from geminga.client.consumer import subscribe
+
+        schema.attach_client(self.core.schemas)
+        return await self.core.opened(subscribe, topics, subscription, settings)
+
+    async def _open_reader(
+        self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema
+    ) -> AsyncReader:
+        from geminga.client.reader import create_reader
+
+        schema.attach_client(self.core.schemas)
+        return await self.core.opened(create_reader, topics, start, settings)
+
+    async def _open_table_view(
+        self, topic: str, subscription_name: str | None, schema: Schema
+    ) -> AsyncTableView:
+        from geminga.client.table_view import open_table_view
+
+        schema.attach_client(self.core.schemas)
+        return await self.core.opened(open_table_view, topic, subscription_name, schema)
 
     async def close(self) -> None:
         """Close the client with all that it opened; what producers have pending is sent first.

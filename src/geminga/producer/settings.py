@@ -35,6 +35,14 @@ TUNED_FIELDS = (
 )
 """What a producer with a latency budget chooses by itself."""
 
+IN_MILLISECONDS = {
+    "send_timeout_seconds": "send_timeout_millis",
+    "blocked_after_seconds": "blocked_after_ms",
+    "batching_max_publish_delay_seconds": "batching_max_publish_delay_ms",
+    "latency_budget_seconds": "latency_budget_ms",
+}
+"""Fields whose argument of ``create_producer`` is named in another unit: milliseconds instead of seconds."""
+
 
 class CompressionType(Choice):
     """How a payload (for a batch: the whole batch) is compressed; the wire's numbers."""

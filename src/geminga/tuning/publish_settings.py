@@ -13,7 +13,7 @@ from typing import Any
 
 from geminga.config import check_int, check_type
 from geminga.producer.backlog import partition_share
-from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
+from geminga.producer.settings import IN_MILLISECONDS, BatchingType, CompressionType, ProducerSettings
 
 MEMORY_LIMIT_MAX_BYTES = 1 << 40
 
@@ -35,14 +35,6 @@ CHOSEN = (
     "step_over_blocked_partitions",
 )
 """The fields of `ProducerSettings` that the advisor speaks about."""
-
-_ARGUMENT_OF = {
-    "batching_max_publish_delay_seconds": "batching_max_publish_delay_ms",
-    "send_timeout_seconds": "send_timeout_millis",
-    "blocked_after_seconds": "blocked_after_ms",
-    "latency_budget_seconds": "latency_budget_ms",
-}
-"""Fields whose argument of ``create_producer`` is named in another unit: milliseconds instead of seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +78,10 @@ class PublishSettings:
             value = getattr(self.producer, name)
             if value is None:
                 continue
-            if name in _ARGUMENT_OF:
+            if name in IN_MILLISECONDS:
                 milliseconds = value * 1000
                 whole = name not in ("batching_max_publish_delay_seconds", "latency_budget_seconds")
-                found[_ARGUMENT_OF[name]] = round(milliseconds) if whole else milliseconds
+                found[IN_MILLISECONDS[name]] = round(milliseconds) if whole else milliseconds
             else:
                 found[name] = value
         return found

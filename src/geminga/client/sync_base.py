@@ -1,0 +1,163 @@
+"""What `geminga.Client` stands on: the I/O thread, the core that lives there, and waiting for both.
+
+The face itself, ``client/sync.py``, is made of the one for asyncio (``tools/generate_sync.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from geminga.client import arguments
+from geminga.client.arguments import Topics
+from geminga.client.core import ClientCore, Closable
+from geminga.client.enums import ProducerAccessMode
+from geminga.client.failover import service_source
+from geminga.client.listener import ListenerThreads
+from geminga.client.logs import attach, detach
+from geminga.client.runtime import LoopThread
+from geminga.client.schema_versions import ThreadSchemaVersions
+from geminga.client.settings import ClientSettings
+from geminga.consumer.settings import ConsumerSettings, ReaderSettings
+from geminga.errors import AlreadyClosed, PulsarException
+from geminga.ids import MessageId
+from geminga.producer.settings import ProducerSettings
+from geminga.schema import Schema
+
+if TYPE_CHECKING:
+    from geminga.client.consumer import Consumer
+    from geminga.client.producer import Producer
+    from geminga.client.reader import Reader
+    from geminga.client.table_view import TableView
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Closable)
+
+_GRACE_SECONDS = 5.0
+"""How much longer than the operation time-out a call waits for the I/O thread, which keeps it itself."""
+
+
+class SyncBase:
+    """See the module's text."""
+
+    def _begin(self, given: dict[str, Any]) -> None:
+        self._source = service_source(
+            given["service_url"], given["authentication"], given["tls_trust_certs_file_path"]
+        )
+        self._settings: ClientSettings = arguments.client_settings(given, self._source.current)
+        self._log_handler = attach(given["logger"])
+        self._listener_threads = ListenerThreads(self._settings.listener_threads)
+        self._runtime = LoopThread()
+        self._core = self._runtime.call(_make_core(self._settings))
+        self._schemas = ThreadSchemaVersions(self._runtime, self._core.schemas)
+        self._runtime.at_end(repr(self), self._core.close, self._core.sweep)
+        self._source.start(self._core, self._core.loop.call_soon_threadsafe)
+
+    @property
+    def core(self) -> ClientCore:
+        """The heart of this client, for the modules of this package; it belongs to `runtime`'s thread."""
+        return self._core
+
+    @property
+    def runtime(self) -> LoopThread:
+        """The I/O thread, for the modules of this package."""
+        return self._runtime
+
+    def shutdown(self) -> None:
+        """Close at once, without waiting for what is pending."""
+        if not self._runtime.closed and not self._runtime.forked:
+            with contextlib.suppress(PulsarException):
+                self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
+        self._runtime.close()
+        self._source.stop()
+        self._listener_threads.close()
+        detach(self._log_handler)
+
+    def close(self) -> None:
+        """Close the client with all that it opened; what producers have pending is sent first.
+
+        A second call does nothing, and neither does one in a forked child.
+        """
+        if self._runtime.closed or self._runtime.forked:
+            return
+        try:
+            # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
+            with contextlib.suppress(AlreadyClosed):
+                self._ask(self._core.close())
+        finally:
+            self.shutdown()
+
+    def __enter__(self) -> Self:
+        self._runtime.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<geminga.Client {self._settings.service_url}{' closed' if self._runtime.closed else ''}>"
+
+    # --- what the face stands on --------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return self._core.now_ms()
+
+    def _ask(self, answer: Coroutine[Any, Any, T]) -> T:
+        return self._runtime.call(answer, self._settings.operation_timeout_seconds + _GRACE_SECONDS)
+
+    def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
+        """The handle that a coroutine opens. One that comes after the wait has ended is closed again."""
+        limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
+        return self._runtime.call(coroutine, limit, discard=self._core.discard)
+
+    def _schema_for(self, topic: str, schema: Schema | type | None) -> Schema:
+        """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
+        checked = arguments.checked_schema(schema)
+        return self._ask(self._core.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
+
+    def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema) -> Producer:
+        from geminga.client.producer import Producer, create_producer
+
+        schema.attach_client(self._schemas)
+        bounded = settings.access_mode is not ProducerAccessMode.WaitForExclusive
+        producer = self._open(self._core.opened(create_producer, topic, settings), bounded=bounded)
+        return Producer(self._runtime, producer)
+
+    def _open_consumer(
+        self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema
+    ) -> Consumer:
+        from geminga.client.consumer import Consumer, subscribe
+
+        schema.attach_client(self._schemas)
+        consumer = self._open(self._core.opened(subscribe, topics, subscription, settings))
+        return Consumer(self._runtime, consumer, self._listener_threads)
+
+    def _open_reader(
+        self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema
+    ) -> Reader:
+        from geminga.client.reader import Reader, create_reader
+
+        schema.attach_client(self._schemas)
+        reader = self._open(self._core.opened(create_reader, topics, start, settings))
+        return Reader(self._runtime, reader, self._listener_threads)
+
+    def _open_table_view(self, topic: str, subscription_name: str | None, schema: Schema) -> TableView:
+        from geminga.client.table_view import TableView, open_table_view
+
+        schema.attach_client(self._schemas)
+        open_view = functools.partial(open_table_view, threaded=True)
+        view = self._open(self._core.opened(open_view, topic, subscription_name, schema), bounded=False)
+        return TableView(self._runtime, view)
+
+
+async def _make_core(settings: ClientSettings) -> ClientCore:
+    return ClientCore(settings)
+
+
+async def _shutdown(core: ClientCore) -> None:
+    core.shutdown()

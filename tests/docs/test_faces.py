@@ -1,0 +1,116 @@
+"""The client's two faces: one is made of the other, and their arguments are those of the settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga.client import arguments
+from geminga.client.service import ServiceInfo
+from geminga.client.settings import ClientSettings
+from geminga.consumer.settings import ConsumerSettings, ReaderSettings
+from geminga.producer.settings import IN_MILLISECONDS, ProducerSettings
+from geminga.schema import BytesSchema
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+generate_sync: Any = importlib.import_module("generate_sync")
+compare_clients: Any = importlib.import_module("compare_clients")
+client_differences: Any = importlib.import_module("client_differences")
+
+CLIENTS = pytest.mark.parametrize(
+    "client", [geminga.Client, geminga.asyncio.Client], ids=["threads", "asyncio"]
+)
+URL = "pulsar://localhost:6650"
+
+
+def test_the_face_for_threads_is_fresh() -> None:
+    path = generate_sync.CLIENT / "sync.py"
+    assert path.read_text() == generate_sync.sync(), "client/sync.py is stale: run `make docs`"
+
+
+def test_every_difference_between_the_faces_has_its_reason() -> None:
+    found = {(d.where, d.theirs, d.ours) for d in compare_clients.between_faces()}
+    explained = {(row.where, row.theirs, row.ours) for row in client_differences.FACES}
+    assert found == explained, "tools/client_differences.py"
+    assert all(row.why for row in client_differences.FACES)
+    assert compare_clients.plain_calls() == client_differences.PLAIN_CALLS
+
+
+def given(method: Any) -> dict[str, Any]:
+    """The arguments of a call that gives none but those without a default."""
+    return {name: p.default for name, p in inspect.signature(method).parameters.items() if name != "self"}
+
+
+@CLIENTS
+def test_defaults_are_those_of_the_settings(client: Any) -> None:
+    """Each option has one default, whether it is given by argument or by settings."""
+    plain = BytesSchema()
+    made = arguments.client_settings(given(client.__init__), ServiceInfo(URL))
+    wanted = ClientSettings(service_url=URL)
+    for field in dataclasses.fields(ClientSettings):
+        if field.name != "credentials":
+            assert getattr(made, field.name) == getattr(wanted, field.name), field.name
+    assert type(made.credentials) is type(wanted.credentials)
+    assert arguments.producer_settings(given(client.create_producer), plain) == ProducerSettings()
+    assert arguments.consumer_settings(given(client.subscribe), plain) == ConsumerSettings()
+    assert arguments.reader_settings(given(client.create_reader), plain) == ReaderSettings()
+
+
+TRANSLATED = {
+    "__init__": {
+        "authentication", "io_threads", "message_listener_threads", "log_conf_file_path",
+        "stats_interval_in_seconds", "use_tls", "tls_trust_certs_file_path", "tls_allow_insecure_connection",
+        "tls_validate_hostname", "logger", "connection_timeout_ms", "tls_private_key_file_path",
+        "tls_certificate_file_path", "keep_alive_interval_seconds", "initial_backoff_interval_ms",
+        "max_backoff_interval_ms",
+    },
+    "create_producer": {
+        "topic", "encryption_key", "encryption_keys", "crypto_key_reader", "crypto_failure_action",
+        *IN_MILLISECONDS.values(),
+    },
+    "subscribe": {"topic", "subscription_name", "crypto_key_reader", "is_pattern_topic"},
+    "create_reader": {"topic", "start_message_id", "start_time", "crypto_key_reader"},
+}  # fmt: skip
+"""Arguments that have another name, unit or kind than their field; `client/arguments.py` names each."""
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("__init__", ClientSettings),
+        ("create_producer", ProducerSettings),
+        ("subscribe", ConsumerSettings),
+        ("create_reader", ReaderSettings),
+    ],
+)
+def test_no_argument_gets_lost(client: Any, name: str, settings: type) -> None:
+    """An argument is a field of the settings, or one of the few that are translated. A new one that is
+    neither would be accepted without effect."""
+    fields = {field.name for field in dataclasses.fields(settings)}
+    assert set(given(getattr(client, name))) - fields <= TRANSLATED[name]
+
+
+def test_arguments_arrive_in_the_settings() -> None:
+    """One value of each kind, by both ways: the same name, and a translated one."""
+    chosen = given(geminga.Client.create_producer) | {
+        "batching_enabled": True, "batching_max_messages": 7, "batching_max_publish_delay_ms": 2.5,
+        "send_timeout_millis": 1500, "encryption_keys": [], "properties": {"a": "b"}, "producer_name": "",
+        "message_router": lambda message, count: 0, "compression_level": 0,
+    }  # fmt: skip
+    settings = arguments.producer_settings(chosen, BytesSchema())
+    assert settings.batching_max_messages == 7
+    assert settings.batching_max_publish_delay_seconds == 0.0025
+    assert settings.send_timeout_seconds == 1.5
+    assert settings.properties == {"a": "b"}
+    assert settings.producer_name is None
+    assert settings.message_routing_mode is geminga.PartitionsRoutingMode.CustomPartition
+    assert settings.latency_budget_seconds is None

@@ -1,0 +1,247 @@
+"""Make the threads' face of the client of the one for asyncio: ``make docs`` runs it, ``--check`` compares.
+
+``client/aio.py`` is written by hand. Its signatures, docstrings and the steps of its methods become those of
+``client/sync.py``: a coroutine function becomes a plain one, ``await`` goes, and classes change to those for
+threads. Where ``pulsar-client``'s two faces differ themselves, `FACE` says so. What a class has in its
+hand-written base (``client/sync_base.py``) is left out.
+
+``--check`` compares with what is checked in and exits 1 on drift, touching nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CLIENT = Path(__file__).parent.parent / "src/geminga/client"
+CLASSES = {
+    "AsyncProducer": "Producer",
+    "AsyncConsumer": "Consumer",
+    "AsyncReader": "Reader",
+    "AsyncTableView": "TableView",
+}
+
+HEADER = '''"""`geminga.Client`: the client for plain threads, with the names, arguments and defaults of
+``pulsar-client`` 3.13.
+
+One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
+
+Made of ``client/aio.py`` by ``tools/generate_sync.py``: do not edit.
+"""
+
+from __future__ import annotations
+'''
+
+
+@dataclass(frozen=True)
+class Differs:
+    """How a method's arguments differ on threads, as they do in ``pulsar-client``."""
+
+    dropped: tuple[str, ...] = ()
+    inserted: dict[str, str] = field(default_factory=dict)
+    """Arguments of threads alone, each before one that both faces have."""
+    moved: dict[str, str] = field(default_factory=dict)
+    """Arguments that stand elsewhere: before which one."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Sentences of the docstring that are other ones here."""
+
+
+SCHEMA = "schema: Schema | type = _BYTES"
+
+FACE = {
+    "Client": Differs(
+        said={
+            "It may be used on several event loops, one after the other or in threads of their own, with "
+            "connections of its own on each; what it opens belongs to the loop on which it was opened.": (
+                "May be used from several threads."
+            )
+        }
+    ),
+    "subscribe": Differs(
+        dropped=("is_pattern_topic",),
+        inserted={"receiver_queue_size": "message_listener: Callable[[Any, Any], Any] | None = None"},
+        moved={"pattern_auto_discovery_period": "initial_position"},
+        said={"With ``is_pattern_topic`` the topic is the text of a pattern.": ""},
+    ),
+    "create_reader": Differs(
+        inserted={"receiver_queue_size": "reader_listener: Callable[[Any, Any], Any] | None = None"}
+    ),
+    "create_table_view": Differs(said={"; ``pulsar.asyncio`` has none": ""}),
+}
+
+
+class _Plain(ast.NodeTransformer):
+    """Coroutines become calls, and classes those for threads."""
+
+    def __init__(self, dropped: tuple[str, ...]) -> None:
+        self._dropped = dropped
+
+    def visit_Await(self, node: ast.Await) -> ast.AST:
+        return self.visit(node.value)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Name(CLASSES.get(node.id, node.id), node.ctx), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.args = [a for a in node.args if not (isinstance(a, ast.Name) and a.id in self._dropped)]
+        return self.generic_visit(node)
+
+
+def _argument(text: str) -> tuple[ast.arg, ast.expr | None]:
+    made = ast.parse(f"def f({text}): ...").body[0]
+    assert isinstance(made, ast.FunctionDef)
+    return made.args.args[0], next(iter(made.args.defaults), None)
+
+
+def _arguments(given: ast.arguments, differs: Differs) -> ast.arguments:
+    """The arguments for threads."""
+    missing = len(given.args) - len(given.defaults)
+    plain = list(zip(given.args, [None] * missing + given.defaults, strict=True))
+    named = list(zip(given.kwonlyargs, given.kw_defaults, strict=True))
+    every = {argument.arg: (argument, default) for argument, default in plain + named}
+    gone = {*differs.dropped, *differs.moved}
+    plain = [pair for pair in plain if pair[0].arg not in gone]
+    named = [pair for pair in named if pair[0].arg not in gone]
+    for before, pair in [
+        *((before, _argument(text)) for before, text in differs.inserted.items()),
+        *((before, every[name]) for name, before in differs.moved.items()),
+    ]:
+        plain.insert([argument.arg for argument, _ in plain].index(before), pair)
+    plain = [_argument(SCHEMA) if argument.arg == "schema" else (argument, d) for argument, d in plain]
+    return ast.arguments(
+        posonlyargs=[],
+        args=[argument for argument, _ in plain],
+        defaults=[default for _, default in plain if default is not None],
+        kwonlyargs=[argument for argument, _ in named],
+        kw_defaults=[default for _, default in named],
+    )
+
+
+def _said(text: str, differs: Differs) -> str:
+    """A docstring's text for threads, its paragraphs filled anew where they changed."""
+    paragraphs = []
+    unused = set(differs.said)
+    for paragraph in text.split("\n\n"):
+        words = " ".join(paragraph.split())
+        for sentence, other in differs.said.items():
+            if sentence in words:
+                unused.discard(sentence)
+                words = words.replace(sentence, other)
+                paragraph = _filled(" ".join(words.split()), paragraph)
+        paragraphs.append(paragraph)
+    if unused:
+        raise SystemExit(f"not said in aio.py any more: {unused}")
+    text = "\n\n".join(paragraphs)
+    return text.replace("geminga.asyncio.", "geminga.").replace("async with", "with").replace("await ", "")
+
+
+def _filled(words: str, like: str) -> str:
+    """``words`` in lines, indented as the paragraph is that they stand for."""
+    import textwrap
+
+    indents = re.findall(r"^ *", like, re.MULTILINE)
+    later = indents[-1] or " " * 8
+    first = indents[0] if like.startswith(" ") else ""
+    # A first line that begins behind the quotes is as long as one that begins with the indent.
+    lines = textwrap.wrap(words, 106, initial_indent=later, subsequent_indent=later)
+    lines[0] = first + lines[0].removeprefix(later)
+    end = re.search(r"\n *$", like)
+    return "\n".join(lines) + (end.group() if end else "")
+
+
+def _with_docstring(body: list[ast.stmt], differs: Differs) -> list[ast.stmt]:
+    first = body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return [ast.Expr(ast.Constant(_said(str(first.value.value), differs))), *body[1:]]
+    return body
+
+
+def method(given: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.FunctionDef:
+    """A method of the face for threads."""
+    differs = FACE.get(given.name, Differs())
+    made = ast.FunctionDef(
+        name=given.name,
+        args=_arguments(given.args, differs),
+        body=_with_docstring(copy.deepcopy(given.body), differs),
+        decorator_list=given.decorator_list,
+        returns=given.returns,
+        lineno=0,
+    )
+    return ast.fix_missing_locations(_Plain(differs.dropped).visit(made))
+
+
+def _class(path: Path, name: str) -> ast.ClassDef:
+    found = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name == name]
+    return found[0]
+
+
+def _methods(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def sync() -> str:
+    """The text of ``client/sync.py``."""
+    source = CLIENT / "aio.py"
+    client = _class(source, "Client")
+    by_hand = {m.name for m in _methods(_class(CLIENT / "sync_base.py", "SyncBase"))}
+    made = ast.ClassDef(
+        name="Client",
+        bases=[ast.Name("SyncBase")],
+        keywords=[],
+        body=_with_docstring([client.body[0]], FACE["Client"]),
+        decorator_list=[],
+    )
+    made.body += [
+        method(m)
+        for m in _methods(client)
+        if m.name not in by_hand and (m.name == "__init__" or not m.name.startswith("_"))
+    ]
+    imports = [
+        _Plain(()).visit(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else _typing(node)
+        for node in ast.parse(source.read_text()).body
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.If))
+        and not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    ]
+    extra = [
+        "from geminga.client.sync_base import SyncBase",
+        "from geminga.schema import BytesSchema",
+    ]
+    lines = [*extra, *(ast.unparse(node) for node in imports), "\n_BYTES = BytesSchema()", ast.unparse(made)]
+    return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
+
+
+def _typing(node: ast.If) -> ast.If:
+    """Imports for type checkers alone, with the classes for threads."""
+    for statement in node.body:
+        assert isinstance(statement, ast.ImportFrom)
+        statement.names = [ast.alias(CLASSES.get(n.name, n.name)) for n in statement.names]
+    return node
+
+
+def _formatted(text: str, name: str) -> str:
+    for arguments in (["check", "--select", "F401,I", "--fix", "--quiet"], ["format"]):
+        command = ["ruff", *arguments, "--stdin-filename", str(CLIENT / name), "-"]
+        command[0] = str(Path(sys.executable).parent / "ruff")
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        text = done.stdout
+    return text
+
+
+def main() -> int:
+    path, text = CLIENT / "sync.py", sync()
+    if "--check" in sys.argv:
+        if path.read_text() != text:
+            print("client/sync.py is not what client/aio.py says; run `make docs`", file=sys.stderr)
+            return 1
+        return 0
+    path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
