@@ -48,3 +48,13 @@ def test_damaged_columns_are_named() -> None:
         Column.decode(RecordReader(b"\x01\x00\x03", "r"))
     with pytest.raises(StoreDamaged, match="8 bytes are announced but missing"):
         Column.decode(RecordReader(b"\x01\x00\x08", "r"))
+
+
+def test_whether_all_are_the_same() -> None:
+    for numbers in ([1, 1, 1, 1], [1, 1, 2, 1], [0, 1, 1, 1], [5, 1 << 40, 1, 1]):
+        column = Column(numbers)
+        for start in range(4):
+            for stop in range(start + 1, 5):
+                for number in (0, 1, 2):
+                    expected = set(numbers[start:stop]) == {number}
+                    assert column.all_are(number, start, stop) == expected

@@ -195,6 +195,28 @@ def test_runs_count_as_their_entries_do() -> None:
         topic.open()
 
 
+def test_which_hold_one_message_is_said_only_where_it_is_at_hand() -> None:
+    topic = Topic()
+    topic.append_run([an_entry(1, 100)] * 700)
+    topic.append(an_entry(3, 100))
+    topic.append(an_entry(1, 100, chunk_id=0, num_chunks_from_msg=2))
+    topic.append_run([an_entry(1, 100)] * 20)
+    singles = topic.counts.singles
+    for start in range(0, 722, 7):
+        for count in (1, 5, 100, 1000):
+            found = singles(start, start + count)
+            assert found <= count
+            assert all(topic.model[at][0] == 1 for at in range(start, start + found))
+    assert singles(0, 100) == 100
+    assert singles(702, 722) == singles(702, 900) == 20
+    assert singles(690, 701) == 10
+    assert singles(700, 701) == singles(701, 702) == singles(722, 723) == 0
+    topic.open()
+    assert topic.counts.singles(0, 100) == 0
+    assert topic.counts.of(5) == topic.model[5]
+    assert topic.counts.singles(0, 100) == 100
+
+
 def test_of_a_chunked_message_the_last_chunk_counts() -> None:
     chunks = [an_entry(1, chunk_id=number, num_chunks_from_msg=3) for number in range(3)]
     assert [backlog_count(each) for each in chunks] == [0, 0, 1]

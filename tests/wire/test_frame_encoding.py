@@ -156,3 +156,25 @@ def test_remembered_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         assert remembered[number] == b"\x08" + bytes((number,)) + b"\x10"
     assert len(remembered) <= 10
+
+
+@given(
+    st.integers(0, 1 << 40),
+    st.integers(0, 1 << 40),
+    st.one_of(st.integers(0, 40_000), st.integers(0, 1 << 60)),
+    st.sampled_from([-1, 0, 5, 300]),
+    st.sampled_from([-1, 0, 7, 1 << 30]),
+    st.lists(st.binary(max_size=300), min_size=1, max_size=200),
+)
+def test_messages_that_follow_each_other_are_written_as_each_is(
+    consumer_id: int, ledger_id: int, first: int, partition: int, epoch: int, entries: list[bytes]
+) -> None:  # fmt: skip
+    expected = b"".join(
+        frames.encode_message(
+            consumer_id, ledger_id, first + index, partition, len(entry), consumer_epoch=epoch
+        )
+        + entry
+        for index, entry in enumerate(entries)
+    )
+    written = frames.encode_messages(consumer_id, ledger_id, first, partition, entries, consumer_epoch=epoch)
+    assert written == expected

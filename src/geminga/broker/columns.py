@@ -51,6 +51,13 @@ class Column:
         total = self._least * (stop - start)
         return total if self._above is None else total + sum(self._above[start:stop])
 
+    def all_are(self, number: int, start: int, stop: int) -> bool:
+        """Whether the numbers at ``start <= index < stop`` are all the same as ``number``."""
+        if self._above is None:
+            return self._least == number
+        above = number - self._least
+        return above >= 0 and self._above[start:stop].count(above) == stop - start
+
     def sum_where(self, bits: int) -> int:
         """The sum of the numbers at the places that are set in ``bits``, the first one's the lowest."""
         total = self._least * bits.bit_count()

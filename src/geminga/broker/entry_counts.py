@@ -241,6 +241,15 @@ class LedgerCounts:
         index = entry - block.first
         return block.messages[index], block.sizes[index]
 
+    def singles(self, start: int, stop: int) -> int:
+        """See `EntryCounts.singles`; looks no farther than a block goes."""
+        if start >= self.sealed:
+            held = self._messages[start - self.sealed : stop - self.sealed]
+            return len(held) if held.count(1) == len(held) else 0
+        block = self._block(start)
+        stop = min(stop, block.end)
+        return stop - start if block.messages.all_are(1, start - block.first, stop - block.first) else 0
+
     def below(self, entry: int) -> Tally:
         """What the entries below ``entry`` hold together."""
         if entry == self.counted:
@@ -384,6 +393,20 @@ class EntryCounts:
         if counts is None or not counts.in_memory or counts.counted < ledger.entries:
             counts = self._counts(index)
         return counts.of(entry) if entry < counts.counted else (0, 0)
+
+    def singles(self, start: int, stop: int) -> int:
+        """How many entries from ``start`` on, of those before ``stop``, hold a message each.
+
+        0 where that is not at hand, and fewer where it is not for all: who asks can do without.
+        """
+        index = bisect_right(self._bases, start) - 1
+        if index < 0:
+            return 0
+        base = self._bases[index]
+        counts = self._find(self._ledgers[index].ledger_id)
+        if counts is None or not counts.in_memory:
+            return 0
+        return counts.singles(start - base, min(stop - base, counts.counted))
 
     def between(self, start: int, stop: int) -> Tally:
         """What the entries at ``start <= offset < stop`` hold together."""

@@ -90,14 +90,19 @@ class EntryCache:
         offset: int,
         run: list[bytes],
         sizes: list[int],
-        size: int,
+        messages: int,
+        *,
+        last_first: bool = False,
     ) -> None:
-        """The same for entries of a message each that follow each other."""
+        """The same for entries of as many messages each that follow each other."""
         offsets = range(offset, offset + len(run))
-        entries.update(zip(offsets, zip(run, repeat(1)), strict=True))
-        held = map(_CACHED_ENTRY_OVERHEAD.__add__, sizes)
+        entries.update(zip(offsets, zip(run, repeat(messages)), strict=True))
+        held = [size + _CACHED_ENTRY_OVERHEAD for size in sizes]
+        self._bytes += sum(held)
+        if last_first:
+            offsets = offsets[::-1]
+            held.reverse()
         self._order.extend(zip(repeat(entries), offsets, held))
-        self._bytes += size + _CACHED_ENTRY_OVERHEAD * len(run)
         self._trim()
 
     def _trim(self) -> None:
@@ -312,7 +317,7 @@ class ManagedLedger:
         self.counts.append_run(sizes, size)
         self.end = offset + len(entries)
         if keep:
-            self._cache.add_run(self._own_cached(), offset, entries, sizes, size)
+            self._cache.add_run(self._own_cached(), offset, entries, sizes, 1)
         return offset
 
     def _roll(self, now_ms: int) -> Segment:
@@ -379,8 +384,8 @@ class ManagedLedger:
                 except EntriesDamaged as unknown:
                     error = unknown  # whoever waits is told all the same
             # The last first: the cache gives up what came first, and the reader begins there.
-            for index in range(len(entries) - 1, -1, -1):
-                self._cache.add(self._own_cached(), offset + index, entries[index], -1)
+            sizes = list(map(len, entries))
+            self._cache.add_run(self._own_cached(), offset, entries, sizes, -1, last_first=True)
             done(error)
 
         try:

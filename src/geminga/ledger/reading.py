@@ -11,6 +11,7 @@ import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Protocol
 
 from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
@@ -280,6 +281,11 @@ def _read_run(files: LogFiles, run: list[Place], found: Found) -> None:
         return
     if len(run) == 1:
         _take(data if len(data) == size else b"", run[0], found)
+        return
+    entries = [data[place[1] - base : place[1] - base + place[2]] for place in run]
+    crcs = list(map(crc32c, entries, repeat(0), repeat(_HOLD_GIL)))
+    if len(data) == size and crcs == [place[3] for place in run]:
+        found.entries += entries
         return
     for place in run:
         start = place[1] - base

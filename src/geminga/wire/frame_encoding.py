@@ -7,11 +7,13 @@ entry is never copied to be framed. Each writer looks the bytes of slow-changing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from struct import Struct
 from typing import Final
 
+from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import SHORT, varint
+from geminga.wire.varint import SHORT, varint, varints
 
 SEND: Final = 6
 SEND_RECEIPT: Final = 7
@@ -19,6 +21,7 @@ MESSAGE: Final = 9
 _FLOW: Final = 11
 
 _HEADER = Struct(">II")
+_TOTAL = Struct(">I")
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
@@ -147,6 +150,36 @@ def encode_message(
     else:
         head = _HOT_PACK(size + 8 + entry_size, size + 4, 0x0809, 0x4A, size)
     return b"".join((head, consumer, SHORT[place_size], ledger, entry, tail))
+
+
+def encode_messages(
+    consumer_id: int,
+    ledger_id: int,
+    first_entry_id: int,
+    partition: int,
+    entries: Sequence[Buffer],
+    *,
+    consumer_epoch: int = -1,
+) -> bytes:
+    """The MESSAGE frames of entries that follow each other in a ledger, with the entries: for small ones."""
+    ids = varints(first_entry_id, len(entries))
+    if len(ids[0]) != len(ids[-1]):
+        parts: list[Buffer] = []
+        for entry_id, entry in enumerate(entries, first_entry_id):
+            size = len(entry)
+            head = encode_message(
+                consumer_id, ledger_id, entry_id, partition, size, consumer_epoch=consumer_epoch
+            )
+            parts += (head, entry)
+        return b"".join(parts)
+    # All but the total size and the entry id is alike.
+    head = encode_message(consumer_id, ledger_id, first_entry_id, partition, 0, consumer_epoch=consumer_epoch)
+    behind = len(head) - len(_PARTITION[partition]) - len(_message_rest(0, (), consumer_epoch))
+    before, after = head[4 : behind - len(ids[0])], head[behind:]
+    totals = map(_TOTAL.pack, [len(head) - 4 + len(entry) for entry in entries])
+    return b"".join(
+        chain.from_iterable(zip(totals, repeat(before), ids, repeat(after), entries, strict=False))
+    )
 
 
 def _message_rest(redelivery_count: int, ack_set: Sequence[int], consumer_epoch: int) -> bytes:

@@ -36,6 +36,7 @@ from geminga.wire.frame_encoding import (
     encode_command,
     encode_flow,
     encode_message,
+    encode_messages,
     encode_send,
     encode_send_receipt,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "encode_command",
     "encode_flow",
     "encode_message",
+    "encode_messages",
     "encode_send",
     "encode_send_receipt",
     "parse_command",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX
 from geminga.wire.hashing import murmur3_32
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -101,3 +103,68 @@ def test_a_peer_too_old_for_the_notice_gets_none(harness: Any) -> None:
     peer = harness.peer(version=11)
     peer.subscribe(TOPIC, kind="Failover")
     assert not peer.frames
+
+
+@pytest.mark.parametrize("entries_max", [5, 64, 1000])
+def test_single_messages_go_together_and_nothing_shows_it(
+    make_harness: Callable[..., Any], make_entry: Any, entries_max: int
+) -> None:
+    harness = make_harness(ledger_entries_max=entries_max)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    # Chunks, batches, large entries and such that are acknowledged in between.
+    sent: list[tuple[bytes, int]] = []
+    for number in range(300):
+        entry, messages, chunk = make_entry(b"%d" % number * (number % 7)), 1, False
+        if number % 41 == 5:
+            entry, messages = make_entry(b"batch", num_messages_in_batch=3), 3
+        elif number % 53 == 7:
+            entry, chunk = make_entry(b"part", chunk_id=0, num_chunks_from_msg=2), True
+        elif number % 90 == 60:
+            entry = make_entry(bytes(6000))
+        producer.send(number, entry, messages=messages, is_chunk=chunk)
+        sent.append((entry, messages))
+    places = [(each.ledger_id, each.entry_id) for each in producer.receipts()]
+    first = harness.peer()
+    first.subscribe(TOPIC, permits=0)
+    gone = {40, 41, 45, 120, 299}
+    first.ack(*(places[at] for at in gone))
+    expected = [at for at in range(300) if at not in gone]
+    got: list[int] = []
+    permits = 0
+    for more in (1, 3, 4, 9, 50, 100, 7, 150):
+        permits += more
+        first.command("flow", consumer_id=1, messagePermits=more)
+        for each in first.messages():
+            at = places.index((each.ledger_id, each.entry_id))
+            assert bytes(each.entry) == sent[at][0]
+            assert (each.redelivery_count, list(each.ack_set), each.partition) == (0, [], -1)
+            permits -= sent[at][1]
+            got.append(at)
+        consumer = next(iter(first.session.consumers.values()))
+        assert consumer.permits == permits
+        assert permits <= 0 or len(got) == len(expected)
+    assert got == expected[: len(got)]
+    assert len(got) > 280
+    assert consumer.messages_out == sum(sent[at][1] for at in got)
+    assert consumer.bytes_out == sum(len(sent[at][0]) for at in got)
+
+
+def test_a_peer_that_does_not_read_is_sent_no_more_than_what_was_begun(harness: Any, producer: Any) -> None:
+    producer.publish(1000)
+    consumer = harness.peer()
+    write = consumer.write
+
+    def written(data: bytes) -> None:
+        write(data)
+        if len(consumer.frames) > 150:
+            consumer.writable = False
+
+    consumer.write = written
+    consumer.subscribe(TOPIC, permits=1000)
+    assert 150 < len(consumer.frames) <= 150 + ENTRIES_PER_READ_MAX
+    begun = len(consumer.frames)
+    consumer.frames.clear()
+    consumer.writable = True
+    consumer.session.writable_again(harness.now)
+    assert consumer.entry_ids()[0] == begun

@@ -12,7 +12,7 @@ from typing import Protocol
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
 from geminga.ledger.api import Done
-from geminga.wire.frames import encode_message
+from geminga.wire.frames import encode_message, encode_messages
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 EXCLUSIVE = pb.CommandSubscribe.Exclusive
@@ -246,6 +246,25 @@ class Consumer:
         self.bytes_out += size
         if redelivery_count:
             self.redelivered += messages
+
+    def send_run(self, ledger_id: int, first_entry_id: int, entries: Sequence[bytes]) -> None:
+        """The same for small entries of a message each that follow each other, sent for the first time."""
+        count = len(entries)
+        self.write(
+            encode_messages(
+                self.consumer_id,
+                ledger_id,
+                first_entry_id,
+                self.subscription.partition,
+                entries,
+                consumer_epoch=self.epoch,
+            )
+        )
+        self.permits -= count
+        if self.batch_average != 1:
+            self.batch_average = 1 + (self.batch_average - 1) * 0.75**count
+        self.messages_out += count
+        self.bytes_out += sum(map(len, entries))
 
     def track(self, offset: int, messages: int) -> None:
         """An entry was sent that this consumer has to acknowledge itself (Shared, Key_Shared)."""

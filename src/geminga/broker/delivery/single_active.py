@@ -9,10 +9,13 @@ from geminga.broker.delivery.compensation import DeliveryMarks, Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
 from geminga.broker.entries import message_count
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX
 from geminga.wire.hashing import murmur3_32
 
 _RING_POINTS = 100
 _NEVER = float("inf")
+_RUN_FROM = 4
+"""From so many entries on it is cheaper to send them together."""
 PUSHED_REMEMBERED_MAX = 100_000
 """Entries pushed again whose time and count are remembered; the oldest are forgotten."""
 
@@ -101,30 +104,53 @@ class SingleActiveDispatcher(Reading):
         consumer = self.active
         if consumer is None or self._switch is not None or not consumer.ready:
             return
-        ledger = self.topic.ledger
-        cursor = self.cursor
         while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
             offset, found = self._read(self.read_offset, min(ENTRIES_PER_READ_MAX, consumer.entries_wanted))
             self.read_offset = offset
             if not found:
                 break
-            for entry, messages in found:
-                if consumer.permits <= 0 or not consumer.output.writable:
-                    return
-                if messages < 0:
-                    messages = message_count(entry)
-                ack_set = cursor.ack_words(offset) if cursor.batches else ()
-                if ack_set:
-                    messages = cursor.open_messages(offset)
-                ledger_id, entry_id = ledger.position(offset)
-                consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
-                offset += 1
-                self.read_offset = offset
-                self._bytes_left -= len(entry)
-            self._entries_left -= len(found)
+            if not self._send_run(consumer, offset, found):
+                self._send_each(consumer, offset, found)
+            self._entries_left -= self.read_offset - offset
             if self._marks is not None:
                 self._marks.note(self.agenda.now, self.read_offset)
             consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+
+    def _send_each(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> None:
+        """Send entries one after the other, as long as the consumer takes them."""
+        ledger, cursor = self.topic.ledger, self.cursor
+        for entry, messages in found:
+            if consumer.permits <= 0 or not consumer.output.writable:
+                return
+            if messages < 0:
+                messages = message_count(entry)
+            ack_set = cursor.ack_words(offset) if cursor.batches else ()
+            if ack_set:
+                messages = cursor.open_messages(offset)
+            ledger_id, entry_id = ledger.position(offset)
+            consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
+            offset += 1
+            self.read_offset = offset
+            self._bytes_left -= len(entry)
+
+    def _send_run(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> bool:
+        """Send small entries of a message each that follow each other, at once; False when there are none."""
+        ledger = self.topic.ledger
+        segment = ledger.segment_of(offset)
+        if segment is None or self.cursor.batches:
+            return False
+        count = min(len(found), consumer.permits, segment.end - offset)
+        count = ledger.counts.singles(offset, offset + count)
+        if count < _RUN_FROM:
+            return False
+        entries = [entry for entry, _ in found[:count]]
+        size = sum(map(len, entries))
+        if size > count * ENTRY_COPY_BYTES_MAX:
+            return False
+        consumer.send_run(segment.ledger_id, offset - segment.base, entries)
+        self.read_offset = offset + count
+        self._bytes_left -= size
+        return True
 
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
         return
