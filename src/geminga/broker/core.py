@@ -21,6 +21,7 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
+from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.peer import Output
@@ -28,6 +29,7 @@ from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.due import DueIndex
+from geminga.broker.topics.giving_way import GivingWay
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.looks import Looks
 from geminga.broker.topics.producer import ProducerNames
@@ -82,6 +84,9 @@ class Broker:
             self.namespaces,
         )
         self._upkeep = Upkeep(services, self.topics, self.namespaces)
+        self.giving_way = GivingWay(services, self.topics)
+        self.disk = DiskGuard(self.agenda, store, settings, self.bytes)
+        self.disk.give_way = self.giving_way.go
         self.topics.watch(self.watched.topic_changed)
         self._services = Services(
             version=f"Geminga {__version__}",
@@ -93,6 +98,7 @@ class Broker:
             producer_names=ProducerNames(store, settings.cluster),
             watched=self.watched,
             bytes=self.bytes,
+            disk=self.disk,
         )
 
     # --- from the shell ---
@@ -112,6 +118,7 @@ class Broker:
         agenda.enter(now, now_ms)
         try:
             self.store.poll()
+            self.disk.look()
             agenda.dispatch_ready()
             self.bytes.resume()
         finally:

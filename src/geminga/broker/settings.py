@@ -22,6 +22,10 @@ TopicKind = Literal["non-partitioned", "partitioned"]
 SYNC_MODES: Final = ("always", "interval", "never")
 TOPIC_KINDS: Final = ("non-partitioned", "partitioned")
 QUOTA_ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+DISK_FULL_ACTIONS: Final = QUOTA_ACTIONS[:2]
+DISK_LIMIT_BYTES_MIN: Final = 16 * 1024 * 1024
+DISK_PARTS: Final = 32
+"""Space comes back in pieces; none is to be larger than such a part of the disk."""
 LEDGER_SECONDS_LIMIT: Final = 86_400
 """No ledger takes entries for longer, whatever is set: so its age bounds when its last entry came."""
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
@@ -58,6 +62,17 @@ class BrokerSettings:
     """Folder of the store, made if absent. Exactly one of it and ``memory`` is given."""
     memory: bool = False
     """True keeps everything in memory; nothing survives the process."""
+    disk_limit_bytes: int | None = None
+    """What the data folder may take, 16 MiB at least; None: all that the disk has."""
+    disk_low_water_bytes: int = 1024 * 1024 * 1024
+    """Below so many free bytes nothing is published; below twice as many (more, on small disks) retention
+    gives way."""
+    disk_low_water_fraction: float = 0.05
+    """The same as a part of the disk, or of ``disk_limit_bytes``; the smaller of both holds."""
+    disk_full_action: str = "producer_request_hold"
+    """What producers meet below it: ``producer_request_hold`` or ``producer_exception``, as with quotas."""
+    disk_retention_gives_way: bool = True
+    """Whether acknowledged messages are deleted before their retention is over when room is short."""
     sync: SyncMode = "always"
     """When a write counts as kept: after its fdatasync, at the next interval, or never synced."""
 
@@ -193,6 +208,14 @@ class BrokerSettings:
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         check_choice("sync", self.sync, SYNC_MODES)
+        if self.disk_limit_bytes is not None:
+            check_int("disk_limit_bytes", self.disk_limit_bytes, DISK_LIMIT_BYTES_MIN)
+            if self.memory:
+                refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
+        check_int("disk_low_water_bytes", self.disk_low_water_bytes, 0)
+        check_seconds("disk_low_water_fraction", self.disk_low_water_fraction, 0.0, 0.9)
+        check_choice("disk_full_action", self.disk_full_action, DISK_FULL_ACTIONS)
+        check_type("disk_retention_gives_way", self.disk_retention_gives_way, bool)
 
     def _check_connections(self) -> None:
         check_int("max_message_size", self.max_message_size, 1024, 1 << 30)
@@ -277,6 +300,12 @@ class BrokerSettings:
     def broker_id(self) -> str:
         """``host:port`` of the web service, which is how Pulsar names a broker."""
         return self._address(self.port if self.web_port is None else self.web_port)
+
+    @property
+    def ledger_bytes_default(self) -> int:
+        """`ledger_bytes_max`, or less where the disk is small: a ledger is what trimming deletes."""
+        limit = self.disk_limit_bytes
+        return self.ledger_bytes_max if limit is None else min(self.ledger_bytes_max, limit // DISK_PARTS)
 
     @property
     def retention_megabytes_default(self) -> int:

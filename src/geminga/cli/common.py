@@ -18,6 +18,24 @@ DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 PORT = click.IntRange(0, 65535)
 
 
+class _Size(click.ParamType[int]):
+    """Bytes, with K, M, G or T for multiples of 1,024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip().upper().removesuffix("B").removesuffix("I")
+        factor = 1024 ** ("KMGT".find(text[-1:]) + 1) if text[-1:] else 1
+        number = text[:-1] if factor > 1 else text
+        try:
+            return int(float(number) * factor)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no size: give bytes, or a number with K, M, G or T", param, ctx)
+
+
+SIZE = _Size()
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands' help lines without importing them.
 

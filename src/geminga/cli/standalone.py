@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from geminga.broker.settings import SYNC_MODES, BrokerSettings
-from geminga.cli.common import PORT
+from geminga.cli.common import PORT, SIZE
 
 
 @click.command("standalone")
@@ -53,6 +53,11 @@ from geminga.cli.common import PORT
 @click.option(
     "--retention-minutes", type=int, help="How long acknowledged messages stay; -1 for ever, 0 not at all."
 )
+@click.option("--disk-limit", type=SIZE, help="What the data folder may take, such as 20G; all of the disk.")
+@click.option(
+    "--disk-low-water", type=SIZE,
+    help="Free space below which nothing is published; 1G, or 5 % of a smaller disk.",
+)  # fmt: skip
 @click.option(
     "--redeliver-unacked-after", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
     help="Push messages again that were delivered and not acknowledged for so long; 0, the default, never.",
@@ -70,6 +75,8 @@ def command(
     max_message_size: int,
     deduplication: bool,
     retention_minutes: int | None,
+    disk_limit: int | None,
+    disk_low_water: int | None,
     redeliver_unacked_after: float,
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
@@ -96,4 +103,8 @@ def command(
     )
     if retention_minutes is not None:
         settings = replace(settings, retention_minutes=retention_minutes)
+    if disk_limit is not None:
+        settings = replace(settings, disk_limit_bytes=disk_limit)
+    if disk_low_water is not None:
+        settings = replace(settings, disk_low_water_bytes=disk_low_water, disk_low_water_fraction=0.9)
     raise click.exceptions.Exit(run(settings))

@@ -83,7 +83,8 @@ class Checkpoints:
         ):
             self.begin()
         elif self.deletions_wait:
-            rest = settings.deletion_delay_seconds - (time.monotonic() - self._began_at)
+            delay = 0.0 if self._parts.rewriter.is_eager else settings.deletion_delay_seconds
+            rest = delay - (time.monotonic() - self._began_at)
             if rest <= 0:
                 self.begin()
             else:

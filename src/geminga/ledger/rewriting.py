@@ -208,7 +208,9 @@ class Rewriter:
         worker: Worker,
         submit: Submit,
         sizes: dict[int, int],
+        freed: Callable[[], None],
     ) -> None:
+        """``freed`` is called on the worker's thread when a file was deleted."""
         self._filesystem = filesystem
         self._folder = folder
         self._seed = crc32c(store_id)
@@ -218,6 +220,7 @@ class Rewriter:
         self._catalog = catalog
         self._worker = worker
         self._submit = submit
+        self._freed = freed
         self._sizes = sizes
         self._reader: FileReader | None = None
         self._slice = Slice()
@@ -370,6 +373,7 @@ class Rewriter:
         def delete() -> None:
             self._filesystem.unlink(self._files.path(number))
             self._filesystem.sync_folder(self._folder)
+            self._freed()
 
         def deleted(error: Exception | None) -> None:
             self.is_running = False

@@ -191,6 +191,7 @@ class FileStore:
             worker=self._worker,
             submit=self._submit,
             sizes=self._sizes,
+            freed=self._gauge.measure,
         )
         self._cached: deque[tuple[dict[int, int], int]] = deque()
         self._cached_bytes = 0

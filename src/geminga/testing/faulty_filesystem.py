@@ -85,6 +85,8 @@ class SimulatedDisk:
         self.databases: dict[str, list[bytes]] = {}
         self.locks: dict[str, str] = {}
         self.capacity_bytes = 1 << 40
+        self.others_bytes = 0
+        """What somebody else has on the disk."""
 
     @property
     def used_bytes(self) -> int:
@@ -94,12 +96,12 @@ class SimulatedDisk:
 
     @property
     def free_bytes(self) -> int:
-        return self.capacity_bytes - self.used_bytes
+        return self.capacity_bytes - self.others_bytes - self.used_bytes
 
     def crash(self, fate: Fate) -> SimulatedDisk:
         """The disk after a power loss."""
         after = SimulatedDisk()
-        after.capacity_bytes = self.capacity_bytes
+        after.capacity_bytes, after.others_bytes = self.capacity_bytes, self.others_bytes
         kept = self.folders if fate.names == "all" else self.durable_folders
         folders = {each for each in kept if _ancestors(each) <= kept}
         after.folders, after.durable_folders = set(folders), set(folders)

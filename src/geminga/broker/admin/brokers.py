@@ -25,6 +25,7 @@ from geminga.broker.admin.http import (
     part,
     stepwise,
 )
+from geminga.broker.core import Broker
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
@@ -55,6 +56,7 @@ class Brokers(Resource):
         router.add_get(base, self.names)
         router.add_get(f"{base}/{{cluster}}", self.names)
         router.add_get(f"{base}/{{cluster}}/{{broker}}/ownedNamespaces", self.owned)
+        router.add_get("/admin/v2/geminga/disk", self.disk)
         router.add_get("/metrics", self.metrics)
         router.add_get("/metrics/", self.metrics)
         router.add_get("/admin/v2/bookies/all", self.bookies)
@@ -90,6 +92,13 @@ class Brokers(Resource):
                 state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
                 owned[f"{name}/{low}_{high}"] = state
         return answer(owned)
+
+    async def disk(self, _request: web.Request) -> web.Response:
+        """How much room there is, what holds because of it, and what gave way; 404 in memory."""
+        found = disk_figures(self.server.broker)
+        if not found:
+            raise AdminError(404, "this broker keeps everything in memory: it has no disk")
+        return answer(found)
 
     # --- configuration ---
     def _configuration(self) -> dict[str, str]:
@@ -198,6 +207,7 @@ class Brokers(Resource):
         metrics.add_namespaces(out, by_namespace)
         topics.finish(sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
+        metrics.add_disk(out, disk_figures(server.broker))
         metrics.add_damage(out, server.store.damage)
         metrics.add_failures(out, server.broker.agenda.failures)
         metrics.add_process(
@@ -256,6 +266,14 @@ class BrokerStats(Resource):
         raise AdminError(
             404, f"there is no allocator {part(request, 'allocator')}: this broker runs on Python"
         )
+
+
+def disk_figures(broker: Broker) -> dict[str, Any]:
+    """The disk and what gave way to the lack of it; empty where there is none."""
+    found = broker.disk.described()
+    if found:
+        found["gaveWayLedgers"], found["gaveWayBytes"] = broker.giving_way.ledgers, broker.giving_way.bytes
+    return found
 
 
 def _text(value: Any) -> str:

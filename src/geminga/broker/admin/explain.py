@@ -42,10 +42,14 @@ class Finding:
     details: Json = field(default_factory=dict)
 
 
-def explain(topic: PersistentTopic, subscription: PersistentSubscription) -> Json:
-    """``{"topic", "subscription", "summary", "facts", "findings"}``"""
+def explain(topic: PersistentTopic, subscription: PersistentSubscription, disk: str = "") -> Json:
+    """``{"topic", "subscription", "summary", "facts", "findings"}``; ``disk`` says why nobody publishes."""
     found = _Inquiry(topic, subscription)
-    findings = sorted(found.findings(), key=lambda each: not each.stops)
+    findings = [*found.findings()]
+    if disk:
+        mend = "free space: acknowledge or delete messages, or enlarge the disk; it goes on by itself"
+        findings.append(Finding("disk", False, f"producers are stopped: {disk}", mend))
+    findings = sorted(findings, key=lambda each: not each.stops)
     stopping = [each for each in findings if each.stops]
     if stopping:
         summary = stopping[0].text

@@ -199,6 +199,23 @@ def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     out.add("geminga_store_pending_writes", stats.pending_writes)
 
 
+def add_disk(out: Exposition, found: Mapping[str, Any]) -> None:
+    """The room on the disk and what holds because of it; nothing where there is no disk."""
+    if not found:
+        return
+    out.add("geminga_disk_total_bytes", found["totalBytes"])
+    out.add("geminga_disk_free_bytes", found["freeBytes"])
+    out.add("geminga_disk_used_bytes", found["usedBytes"])
+    out.add("geminga_disk_low_water_bytes", found["lowWaterBytes"])
+    out.add("geminga_disk_written_bytes_per_second", found["writtenBytesPerSecond"])
+    left = found["secondsToLowWater"]
+    out.add("geminga_disk_seconds_to_low_water", float("inf") if left is None else left)
+    out.add("geminga_publishing_refused", found["publishingRefused"] is not None)
+    out.add("geminga_retention_overflows", found["retentionOverflows"])
+    out.add("geminga_retention_gave_way_ledgers_total", found["gaveWayLedgers"], "counter")
+    out.add("geminga_retention_gave_way_bytes_total", found["gaveWayBytes"], "counter")
+
+
 def add_damage(out: Exposition, damage: Sequence[Damage]) -> None:
     """Things that damage took something from and that nobody has settled, by what they lost."""
     counts = Counter(each.lost for each in damage)

@@ -53,6 +53,7 @@ class TopicActions:
         self._settings = broker.settings
         self._namespaces = broker.namespaces
         self._schemas = broker.schemas
+        self._disk = broker.disk
 
     # --- lists ---
     def walk(self, namespace: str, domain: str) -> Iterator[str]:
@@ -323,7 +324,7 @@ class TopicActions:
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
         """Why the subscription does not go on, and what mends it."""
         found = self._subscription(name, subscription)
-        return explain(self._stored(name), found)
+        return explain(self._stored(name), found, self._disk.refusal)
 
     def count_entries(self, name: TopicName) -> bool:
         """Have entries counted that were stored before that was done; True when all are."""

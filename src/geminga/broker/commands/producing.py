@@ -18,6 +18,11 @@ from geminga.wire.metadata import checksum_matches
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
 
+_BLOCKED = {
+    True: pb.ProducerBlockedQuotaExceededError,
+    False: pb.ProducerBlockedQuotaExceededException,
+}
+"""Producers that are held: whether their clients keep what is sent meanwhile, or fail it."""
 METADATA_BYTES_MAX = 1024 * 16
 """Keys and values of a producer's or consumer's metadata, together."""
 
@@ -86,7 +91,7 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
     check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)
     topic = services.topics.find_or_create(name)
-    _check_topic(topic, body)
+    _check_topic(session, topic, body)
     if body.initial_subscription_name:
         topic.initial_subscription(body.initial_subscription_name)
     schema_version = b""
@@ -132,9 +137,13 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
         _answer(session, producer, request_id, ready=False)
 
 
-def _check_topic(topic: Topic, body: pb.CommandProducer) -> None:
+def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:
     if topic.terminated:
         raise Refused(pb.TopicTerminatedError, "Topic was already terminated")
+    refusal = session.services.disk.refusal
+    if refusal and topic.persistent:
+        holds = session.services.settings.disk_full_action == HOLD
+        raise Refused(_BLOCKED[holds], f"Cannot create producer on topic {topic.text}: {refusal}")
     policies = topic.policies
     if policies.encryption_required and not body.encrypted:
         raise Refused(pb.MetadataError, "Encryption is required in the namespace: the producer must encrypt")
@@ -146,9 +155,9 @@ def _check_topic(topic: Topic, body: pb.CommandProducer) -> None:
     except StoreError as error:
         raise storage_refusal(error) from error
     if quota is not None:
-        holds = quota.action == HOLD
-        code = pb.ProducerBlockedQuotaExceededError if holds else pb.ProducerBlockedQuotaExceededException
-        raise Refused(code, f"Cannot create producer on topic {topic.text}: {quota}")
+        raise Refused(
+            _BLOCKED[quota.action == HOLD], f"Cannot create producer on topic {topic.text}: {quota}"
+        )
 
 
 def _answer(session: Session, producer: Producer, request_id: int, *, ready: bool) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from geminga.broker.agenda import Agenda
 from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.watchers import WatchedLists
+from geminga.broker.disk import DiskGuard
 from geminga.broker.peer import Peer
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
@@ -28,4 +29,5 @@ class Services:
     producer_names: ProducerNames
     watched: WatchedLists
     bytes: ByteLedger
+    disk: DiskGuard
     peers: set[Peer] = field(default_factory=set)

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import socket
 import threading
 import time
@@ -28,13 +29,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from geminga.broker.core import Broker
 from geminga.broker.serving.listening import BACKLOG, bind
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import DISK_PARTS, BrokerSettings
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
     from geminga.broker.admin.web import WebServer
     from geminga.broker.commands.session import Session
+    from geminga.ledger.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -580,7 +582,26 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
         raise StoreError(
             f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
         ) from error
-    return FileStore.open(settings.data_dir, sync=settings.sync, wakeup=wakeup)
+    return FileStore.open(settings.data_dir, settings=store_settings(settings), wakeup=wakeup)
+
+
+def store_settings(settings: BrokerSettings) -> StoreSettings:
+    """The store's settings for a broker: its pieces are as small as the disk needs them."""
+    from geminga.ledger.settings import StoreSettings
+
+    usual = StoreSettings()
+    assert settings.data_dir is not None
+    capacity = shutil.disk_usage(settings.data_dir).total
+    part = max(min(capacity, settings.disk_limit_bytes or capacity) // DISK_PARTS, 256 * 1024)
+    return StoreSettings(
+        sync=settings.sync,
+        folder_bytes_max=settings.disk_limit_bytes or 0,
+        group_bytes_max=min(usual.group_bytes_max, part),
+        log_file_bytes=min(usual.log_file_bytes, part),
+        preallocate_bytes=min(usual.preallocate_bytes, part // 4),
+        checkpoint_log_bytes=min(usual.checkpoint_log_bytes, part),
+        garbage_bytes_min=min(usual.garbage_bytes_min, part),
+    )
 
 
 def end_event_loop(loop: asyncio.AbstractEventLoop) -> None:

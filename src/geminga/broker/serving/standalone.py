@@ -110,6 +110,9 @@ def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
         print(f"sync always: {SYNC_PROMISES['always']}", file=out, flush=True)
     else:
         print(f"WARNING: sync {settings.sync}: {SYNC_PROMISES[settings.sync]}", file=err, flush=True)
+    disk = server.broker.disk.start_line()
+    if disk:
+        print(disk, file=out, flush=True)
     for line in server.recovery_report():
         print(f"WARNING: {line}", file=err, flush=True)
 

@@ -132,10 +132,32 @@ def trim(topic: PersistentTopic) -> int:
         return (too_old or too_large) and may_close
 
     gone = ledger.unneeded(deadlines.slowest(topic), expired)
-    if gone:
-        topic.delete_ledgers(gone)
-        for subscription in topic.subscriptions.values():
-            if subscription.cursor.mark < ledger.start:
-                subscription.skip_to(ledger.start)
-        log.debug("%r: %d ledgers deleted", topic, gone)
+    _delete(topic, gone)
     return gone
+
+
+def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
+    """Delete a topic's oldest ledger before retention lets it go: room is short. Whether it was deleted.
+
+    That is for the oldest of its ledgers alone, and when every durable subscription is past it. What the
+    policies keep for ever stays.
+    """
+    policies, ledger = topic.policies, topic.ledger
+    if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
+        return False
+    if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:
+        return False
+    is_unneeded = ledger.unneeded(deadlines.slowest(topic), lambda segment, _: segment.ledger_id == ledger_id)
+    _delete(topic, is_unneeded)
+    return bool(is_unneeded)
+
+
+def _delete(topic: PersistentTopic, ledgers: int) -> None:
+    """Delete so many of the oldest ledgers; who reads there without having to goes on behind them."""
+    if ledgers:
+        topic.delete_ledgers(ledgers)
+        start = topic.ledger.start
+        for subscription in topic.subscriptions.values():
+            if subscription.cursor.mark < start:
+                subscription.skip_to(start)
+        log.debug("%r: %d ledgers deleted", topic, ledgers)

@@ -20,7 +20,7 @@ from geminga.broker.topics.publishing import Record
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
-from geminga.errors import CorruptPayload, StoreDamaged, StoreError
+from geminga.errors import CorruptPayload, StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, Value
 from geminga.wire.frames import SendFrame
@@ -148,7 +148,7 @@ class PersistentTopic:
         settings = self.settings
         self.limits = ledger_limits(
             settings.ledger_entries_max,
-            settings.ledger_bytes_max,
+            settings.ledger_bytes_default,
             deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
         )
         self.restricted = bool(
@@ -200,7 +200,10 @@ class PersistentTopic:
             entries.take_back()
             if self.dedup is not None and record is Record.SEQUENCE_ID:
                 self.dedup.refused(producer.name)
-            producer.error(highest or sequence_id, pb.PersistenceError, str(error))
+            if isinstance(error, StoreFull):
+                producer.hold()
+            else:
+                producer.error(highest or sequence_id, pb.PersistenceError, str(error))
             return
         self.messages_in += messages
         self.bytes_in += size
@@ -230,6 +233,9 @@ class PersistentTopic:
             )
         except StoreError as error:
             entries.take_back()
+            if isinstance(error, StoreFull):
+                producer.hold()
+                return
             for sequence_id in sequence_ids:
                 producer.error(sequence_id, pb.PersistenceError, str(error))
             return

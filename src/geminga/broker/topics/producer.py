@@ -139,6 +139,20 @@ class Producer:
         self.peer.producer_closed(self.producer_id, self)
         self.topic.remove_producer(self)
 
+    def hold(self) -> None:
+        """What it sends is not taken in now. Its client keeps that, comes back and is told why.
+
+        What was taken in before is receipted first: it must not be sent again. What comes meanwhile is left
+        to the client too, or it would be stored before what came earlier.
+        """
+        if isinstance(self.topic, _Closing):
+            return
+        self.topic = _Closing(self.topic)
+        if self.pending:
+            self.on_drained = self.disconnect
+        else:
+            self.disconnect()
+
     def fenced(self) -> None:
         """Another producer has taken the topic for itself: the client comes back and hears so."""
         self.peer.producer_closed(self.producer_id, self)
@@ -146,6 +160,28 @@ class Producer:
     def lost(self) -> None:
         """The producer was replaced; its client is not told."""
         self.peer.producer_lost(self.producer_id, self)
+
+
+class _Closing:
+    """The topic of a producer that is about to be closed: it takes nothing in."""
+
+    __slots__ = ("_topic", "text")
+
+    def __init__(self, topic: PublishedTopic) -> None:
+        self._topic = topic
+        self.text = topic.text
+
+    def publish(self, producer: Producer, frame: SendFrame) -> None:
+        """The client still has it."""
+
+    def publish_run(self, producer: Producer, run: SendRun) -> None:
+        """The client still has them."""
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return self._topic.last_sequence_id(producer_name)
+
+    def remove_producer(self, producer: Producer) -> None:
+        self._topic.remove_producer(producer)
 
 
 STARTS_SKIPPED = 1_000_000

@@ -1,0 +1,291 @@
+"""The disk: how much room is left, who waits for it, and what gives way.
+
+What counts as the disk is the file system of the data folder, or ``disk_limit_bytes`` of it. The *mark* is
+the smaller of ``disk_low_water_bytes`` and ``disk_low_water_fraction``. By what is free there are levels:
+
+*plenty*   twice the mark and more (on small disks more than that): nothing happens.
+*low*      less: the store works harder for space, and retention gives way
+           (`geminga.broker.topics.giving_way`).
+*full*     less than the mark, or something could not be written: entries are refused, and producers are held
+           as by a backlog quota, until a quarter more than the mark is free. Acknowledgements, deletions,
+           trimming, cursors, policies and administrators go on: that is what the room below the mark is for.
+
+No more may be under way than half of what is free above the mark: a burst does not go far below it.
+
+Nobody restarts anything: the guard looks whenever something was written, every second while room is short,
+and every 15 seconds otherwise. It also measures how fast the disk is written to, and warns when retention
+would keep more than there is room for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+from geminga.broker.agenda import INFINITY, Agenda, Timer
+from geminga.broker.byte_ledger import ByteLedger
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreFull
+from geminga.ledger.api import EntryStore, Space
+
+log = logging.getLogger("geminga.broker")
+
+LOOK_SECONDS: Final = 15.0
+SHORT_LOOK_SECONDS: Final = 1.0
+"""How often the disk is looked at while nothing is written: with plenty of room, and with little."""
+RATE_SECONDS: Final = 300.0
+"""The rate of writing is taken over about so long."""
+RATE_SECONDS_MIN: Final = 30.0
+"""Before that no rate is told."""
+WARNING_SECONDS: Final = 600.0
+"""The warning that retention will not fit is repeated this far apart."""
+UNDER_WAY_MIN: Final = 64 * 1024
+"""However little room there is, so much may be under way."""
+
+
+class Level(Enum):
+    """How much room there is; see the module."""
+
+    PLENTY = "plenty"
+    LOW = "low"
+    FULL = "full"
+
+
+class DiskGuard:
+    """See the module. It sets its own timer. ``give_way`` is asked to delete about so many bytes."""
+
+    def __init__(
+        self, agenda: Agenda, store: EntryStore, settings: BrokerSettings, bytes_ledger: ByteLedger
+    ) -> None:
+        self._agenda = agenda
+        self._store = store
+        self._settings = settings
+        self._bytes = bytes_ledger
+        self._space: Space | None = None
+        self._samples: deque[tuple[float, int]] = deque()
+        self._warned_at = self._told_low_at = -INFINITY
+        self.level = Level.PLENTY
+        self.refusal = ""
+        """Why nothing is published now; empty while publishing goes on."""
+        self.give_way: Callable[[int], None] | None = None
+        self._timer: Timer | None = None
+        if store.space is not None:
+            self._arm(0.0)
+        self.look()
+
+    def __repr__(self) -> str:
+        return "the disk"
+
+    # --- what holds now ---
+    @property
+    def space(self) -> Space | None:
+        """What was found last; None where there is no disk."""
+        return self._space
+
+    @property
+    def mark(self) -> int:
+        """Below so many free bytes nothing is published."""
+        space, settings = self._space, self._settings
+        if space is None:
+            return 0
+        return min(settings.disk_low_water_bytes, int(space.total_bytes * settings.disk_low_water_fraction))
+
+    @property
+    def low(self) -> int:
+        """Below so many free bytes retention gives way."""
+        return self.mark + max(self.mark, self._part(8, 256 * 1024 * 1024))
+
+    @property
+    def _target(self) -> int:
+        """What it gives way for: so many free bytes."""
+        return self.low + max(self.mark // 4, self._part(16, 64 * 1024 * 1024))
+
+    def _part(self, number: int, bytes_max: int) -> int:
+        """A part of the disk: space comes back in pieces, and small disks have large ones."""
+        return 0 if self._space is None else min(self._space.total_bytes // number, bytes_max)
+
+    def look(self) -> None:
+        """Act on what the store has found. Cheap when it has found nothing new."""
+        space = self._store.space
+        if space is None:
+            return
+        if space is self._space:
+            if self.level is not Level.PLENTY:
+                self._press()
+            return
+        self._space = space
+        before, self.level = self.level, self._level(space.free_bytes, self.mark)
+        if self.level is not before:
+            self._changed(before)
+        room = max(UNDER_WAY_MIN, (space.free_bytes - self.mark) // 2)
+        self._bytes.pending_bytes_max = min(self._settings.pending_bytes_max, room)
+
+    def _level(self, free: int, mark: int) -> Level:
+        """With a little distance between coming and going, so that it does not flutter."""
+        if free < max(1, mark + ((self.low - mark) // 4 if self.level is Level.FULL else 0)):
+            return Level.FULL
+        wanted = self.low if self.level is Level.PLENTY else self._target
+        return Level.LOW if free < wanted else Level.PLENTY
+
+    def _changed(self, before: Level) -> None:
+        level = self.level
+        if level is Level.FULL:
+            self.refusal = f"the disk is full: {self._figures()}"
+            self._store.refuse_entries(StoreFull(self.refusal))
+            log.error(
+                "%s: nothing is published until there is more; acknowledging and deleting go on. Free space, "
+                "or lower the mark (disk_low_water_bytes): it goes on by itself", self.refusal,
+            )  # fmt: skip
+        elif before is Level.FULL:
+            self.refusal = ""
+            self._store.refuse_entries(None)
+            log.warning("the disk has room again: %s; publishing goes on", self._figures())
+        elif level is Level.LOW and self._agenda.now - self._told_low_at >= WARNING_SECONDS:
+            self._told_low_at = self._agenda.now
+            log.warning("the disk has little room: %s", self._figures())
+        if Level.PLENTY in (level, before):
+            self._store.give_back(eagerly=level is not Level.PLENTY)
+            if level is not Level.PLENTY:
+                self._arm(0.0)
+
+    def _figures(self) -> str:
+        space = self._space
+        assert space is not None
+        of = "the limit of " if self._settings.disk_limit_bytes == space.total_bytes else ""
+        return (
+            f"{amount(space.free_bytes)} of {of}{amount(space.total_bytes)} are free"
+            f" in {self._settings.data_dir}, publishing stops below {amount(self.mark)}"
+        )
+
+    # --- time ---
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._agenda.after(seconds, self._tick, self)
+
+    def _tick(self) -> None:
+        self._store.measure_space()
+        self.look()
+        short = self.level is not Level.PLENTY
+        self._arm(SHORT_LOOK_SECONDS if short else LOOK_SECONDS)
+        self._sample()
+        if short:
+            self._press()
+        else:
+            self._forecast()
+
+    def _press(self) -> None:
+        """Have retention give way, unless the space of what is deleted is still to come back."""
+        space = self._space
+        if space is None or self.level is Level.PLENTY or self._store.gives_back or self.give_way is None:
+            return
+        if self._settings.disk_retention_gives_way:
+            self.give_way(max(1, self._target - space.free_bytes))
+
+    # --- how fast it fills ---
+    def _sample(self) -> None:
+        if self._space is None:
+            return
+        samples, now = self._samples, self._agenda.now
+        samples.append((now, self._space.written_bytes))
+        while len(samples) > 2 and samples[1][0] <= now - RATE_SECONDS:
+            samples.popleft()
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How fast the disk was written to in the last minutes; 0 while that is not known."""
+        if len(self._samples) < 2:
+            return 0.0
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (ended - began) if ended - began >= RATE_SECONDS_MIN else 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """When the mark is reached, if writing goes on so and nothing is deleted; infinity for never."""
+        space, rate = self._space, self.bytes_per_second
+        return max(0, space.free_bytes - self.mark) / rate if space is not None and rate > 0 else INFINITY
+
+    @property
+    def overflows(self) -> bool:
+        """Whether retention, at the rate of now, keeps more than there is room for."""
+        space, minutes = self._space, self._settings.retention_minutes
+        if space is None or minutes == 0 or self.bytes_per_second <= 0:
+            return False
+        megabytes = self._settings.retention_megabytes_default
+        if minutes < 0:
+            return megabytes < 0
+        return self.bytes_per_second * minutes * 60 > space.used_bytes + space.free_bytes - self.mark
+
+    def _forecast(self) -> None:
+        now = self._agenda.now
+        if not self.overflows or now - self._warned_at < WARNING_SECONDS:
+            return
+        self._warned_at = now
+        gives_way = self._settings.disk_retention_gives_way and self._settings.retention_minutes > 0
+        log.warning(
+            "at %s a second the disk is full in %s, long before acknowledged messages may be deleted (%s): "
+            "%s. A shorter retention, a limit a topic (retention_megabytes) or a larger disk helps",
+            amount(self.bytes_per_second), duration(self.seconds_left),
+            retention_text(self._settings.retention_minutes),
+            "then the oldest of them are deleted earlier" if gives_way else "then publishing stops",
+        )  # fmt: skip
+
+    # --- what is told ---
+    def start_line(self) -> str:
+        """What `geminga standalone` says at its start; empty where there is no disk."""
+        if self._space is None:
+            return ""
+        minutes = self._settings.retention_minutes
+        line = f"disk: {self._figures()}; "
+        if minutes == 0:
+            return line + "acknowledged messages are deleted"
+        line += f"acknowledged messages are kept {retention_text(minutes)}"
+        if minutes > 0 and self._settings.disk_retention_gives_way:
+            line += f" while {amount(self.low)} are free"
+        return line
+
+    def described(self) -> dict[str, Any]:
+        """As JSON, for administrators; empty where there is no disk."""
+        space = self._space
+        if space is None:
+            return {}
+        left = self.seconds_left
+        return {
+            "folder": str(self._settings.data_dir),
+            "level": self.level.value,
+            "publishingRefused": self.refusal or None,
+            "totalBytes": space.total_bytes,
+            "freeBytes": space.free_bytes,
+            "usedBytes": space.used_bytes,
+            "limitBytes": self._settings.disk_limit_bytes,
+            "lowWaterBytes": self.mark,
+            "writtenBytesPerSecond": round(self.bytes_per_second),
+            "secondsToLowWater": None if left == INFINITY else round(left),
+            "retentionOverflows": self.overflows,
+        }
+
+
+def amount(size_bytes: float) -> str:
+    """Bytes for people: ``1.5 GiB``."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time for people, roughly."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def retention_text(minutes: int) -> str:
+    """How long acknowledged messages are kept."""
+    return "for ever" if minutes < 0 else f"for {duration(minutes * 60)}"

@@ -1,0 +1,127 @@
+"""A broker whose folder may take little: messages go through it for ever, and it never takes more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import geminga
+from geminga.broker.serving.embedded import embedded
+from geminga.errors import ProducerBlockedQuotaExceededError
+
+LIMIT = 24 * 1024 * 1024
+
+
+def folder_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def figures(url: str) -> dict[str, object]:
+    with urllib.request.urlopen(f"{url}/admin/v2/geminga/disk", timeout=10) as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
+@pytest.mark.parametrize("client_kind", ["geminga", "pulsar"])
+def test_four_times_its_size_goes_through_a_small_folder(tmp_path: Path, client_kind: str) -> None:
+    """Retention is seven days, so everything that was acknowledged has to give way."""
+    library = geminga if client_kind == "geminga" else pytest.importorskip("pulsar")
+    count, size = 1000, 100_000
+    with embedded(tmp_path / "store", disk_limit_bytes=LIMIT) as broker:
+        client = library.Client(broker.service_url)
+        consumer = client.subscribe("t", "s", consumer_type=library.ConsumerType.Shared)
+        producer = client.create_producer("t", send_timeout_millis=60_000, block_if_queue_full=True)
+        found: set[bytes] = set()
+        worst = 0
+
+        def consume() -> None:
+            while len(found) < count:
+                message = consumer.receive(timeout_millis=60_000)
+                found.add(message.data()[:8])
+                consumer.acknowledge(message)
+
+        thread = threading.Thread(target=consume, daemon=True)
+        thread.start()
+        for number in range(count):
+            producer.send_async(b"%08d" % number + bytes(size), lambda result, message_id: None)
+            worst = max(worst, folder_bytes(tmp_path / "store"))
+        producer.flush()
+        thread.join(60)
+        assert len(found) == count
+        told = figures(broker.admin_url)
+        assert told["limitBytes"] == told["totalBytes"] == LIMIT
+        assert told["gaveWayBytes"] >= 2 * LIMIT  # type: ignore[operator]
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
+            assert b"geminga_publishing_refused" in answer.read()
+        client.close()
+    assert worst <= LIMIT
+
+
+def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledged(tmp_path: Path) -> None:
+    with embedded(tmp_path / "store", disk_limit_bytes=LIMIT) as broker, broker.client() as client:
+        hasty = broker.client(operation_timeout_seconds=2)
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer(
+            "t", send_timeout_millis=0, block_if_queue_full=True, max_pending_messages=20
+        )
+        sent = []
+        deadline = time.monotonic() + 60
+
+        def publish() -> None:
+            for number in range(300):
+                producer.send_async(
+                    b"%08d" % number + bytes(100_000), lambda result, message_id: sent.append(result)
+                )
+            producer.flush()
+
+        thread = threading.Thread(target=publish, daemon=True)
+        thread.start()
+        while not figures(broker.admin_url)["publishingRefused"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with pytest.raises(ProducerBlockedQuotaExceededError, match="the disk is full"):
+            hasty.create_producer("t")
+        assert folder_bytes(tmp_path / "store") <= LIMIT
+        assert len(sent) < 300
+        for number in range(300):
+            message = consumer.receive(timeout_millis=60_000)
+            assert message.data()[:8] == b"%08d" % number, "nothing is lost, doubled or out of order"
+            consumer.acknowledge_cumulative(message)
+        thread.join(60)
+        assert len(sent) == 300
+
+
+def test_a_real_disk_that_somebody_else_fills(tmp_path: Path) -> None:
+    """On a tmpfs, where this user may mount one: publishing stops before it is full, and comes back."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(tmp_path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
+    try:
+        with embedded(tmp_path / "store") as broker, broker.client() as client:
+            producer = client.create_producer("t", send_timeout_millis=0)
+            producer.send(bytes(1000))
+            (tmp_path / "somebody").write_bytes(bytes(46 * 1024 * 1024))
+            results: list[object] = []
+            deadline = time.monotonic() + 60
+            while not figures(broker.admin_url)["publishingRefused"] and time.monotonic() < deadline:
+                producer.send_async(bytes(1000), lambda result, message_id: results.append(result))
+                time.sleep(0.02)
+            assert figures(broker.admin_url)["publishingRefused"]
+            (tmp_path / "somebody").unlink()
+            producer.send(b"last")
+            assert not figures(broker.admin_url)["publishingRefused"]
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

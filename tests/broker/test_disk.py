@@ -1,0 +1,279 @@
+"""A disk with little room: publishing waits, everything else goes on, and it comes back by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker import disk as disk_module
+from geminga.broker.disk import Level, amount, duration
+from geminga.broker.topics import giving_way
+from geminga.errors import StoreFull
+from geminga.ids import TopicName
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+MIB = 1024 * 1024
+SMALL = StoreSettings(
+    log_file_bytes=256 * 1024, preallocate_bytes=0, garbage_bytes_min=1, checkpoint_log_bytes=256 * 1024,
+    deletion_delay_seconds=0.0,
+)  # fmt: skip
+
+
+class Room:
+    """A broker on a simulated disk, of which so much is free."""
+
+    def __init__(self, make_harness: Callable[..., Any], **settings: Any) -> None:
+        self.disk = SimulatedDisk()
+        self.disk.capacity_bytes = 8 * MIB
+        store = FileStore.open(
+            "/data/store", settings=SMALL, filesystem=FaultyFileSystem(self.disk), threads=False
+        )
+        settings = {"disk_low_water_bytes": MIB, "disk_low_water_fraction": 0.9} | settings
+        self.harness = make_harness(store, **settings)
+        self.guard = self.harness.broker.disk
+
+    def leave(self, free: int) -> None:
+        """Let so many bytes be free, and the broker find out."""
+        self.disk.others_bytes = self.disk.capacity_bytes - self.disk.used_bytes - free
+        self.look()
+
+    def look(self) -> None:
+        for _ in range(8):
+            self.harness.advance(disk_module.LOOK_SECONDS / 8 + 0.1)
+            for _ in range(20):  # the store has no threads here: it works when it is polled
+                self.harness.poll()
+
+
+@pytest.fixture
+def room(make_harness: Callable[..., Any]) -> Room:
+    return Room(make_harness)
+
+
+def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Room) -> None:
+    harness = room.harness
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.subscribe(TOPIC, "s", consumer_id=7)
+    peer.publish(3)
+    assert len(peer.receipts()) == 3
+    assert room.guard.level is Level.PLENTY
+    room.leave(MIB // 2)
+    assert room.guard.level is Level.FULL
+    peer.publish(2, first=3)
+    assert peer.receipts() == []
+    assert peer.take(Command.SEND_ERROR) == [], "an error would end the client's connection"
+    assert [frame.command.close_producer.producer_id for frame in peer.take(Command.CLOSE_PRODUCER)] == [1]
+    peer.command("producer", topic=TOPIC, producer_id=2, request_id=5)
+    (answer,) = [frame.command.error for frame in peer.take(Command.ERROR)]
+    assert answer.error == pb.ProducerBlockedQuotaExceededError
+    assert "the disk is full" in answer.message
+    assert "publishing stops below 1 MiB" in answer.message
+    # Everything else goes on.
+    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+    peer.ack(*ids, consumer_id=7, request_id=77)
+    assert [frame.command.ackResponse.HasField("error") for frame in peer.take(Command.ACK_RESPONSE)] == [
+        False
+    ]
+    other = harness.peer()
+    other.subscribe(TOPIC, "another", earliest=True)
+    assert len(other.messages()) == 3
+    # And it comes back without anybody's doing.
+    room.leave(3 * MIB)
+    assert room.guard.level is Level.PLENTY
+    peer.command("producer", topic=TOPIC, producer_id=3, request_id=6)
+    peer.send(5, producer_id=3)
+    assert len(peer.receipts()) == 1
+
+
+def test_what_was_taken_in_before_is_receipted_before_the_producer_is_closed(room: Room) -> None:
+    harness = room.harness
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.auto_poll = False
+    peer.publish(3)
+    harness.store.refuse_entries(StoreFull("no room"))
+    peer.publish(2, first=3)
+    assert peer.take(Command.CLOSE_PRODUCER) == []
+    harness.store.refuse_entries(None)
+    peer.publish(1, first=5)  # were it taken in, it would come before what the client sends again
+    harness.poll()
+    harness.poll()
+    kinds = [frame.type for frame in peer.frames]
+    assert kinds.count(Command.SEND_RECEIPT) == 3
+    assert kinds[-1] == Command.CLOSE_PRODUCER
+    harness.auto_poll = True
+    peer.frames.clear()
+    peer.producer(TOPIC, producer_id=2)
+    peer.publish(3, first=3, producer_id=2)
+    reader = harness.peer()
+    reader.subscribe(TOPIC)
+    assert reader.payloads() == [b"m%d" % number for number in range(6)]
+
+
+def test_producers_may_be_told_to_fail_what_is_sent(make_harness: Callable[..., Any]) -> None:
+    room = Room(make_harness, disk_full_action="producer_exception")
+    room.leave(1000)
+    answer = room.harness.peer().request("producer", topic=TOPIC, producer_id=2).command.error
+    assert answer.error == pb.ProducerBlockedQuotaExceededException
+
+
+def test_topics_that_keep_nothing_are_published_to_whatever_the_disk_has(room: Room) -> None:
+    room.leave(1000)
+    peer = room.harness.peer()
+    peer.producer("non-persistent://public/default/t")
+    peer.send(0)
+    assert len(peer.receipts()) == 1
+
+
+def test_a_disk_that_is_really_full_holds_what_was_taken_in(room: Room) -> None:
+    harness = room.harness
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.publish(1)
+    peer.receipts()
+    room.disk.others_bytes = room.disk.capacity_bytes - room.disk.used_bytes
+    harness.auto_poll = False
+    peer.publish(3, first=1)
+    harness.auto_poll = True
+    harness.poll()
+    assert peer.receipts() == []
+    assert harness.store.failure is None
+    assert room.guard.level is Level.FULL
+    room.disk.others_bytes -= 4 * MIB
+    room.look()
+    assert len(peer.receipts()) == 3
+    assert room.guard.level is Level.PLENTY
+
+
+def publish(room: Room, topic: str, count: int, size: int = 10_000) -> None:
+    peer = room.harness.peer()
+    peer.producer(topic)
+    for number in range(count):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+        peer.send(number, build_entry(metadata.SerializeToString(), bytes(size)))
+    assert len(peer.receipts()) == count
+    peer.disconnect()
+
+
+def kept(room: Room, topic: str) -> int:
+    found = room.harness.broker.topics.find(TopicName.parse(topic))
+    assert found is not None
+    return found.ledger.end - found.ledger.start  # type: ignore[attr-defined,no-any-return]
+
+
+def test_retention_gives_way_the_oldest_first_and_never_what_nobody_acknowledged(
+    make_harness: Callable[..., Any],
+) -> None:
+    room = Room(make_harness, ledger_entries_max=10)
+    harness = room.harness
+    names = {name: f"persistent://public/default/{name}" for name in ("old", "waiting", "kept", "young")}
+    waiting = harness.peer()
+    waiting.subscribe(names["waiting"])
+    waiting.disconnect()
+    for name in ("old", "waiting", "kept", "young"):
+        publish(room, names[name], 100)
+    for_ever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    harness.broker.namespaces.set_topic_policy(TopicName.parse(names["kept"]), "retention_policies", for_ever)
+    assert [kept(room, names[name]) for name in names] == [100, 100, 100, 100]
+    room.leave(3 * MIB // 2)
+    for _ in range(4):
+        room.look()
+    assert room.guard.level is Level.PLENTY, "room has come back"
+    assert kept(room, names["waiting"]) == 100
+    assert kept(room, names["kept"]) == 100
+    assert kept(room, names["old"]) < 100
+    assert kept(room, names["old"]) == 0 or kept(room, names["young"]) == 100, "the oldest goes first"
+    assert kept(room, names["young"]) > 50
+    figures = harness.broker.giving_way
+    assert figures.ledgers * 100_000 <= figures.bytes <= 1_200_000
+    assert room.guard.described()["freeBytes"] >= 2 * MIB
+    room.leave(MIB // 4)
+    for _ in range(20):
+        room.leave(MIB // 4)  # somebody else takes what comes free
+    assert kept(room, names["waiting"]) == 100
+    assert kept(room, names["kept"]) == 100
+    assert kept(room, names["old"]) == kept(room, names["young"]) == 0
+
+
+def test_retention_holds_where_it_is_not_to_give_way(make_harness: Callable[..., Any]) -> None:
+    room = Room(make_harness, disk_retention_gives_way=False)
+    publish(room, TOPIC, 100)
+    room.leave(1000)
+    room.look()
+    assert kept(room, TOPIC) == 100
+    assert room.guard.level is Level.FULL
+
+
+def test_topics_that_are_not_in_memory_give_way_too_and_leave_it_again(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(make_harness)
+    for number in range(20):
+        publish(room, f"persistent://public/default/t{number}", 10)
+    room.harness.advance(300)
+    assert room.harness.broker.topics.loaded() == []
+    monkeypatch.setattr(giving_way, "SLICE_SECONDS", -1.0)  # every topic is a slice
+    room.leave(MIB // 4)
+    room.look()
+    assert room.harness.broker.giving_way.ledgers == 20
+    assert room.harness.broker.topics.loaded() == []
+
+
+def test_little_may_be_under_way_where_there_is_little_room(room: Room) -> None:
+    room.leave(MIB + 500_000)
+    assert room.guard.level is Level.LOW
+    assert room.harness.broker.bytes.pending_bytes_max <= 250_000
+    room.leave(5 * MIB)
+    assert room.harness.broker.bytes.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
+
+
+def test_the_rate_is_told_and_a_retention_that_does_not_fit_is_warned_of(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    room.leave(7 * MIB)
+    assert not room.guard.overflows
+    for _ in range(10):
+        publish(room, TOPIC, 20)
+        room.look()
+    rate = room.guard.bytes_per_second
+    assert 5_000 < rate < 50_000
+    assert room.guard.overflows
+    assert room.guard.described()["secondsToLowWater"] == pytest.approx(4 * MIB / rate, rel=0.2)
+    warnings = [
+        record.message for record in caplog.records if "a second the disk is full in" in record.message
+    ]
+    assert len(warnings) == 1
+    assert "for 7 days" in warnings[0]
+    assert "then the oldest of them are deleted earlier" in warnings[0]
+    assert "publishing stops below 1 MiB" in room.guard.start_line()
+
+
+def test_a_broker_in_memory_has_no_disk(harness: Any) -> None:
+    assert harness.broker.disk.described() == {}
+    assert harness.broker.disk.start_line() == ""
+    assert harness.broker.disk.mark == 0
+
+
+def test_amounts_and_times_for_people() -> None:
+    assert [amount(each) for each in (5, 1536, 1 << 30, 200 << 30)] == ["5 B", "1.5 KiB", "1 GiB", "200 GiB"]
+    assert [duration(each) for each in (5, 600, 7200, 7 * 86_400)] == [
+        "5 seconds", "10 minutes", "2 hours", "7 days",
+    ]  # fmt: skip
+
+
+def test_explain_says_that_the_disk_stops_producers(room: Room) -> None:
+    peer = room.harness.peer()
+    peer.producer(TOPIC)
+    peer.subscribe(TOPIC)
+    room.leave(1000)
+    found = room.harness.actions.explain(TopicName.parse(TOPIC), "s")
+    (finding,) = [each for each in found["findings"] if each["kind"] == "disk"]
+    assert "producers are stopped: the disk is full" in finding["text"]
