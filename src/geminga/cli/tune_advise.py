@@ -163,7 +163,7 @@ def _sample(path: Path | None, observed: TopicObservation | None, message_bytes:
         return Sample(read_samples(path), str(path))
     if observed is not None and observed.sample is not None:
         return observed.sample
-    return standard_sample(max(1, round(message_bytes)))
+    return standard_sample(message_bytes)
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

@@ -56,12 +56,12 @@ def wire_bytes(
     Without a ``sample`` structured JSON of the profile's size serves, once for each size and codec.
     """
     if sample is None:
-        return _standard_bytes(max(1, round(profile.message_bytes)), profile.keyed, compression, level)
+        return _standard_bytes(max(1.0, round(profile.message_bytes)), profile.keyed, compression, level)
     return _measured(sample, profile, compression, level)
 
 
 @functools.lru_cache(maxsize=1024)
-def _standard_bytes(message_bytes: int, keyed: bool, compression: CompressionType, level: int) -> WireBytes:
+def _standard_bytes(message_bytes: float, keyed: bool, compression: CompressionType, level: int) -> WireBytes:
     profile = TrafficProfile(rate_messages_per_second=1, message_bytes=message_bytes, keys=int(keyed))
     return _measured(standard_sample(message_bytes), profile, compression, level)
 

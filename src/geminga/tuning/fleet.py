@@ -128,7 +128,7 @@ def advise_topic(row: Mapping[str, Any], plan: FleetPlan) -> dict[str, Any]:
 def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) -> dict[str, Any]:
     from geminga.tuning.batch_model import predict
 
-    sample = standard_sample(max(1, round(profile.message_bytes)))
+    sample = standard_sample(profile.message_bytes)
     used = CODECS[check_choice("compression", str(row.get("compression") or "NONE").upper(), list(CODECS))]
     codec = used if plan.compression is None else plan.compression
     rate = profile.rate_messages_per_second
@@ -143,15 +143,14 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         stored = stored or guessed.stored_bytes_per_second
     entries = min(float(entries), rate)
     fill = rate / entries
-    per_message = sample.entry_bytes(fill, used) / fill
-    stored = float(stored or entries * sample.entry_bytes(fill, used))
+    made_up = sample.entry_bytes(fill, used, 0, profile)
+    stored = float(stored or entries * made_up)
     settings = formula(profile, compression=codec).settings
     run = predict(profile, settings, plan.broker, seconds=plan.seconds, seed=1)
     entries_after = min(rate / max(run.batch_fill, 1.0), rate)
     # In proportion: how compressible this topic is, its own bytes say.
-    stored_after = (
-        stored * sample.entry_bytes(rate / entries_after, codec) / (rate / entries_after) / per_message
-    )
+    stored_after = stored * entries_after / entries
+    stored_after *= sample.entry_bytes(rate / entries_after, codec, 0, profile) / made_up
     producer = settings.producer
     return {
         "settings_json": json.dumps(settings.to_dict()),

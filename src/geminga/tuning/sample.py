@@ -24,6 +24,10 @@ BATCHES_MAX = 8
 """Batches of one size that are compressed: their mean counts."""
 SAMPLE_MESSAGES_MAX = 4000
 SAMPLE_BYTES_MAX = 16 << 20
+STANDARD_BYTES_MAX = 4 << 20
+STANDARD_MESSAGE_BYTES_MAX = 64 << 10
+STANDARD_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
+"""Of made-up samples: their bytes, their largest messages, and the sizes of messages in each power of ten."""
 KEY_BYTES = 10
 """What the key of a message takes beside its name's tag and length."""
 _PRODUCER_NAME = b"\n\x12standalone-123-456"
@@ -118,10 +122,20 @@ def _entry_size(payloads: list[bytes], compression: CompressionType, level: int)
     return len(head) - command + len(body)
 
 
-@lru_cache(maxsize=8)
-def standard_sample(message_bytes: int, kind: str = "logs") -> Sample:
-    """Structured JSON of a size, for topics whose messages are not at hand."""
-    messages = structured_json(message_bytes, kind=kind, count=SAMPLE_MESSAGES_MAX).messages(
-        min(SAMPLE_MESSAGES_MAX, max(1, SAMPLE_BYTES_MAX // message_bytes))
-    )
-    return Sample(messages, f"structured JSON ({kind}) made up for the purpose")
+def standard_sample(message_bytes: float) -> Sample:
+    """Structured JSON of about a size, for topics whose messages are not at hand.
+
+    A fleet has thousands of sizes and there are ten samples for each power of ten: how messages compress
+    depends little on their size, and how large they are says the profile.
+    """
+    wanted = min(max(1.0, message_bytes), STANDARD_MESSAGE_BYTES_MAX)
+    power = 10 ** math.floor(math.log10(wanted))
+    candidates = [round(step * power) for step in (*STANDARD_STEPS, 10) if step * power >= 1]
+    return _standard_sample(min(candidates, key=lambda size: abs(math.log(size / wanted))))
+
+
+@lru_cache(maxsize=64)
+def _standard_sample(message_bytes: int) -> Sample:
+    count = min(SAMPLE_MESSAGES_MAX, max(1, STANDARD_BYTES_MAX // message_bytes))
+    messages = structured_json(message_bytes, count=count).messages(count)
+    return Sample(messages, "structured JSON (logs) made up for the purpose")
