@@ -50,6 +50,15 @@ def test_what_the_idle_broker_takes_is_the_same_for_all_runs_of_a_part() -> None
     assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
 
 
+def test_the_measuring_loop_takes_the_same_of_all_runs() -> None:
+    seen = [replace(o, loop_cpu_seconds=0.5 + n, client_cpu_seconds=3.0 - n) for n, o in enumerate(OUTCOMES)]
+    java = replace(OUTCOMES[0], subject="Java client, stock", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
+    runs = replace(proof(), outcomes=[*seen, java]).of("settings")
+    found = {round(o.client_cpu_seconds, 9) for name in (STOCK, TUNED) for o in runs[name]}
+    assert found == {1.5}
+    assert runs["Java client, stock"][0].client_cpu_seconds == 2.0
+
+
 def test_a_front_page_shows_stock_and_formula_and_what_else_the_machine_did() -> None:
     text = summary(proof())
     assert "| broker CPU above idle, s | 2.00 | 0.20 | -90 % |" in text

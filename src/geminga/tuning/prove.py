@@ -112,14 +112,20 @@ class Proof:
     def of(self, part: str) -> dict[str, list[Outcome]]:
         """The runs of a part by subject, in the order of the first turn.
 
-        Of all of them the same is taken off for the idle broker, the median of the looks before the runs: a
-        JVM's housekeeping comes in bursts, of which the seconds before one run hold none or all.
+        What does not differ between them is taken off all of them alike, as the median of what was seen:
+        the idle broker (a JVM's housekeeping comes in bursts, of which the seconds before one run hold none
+        or all) and, for a message, the measuring loop.
         """
         mine = [outcome for outcome in self.outcomes if outcome.part == part]
-        idle = statistics.median(o.broker_idle_per_second for o in mine) if mine else 0.0
+        idle = _median([o.broker_idle_per_second for o in mine])
+        loop = _median([o.loop_cpu_seconds / o.sent for o in mine if o.loop_cpu_seconds and o.sent])
         found: dict[str, list[Outcome]] = {}
         for outcome in mine:
-            found.setdefault(outcome.subject, []).append(replace(outcome, broker_idle_per_second=idle))
+            same = replace(outcome, broker_idle_per_second=idle)
+            if outcome.loop_cpu_seconds:
+                client = outcome.client_cpu_seconds + outcome.loop_cpu_seconds - loop * outcome.sent
+                same = replace(same, client_cpu_seconds=client, loop_cpu_seconds=loop * outcome.sent)
+            found.setdefault(outcome.subject, []).append(same)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,6 +150,10 @@ class Proof:
         conditions, outcomes = RunLog.read(folder)
         broker = conditions.pop("broker")
         return Proof(broker, conditions, machine(outcomes[-1].at), outcomes)
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values) if values else 0.0
 
 
 def subjects(plan: Plan, part: str) -> list[Subject]:
