@@ -1,9 +1,13 @@
 """Make the threads' face of the client of the one for asyncio: ``make docs`` runs it, ``--check`` compares.
 
-``client/aio.py`` is written by hand. Its signatures, docstrings and the steps of its methods become those of
-``client/sync.py``: a coroutine function becomes a plain one, ``await`` goes, and classes change to those for
-threads. Where ``pulsar-client``'s two faces differ themselves, `FACE` says so. What a class has in its
-hand-written base (``client/sync_base.py``) is left out.
+``client/sync.py``: ``client/aio.py`` is written by hand. Its signatures, docstrings and the steps of its
+methods become those of the client for threads: a coroutine function becomes a plain one, ``await`` goes, and
+classes change to those for threads. Where ``pulsar-client``'s two faces differ themselves, `FACE` says so.
+What the hand-written base has (``client/sync_base.py``) is left out.
+
+``client/sync_faces.py``: producers, consumers and readers for threads have hot calls of their own
+(``send_async``, ``receive``, ``acknowledge``) and beside them methods that are the asyncio handle's, waited
+for where they are coroutines: `HANDLES`.
 
 ``--check`` compares with what is checked in and exits 1 on drift, touching nothing.
 """
@@ -15,6 +19,7 @@ import copy
 import re
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +78,39 @@ FACE = {
     ),
     "create_table_view": Differs(said={"; ``pulsar.asyncio`` has none": ""}),
 }
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A class for asyncio and what the one for threads simply passes on to it."""
+
+    module: str
+    attribute: str
+    methods: tuple[str, ...]
+
+
+HANDLES = {
+    "AsyncProducer": Handle(
+        "producer", "_producer", ("topic", "producer_name", "last_sequence_id", "is_connected", "flush")
+    ),
+    "AsyncConsumer": Handle(
+        "async_consumer",
+        "_consumer",
+        (
+            "topic", "subscription_name", "consumer_name", "has_reached_end_of_topic", "seek",
+            "get_last_message_id", "get_last_message_ids", "reconsume_later", "acknowledge_table",
+        ),
+    ),
+    "AsyncReader": Handle("reader", "_reader", ("topic", "is_connected", "seek", "get_last_message_id")),
+}  # fmt: skip
+
+FACES_HEADER = '''"""What producers, consumers and readers for threads pass on to their twins on the loop.
+
+Made of the classes for asyncio by ``tools/generate_sync.py``: do not edit.
+"""
+
+from __future__ import annotations
+'''
 
 
 class _Plain(ast.NodeTransformer):
@@ -142,8 +180,6 @@ def _said(text: str, differs: Differs) -> str:
 
 def _filled(words: str, like: str) -> str:
     """``words`` in lines, indented as the paragraph is that they stand for."""
-    import textwrap
-
     indents = re.findall(r"^ *", like, re.MULTILINE)
     later = indents[-1] or " " * 8
     first = indents[0] if like.startswith(" ") else ""
@@ -215,6 +251,67 @@ def sync() -> str:
     return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
 
 
+def sync_faces() -> str:
+    """The text of ``client/sync_faces.py``."""
+    imports: list[str] = ["from geminga.client.runtime import LoopThread"]
+    classes: list[str] = []
+    for name, handle in HANDLES.items():
+        path = CLIENT / f"{handle.module}.py"
+        imports.append(f"from geminga.client.{handle.module} import {name}")
+        imports += _imports_of(path)
+        given = {m.name: m for m in _methods(_class(path, name))}
+        lines = [
+            f"class {CLASSES[name]}Face:",
+            f'    """What a `{CLASSES[name]}` passes on."""',
+            "    _runtime: LoopThread",
+            f"    {handle.attribute}: {name}",
+        ]
+        body = "\n".join(ast.unparse(_passed_on(given[m], handle.attribute)) for m in handle.methods)
+        classes.append("\n".join(lines) + "\n" + textwrap.indent(body, "    "))
+    guarded = "if TYPE_CHECKING:\n" + textwrap.indent("\n".join(imports), "    ")
+    text = f"{FACES_HEADER}from typing import TYPE_CHECKING\n{guarded}\n" + "\n".join(classes) + "\n"
+    return _formatted(text, "sync_faces.py")
+
+
+def _imports_of(path: Path) -> list[str]:
+    """All imports of a module, those for type checkers included; what is not used is taken out later."""
+    found: list[str] = []
+    for node in ast.parse(path.read_text()).body:
+        for statement in node.body if isinstance(node, ast.If) else [node]:
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                found.append(ast.unparse(statement))
+    unwanted = ("__future__", "sync_faces", " TYPE_CHECKING")
+    return ["from typing import Any", *(t for t in found if not any(word in t for word in unwanted))]
+
+
+def _passed_on(given: ast.FunctionDef | ast.AsyncFunctionDef, attribute: str) -> ast.FunctionDef:
+    """A method that calls its twin, and waits for it where that is a coroutine."""
+    arguments = ", ".join(argument.arg for argument in given.args.args[1:])
+    assert not given.args.kwonlyargs, f"{given.name}: pass keyword arguments on, too"
+    call = f"self.{attribute}.{given.name}({arguments})"
+    if isinstance(given, ast.AsyncFunctionDef):
+        call = f"self._runtime.call({call})"
+    nothing = isinstance(given.returns, ast.Constant) and given.returns.value is None
+    body = [node for node in given.body[:1] if ast.get_docstring(given) is not None and node]
+    made = ast.FunctionDef(
+        name=given.name,
+        args=given.args,
+        body=[*_for_threads(body), *ast.parse(call if nothing else f"return {call}").body],
+        decorator_list=[],
+        returns=given.returns,
+        lineno=0,
+    )
+    return ast.fix_missing_locations(made)
+
+
+def _for_threads(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A docstring that names the classes for threads."""
+    text = "".join(ast.unparse(node) for node in body)
+    for name, other in CLASSES.items():
+        text = text.replace(name, other)
+    return ast.parse(text).body
+
+
 def _typing(node: ast.If) -> ast.If:
     """Imports for type checkers alone, with the classes for threads."""
     for statement in node.body:
@@ -232,14 +329,22 @@ def _formatted(text: str, name: str) -> str:
     return text
 
 
+def files() -> dict[Path, str]:
+    """Path and text of each generated module."""
+    return {CLIENT / "sync.py": sync(), CLIENT / "sync_faces.py": sync_faces()}
+
+
 def main() -> int:
-    path, text = CLIENT / "sync.py", sync()
+    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv:
-        if path.read_text() != text:
-            print("client/sync.py is not what client/aio.py says; run `make docs`", file=sys.stderr)
-            return 1
-        return 0
-    path.write_text(text)
+        for path in stale:
+            print(
+                f"client/{path.name} is not what the classes for asyncio say; run `make docs`",
+                file=sys.stderr,
+            )
+        return bool(stale)
+    for path in stale:
+        path.write_text(files()[path])
     return 0
 
 

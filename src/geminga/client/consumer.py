@@ -13,7 +13,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -26,6 +26,7 @@ from geminga.client.async_consumer import (
 from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
+from geminga.client.sync_faces import ConsumerFace
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
@@ -41,7 +42,6 @@ from geminga.errors import (
     Timeout,
     UsageError,
 )
-from geminga.ids import MessageId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ _NOT_ASKED = float("nan")
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
-class Consumer:
+class Consumer(ConsumerFace):
     """A consumer for threads; ``for message in consumer`` receives without end.
 
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
@@ -270,46 +270,14 @@ class Consumer:
         if not self._consumer.closed:
             self._call(redeliver())
 
-    def reconsume_later(
-        self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
-    ) -> None:
-        """See `AsyncConsumer.reconsume_later`."""
-        self._call(self._consumer.reconsume_later(message, delay_millis, properties))
-
     # --- the rest --------------------------------------------------------------------------------
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runtime.call(coroutine)
 
-    def topic(self) -> str:
-        """The topic, the topics separated by commas, or the pattern that was subscribed to."""
-        return self._consumer.topic()
-
-    def subscription_name(self) -> str:
-        return self._consumer.subscription_name()
-
-    def consumer_name(self) -> str:
-        return self._consumer.consumer_name()
-
     def is_connected(self) -> bool:
         """True while every topic and partition is connected."""
         return not self._consumer.closed and self._consumer.is_connected()
-
-    def has_reached_end_of_topic(self) -> bool:
-        """True when every topic is terminated and was read to its end."""
-        return self._consumer.has_reached_end_of_topic()
-
-    def seek(self, messageid: MessageId | int) -> None:
-        """See `AsyncConsumer.seek`."""
-        self._call(self._consumer.seek(messageid))
-
-    def get_last_message_id(self) -> MessageId:
-        """See `AsyncConsumer.get_last_message_id`."""
-        return self._call(self._consumer.get_last_message_id())
-
-    def get_last_message_ids(self) -> list[MessageId]:
-        """The id of the last message of every topic and partition."""
-        return self._call(self._consumer.get_last_message_ids())
 
     def receive_table(
         self,
@@ -327,10 +295,6 @@ class Consumer:
             collect_entries(self._consumer, max_rows, timeout_millis), discard=self._queue.put_back_entries
         )
         return decode_table(self._consumer, entries, columns, post=self._runtime.post)
-
-    def acknowledge_table(self, table: pa.Table) -> None:
-        """Acknowledge every message of a table from `receive_table`, or of part of one."""
-        self._call(self._consumer.acknowledge_table(table))
 
     def unsubscribe(self, force: bool = False) -> None:
         """Remove the subscription from its topics and close the consumer."""

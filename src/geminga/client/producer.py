@@ -16,6 +16,7 @@ from geminga.client.core import ClientCore
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
+from geminga.client.sync_faces import ProducerFace
 from geminga.client.tokens import ReceiptWaiter, fail_token
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
@@ -361,7 +362,7 @@ class AsyncProducer:
         return self._core, self._publisher
 
 
-class Producer:
+class Producer(ProducerFace):
     """A producer for threads: any number of them may use it at once."""
 
     def __init__(self, runtime: LoopThread, producer: AsyncProducer) -> None:
@@ -381,22 +382,6 @@ class Producer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def topic(self) -> str:
-        """The full name of the topic, without a partition suffix."""
-        return self._producer.topic()
-
-    def producer_name(self) -> str:
-        """The name that was given or that the broker made."""
-        return self._producer.producer_name()
-
-    def last_sequence_id(self) -> int:
-        """The highest sequence id with a receipt; at first the broker's last one for this name, or -1."""
-        return self._producer.last_sequence_id()
-
-    def is_connected(self) -> bool:
-        """Whether every started partition has a connection now."""
-        return self._producer.is_connected()
 
     def statistics(self) -> ProducerStatistics:
         """A snapshot of all counts, with each partition's own in ``partitions``."""
@@ -498,13 +483,6 @@ class Producer:
             fail_token(token, error)
             if callback is None:
                 raise
-
-    def flush(self) -> None:
-        """Send what is open and return when everything handed over before has its receipt.
-
-        Raises `AlreadyClosed`.
-        """
-        self._runtime.call(self._producer.flush())
 
     def close(self) -> None:
         """Send what is open, wait for the receipts while there is a connection, and end."""

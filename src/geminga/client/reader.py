@@ -19,6 +19,7 @@ from geminga.client.consumer import Consumer
 from geminga.client.core import ClientCore
 from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
+from geminga.client.sync_faces import ReaderFace
 from geminga.client.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
@@ -181,7 +182,7 @@ class AsyncReader:
         return f"<AsyncReader of {self.topic()}>"
 
 
-class Reader:
+class Reader(ReaderFace):
     """A reader for threads; ``for message in reader`` reads without end.
 
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
@@ -197,12 +198,6 @@ class Reader:
         if reader.listener is not None and threads is not None:
             self._listener = Listening(self, reader.listener, self._take_now, self._tell)
             self._listener.start(threads)
-
-    def topic(self) -> str:
-        return self._reader.topic()
-
-    def is_connected(self) -> bool:
-        return self._reader.is_connected()
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
@@ -248,14 +243,6 @@ class Reader:
         self._runtime.check()
         # What waits here already needs neither the I/O thread nor the broker.
         return bool(self._reader.consumer.queue) or self._runtime.call(self._reader.has_message_available())
-
-    def seek(self, messageid: MessageId | int) -> None:
-        """See `AsyncReader.seek`."""
-        self._runtime.call(self._reader.seek(messageid))
-
-    def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; its entry id is -1 when the topic is empty."""
-        return self._runtime.call(self._reader.get_last_message_id())
 
     def close(self) -> None:
         """End the reader; its subscription disappears from the broker. A second call does nothing."""
