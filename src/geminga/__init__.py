@@ -20,6 +20,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.sync": ("Client",),
     "geminga.client.producer": ("Producer",),
     "geminga.client.consumer": ("Consumer",),
+    "geminga.client.many": ("ManySent",),
     "geminga.client.reader": ("Reader",),
     "geminga.client.message": ("Message", "MessageBatch"),
     "geminga.client.table_view": ("TableView",),
@@ -108,6 +109,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ProducerQueueIsFull",
         "PulsarException",
         "ReadError",
+        "SendManyFailed",
         "ServiceUnitNotReady",
         "SubscriptionNotFound",
         "Timeout",
@@ -184,6 +186,7 @@ if TYPE_CHECKING:
     from geminga.client.enums import Result as Result
     from geminga.client.logs import ConsoleLogger as ConsoleLogger
     from geminga.client.logs import FileLogger as FileLogger
+    from geminga.client.many import ManySent as ManySent
     from geminga.client.message import Message as Message
     from geminga.client.message import MessageBatch as MessageBatch
     from geminga.client.producer import Producer as Producer

@@ -16,7 +16,8 @@ caller. Every class pickles and carries a message that names what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from geminga.choices import Choice
 
@@ -161,6 +162,23 @@ class ProducerQueueIsFull(UsageError):
     """``max_pending_messages`` are in flight and ``block_if_queue_full`` is off."""
 
     retriable = True
+
+
+class SendManyFailed(PulsarException):
+    """Some messages of a `send_many` were refused or failed; all others are stored, or on their way.
+
+    ``failures``: place in the call to error.
+    """
+
+    def __init__(self, count: int = 0, failures: Mapping[int, Exception] | None = None) -> None:
+        self.count = count
+        self.failures = dict(failures or {})
+        first = next(iter(self.failures), None)
+        told = "" if first is None else f"; the first is values[{first}]: {self.failures[first]}"
+        super().__init__(f"{len(self.failures)} of {count} messages failed{told}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.count, self.failures)
 
 
 class MemoryBufferIsFull(UsageError):

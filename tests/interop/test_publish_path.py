@@ -331,6 +331,7 @@ def test_unloading_loses_and_repeats_nothing(
     apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
 ) -> None:
     name = topic("unload")
+    ours.subscribe(name, "keeps").close()  # or unloading would trim what nobody has subscribed to
     outcomes = Outcomes()
     producer = ours.create_producer(name, block_if_queue_full=True)
     stop = threading.Event()

@@ -259,6 +259,53 @@ def test_a_fenced_producer_harms_nothing_else_on_its_connection(
     client.close()
 
 
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("rich", [True, False])
+def test_the_official_client_reads_what_send_many_published(
+    broker: Any, client: Any, topic: str, batched: bool, compressed: bool, rich: bool
+) -> None:
+    """As it reads what `send_async` published: payloads, keys, properties, order, and places in batches."""
+    values = [b"%d" % number * (number % 40) for number in range(700)]
+    keys = [None if number % 4 == 0 else f"k{number % 9}" for number in range(700)]
+    properties = [{} if number % 3 == 0 else {"n": str(number)} for number in range(700)]
+    with geminga.Client(broker.service_url) as ours:
+        options = {
+            "batching_enabled": batched,
+            "batching_max_messages": 100,
+            "batching_max_publish_delay_ms": 1000,
+            "compression_type": getattr(geminga.CompressionType, "ZSTD" if compressed else "NONE"),
+        }
+        said = []
+        for name in ("many", "singly"):
+            producer = ours.create_producer(f"{topic}-{name}", **options)
+            if name == "many":
+                more = {"keys": keys, "properties": properties} if rich else {}
+                producer.send_many(values, lambda sent: None, **more)
+            else:
+                for value, key, own in zip(values, keys, properties, strict=True):
+                    extras = {"partition_key": key, "properties": own} if rich else {}
+                    producer.send_async(value, None, **extras)
+            producer.flush()
+            reader = client.create_reader(f"{topic}-{name}", pulsar.MessageId.earliest)
+            messages = [reader.read_next(5000) for _ in values]
+            first = messages[0].message_id().entry_id()
+            said.append(
+                [
+                    (
+                        message.data(),
+                        message.partition_key(),
+                        message.properties(),
+                        message.message_id().entry_id() - first,
+                        message.message_id().batch_index(),
+                    )
+                    for message in messages
+                ]
+            )
+    assert said[0] == said[1]
+    assert [each[0] for each in said[0]] == values
+
+
 def test_publishing_with_several_producers_at_once(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=5000)
     producers = [client.create_producer(topic, batching_enabled=n % 2 == 0) for n in range(4)]

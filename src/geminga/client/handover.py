@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from geminga.client.waiter import Waiter
 
 if TYPE_CHECKING:
+    from geminga.client.many import Rows
     from geminga.producer.message import OutgoingMessage
     from geminga.producer.partition import PartitionProducer
 
@@ -155,6 +156,9 @@ class Work:
         self.ended = ended
 
 
+PIECE_MESSAGES_MAX = 4096
+"""Messages of one call that are handed over in one step: the loop shall have something to do early."""
+
 TOLD = 1 << 62
 """`Handover.tell_at` when some thread has told the loop, or is about to."""
 
@@ -199,6 +203,34 @@ class Handover:
             self._tell_anyway()
             raise
         return True
+
+    def offer_many(self, rows: Rows) -> None:
+        """`offer` for the plain messages from ``rows.done`` on, as many as need no question."""
+        pairs, payloads, tokens = self.pairs, rows.payloads, rows.tokens
+        count = len(payloads)
+        while rows.done < count:
+            start = rows.done
+            end = min(count, start + PIECE_MESSAGES_MAX, start + ((self.room - len(pairs)) >> 1))
+            if end <= start:
+                return
+            piece = payloads[start:end]
+            if max(map(len, piece)) > self.size_max:
+                sizes = enumerate(map(len, piece), start)
+                end = next(index for index, size in sizes if size > self.size_max)
+                if end == start:
+                    return
+                piece = payloads[start:end]
+            both: list[Any] = [None] * (2 * (end - start))
+            both[0::2] = piece
+            both[1::2] = tokens[start:end]
+            try:
+                pairs += both
+                rows.done = end
+                if len(pairs) >= self.tell_at:
+                    self._tell_now()
+            except BaseException:
+                self._tell_anyway()
+                raise
 
     def offer_urgent(self, payload: bytes, token: Any) -> bool:
         """`offer` for a sender that waits for the receipt."""

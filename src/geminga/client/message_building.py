@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 from geminga.client.core import ClientCore
-from geminga.client.tokens import FullToken, ReceiptWaiter, fail_token
+from geminga.client.tokens import FullToken, fail_token, receipt_token
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import KeyedContent, OutgoingMessage, build_message, payload_of
-from geminga.producer.result import Result
 from geminga.producer.settings import (
     BatchingType,
     HashingScheme,
@@ -77,6 +76,11 @@ class MessageBuilder:
         self._notices = _KeyNotices(settings, partitioned)
 
     @property
+    def takes_plain(self) -> bool:
+        """Bytes and nothing else need not be looked at."""
+        return not self._whole and self._encode is None
+
+    @property
     def interceptors(self) -> InterceptorChain:
         return self._interceptors
 
@@ -97,13 +101,20 @@ class MessageBuilder:
 
         Raises `InvalidMessage` naming field, value and range, `TypeError`, or what the schema raises.
         """
+        payload, message = self._prepare(content, extras)
+        if self._interceptors:
+            assert message is not None
+            token = self.intercepted(message, token)
+        return payload, token, message
+
+    def _prepare(self, content: Any, extras: tuple[Any, ...]) -> tuple[bytes, OutgoingMessage | None]:
         keyed: KeyedContent | None = None
         if self._encode is not None and content is not None:
             content = self._encode(content)
             if type(content) is KeyedContent:
                 keyed, content = content, content.payload
         if not self._whole and content is not None and keyed is None and extras == NO_EXTRAS:
-            return payload_of(content), token, None
+            return payload_of(content), None
         message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
         message.schema_version = self._schema_version
         if keyed is not None:
@@ -112,21 +123,27 @@ class MessageBuilder:
             self._notices.tell(self._owner)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner, message)
-            token = self._intercepted(message, token)
-        return message.payload, token, message
+        return message.payload, message
 
-    def _intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
+    def prepare_many(
+        self, values: Iterable[Any], keys: Iterable[Any] | None, properties: Any
+    ) -> Iterator[tuple[bytes, OutgoingMessage | None]]:
+        """`prepare` for each of many values; interceptors have seen them, `intercepted` is left to do.
+
+        ``properties`` are a dict for all, or a list of one for each.
+        """
+        each = properties if isinstance(properties, list) else repeat(properties)
+        for value, key, own in zip(values, repeat(None) if keys is None else keys, each, strict=False):
+            yield self._prepare(value, (own, key, *NO_EXTRAS[2:]))
+
+    def intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
+        """The token of a message that interceptors want to hear about."""
+
         def done(message_id: MessageId | None, error: Exception | None) -> None:
             self._interceptors.on_send_acknowledgement(self._owner, message, message_id, error)
             if error is not None:
                 fail_token(token, error)
-            elif isinstance(token, asyncio.Future):
-                if not token.done():
-                    token.set_result(message_id)
-            elif isinstance(token, ReceiptWaiter):
-                token.message_id = message_id
-                token.wake()
-            elif token is not None:
-                token(Result.Ok, message_id)
+            elif message_id is not None and token is not None:
+                receipt_token(token, message_id)
 
         return FullToken(done)

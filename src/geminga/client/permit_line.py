@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from geminga.client.handover import Asked, Promised
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
@@ -30,6 +31,10 @@ class PermitLine:
     def __len__(self) -> int:
         """How many wait and have not left."""
         return sum(not asked.gone for _, asked in self._line)
+
+    def holds(self, token: Any) -> bool:
+        """Whether the message with this token waits here and will be sent for."""
+        return any(asked.token is token for _, asked in self._line if not asked.gone)
 
     @property
     def promised(self) -> bool:

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
+from geminga.client.many import ManySent, ManyWaiter, Rows, callbacks_of, set_outcome
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
@@ -38,6 +40,10 @@ logger = logging.getLogger("geminga.producer")
 
 SendCallback = Callable[[Result, MessageId], object]
 """Called once, on the client's I/O thread, with the outcome of one message."""
+
+
+ManyCallback = Callable[[ManySent], object]
+"""Called once, on the client's I/O thread, when all messages of a `send_many` have their outcome."""
 
 
 async def create_producer(core: ClientCore, topic: str, settings: ProducerSettings) -> AsyncProducer:
@@ -224,6 +230,57 @@ class AsyncProducer:
             fail_token(token, error)
             if callback is None:
                 raise
+
+    async def send_many(
+        self,
+        values: Sequence[Any],
+        callback: ManyCallback | Sequence[SendCallback | None] | None = None,
+        *,
+        keys: Sequence[str | None] | None = None,
+        properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
+    ) -> ManySent | None:
+        """Publish many messages in one call: several times the rate of `send_async`, with its promises.
+
+        ``values`` are what `send` takes as ``content``; ``keys`` a partition key (or None) for each;
+        ``properties`` a dict for all, or a dict (or None) for each. ``callback`` is one callable that is
+        called once with `ManySent` when every message has its outcome, or a sequence with a callable
+        ``(result, message_id)`` (or None) for each message; without one
+        the call waits for the receipts and returns `ManySent`. Callbacks
+        run on the client's I/O thread.
+
+        Order is that of ``values``. Bad arguments are raised before anything is sent. With
+        ``block_if_queue_full`` the call waits for permits, otherwise a full queue refuses.
+        Behind a refused message nothing is sent, except where the refusal is about this message alone
+        (`MessageTooBig`). Which ones failed is in `ManySent.failures` and `SendManyFailed.failures`.
+        """
+        done, each = callbacks_of(callback)
+        future: asyncio.Future[ManySent] | None = None
+        if callback is None:
+            future = self._core.loop.create_future()
+            done = partial(set_outcome, future)
+        rows = Rows(self._publisher, self._messages, values, keys, properties, each, done)
+        try:
+            rows.begin()
+            while not rows.offer():
+                try:
+                    if self._blocking:
+                        await self._publisher.publish_waiting(*rows.next(), urgent=False)
+                    else:
+                        self._publisher.publish(*rows.next(), urgent=False, waits=False)
+                except PulsarException as error:
+                    rows.refuse(error)
+                else:
+                    rows.done += 1
+        except BaseException as error:
+            rows.give_up(error)
+            raise
+        if future is None:
+            return None
+        if self._at_once:
+            self._publisher.close_batches_soon()
+        sent = await future
+        sent.check()
+        return sent
 
     async def flush(self) -> None:
         """Send what is open and return when everything handed over before has its receipt.
@@ -483,6 +540,61 @@ class Producer(ProducerFace):
             fail_token(token, error)
             if callback is None:
                 raise
+
+    def send_many(
+        self,
+        values: Sequence[Any],
+        callback: ManyCallback | Sequence[SendCallback | None] | None = None,
+        *,
+        keys: Sequence[str | None] | None = None,
+        properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
+    ) -> ManySent | None:
+        """Publish many messages in one call: several times the rate of `send_async`, with its promises.
+
+        ``values`` are what `send` takes as ``content``; ``keys`` a partition key (or None) for each;
+        ``properties`` a dict for all, or a dict (or None) for each. ``callback`` is one callable that is
+        called once with `ManySent` when every message has its outcome, or a sequence with a callable
+        ``(result, message_id)`` (or None) for each message; without one
+        the call waits for the receipts and returns `ManySent`. Callbacks
+        run on the client's I/O thread.
+
+        Order is that of ``values``. Bad arguments are raised before anything is sent. With
+        ``block_if_queue_full`` the call waits for permits (never in a callback), otherwise a full queue
+        refuses.
+        Behind a refused message nothing is sent, except where the refusal is about this message alone
+        (`MessageTooBig`). Which ones failed is in `ManySent.failures` and `SendManyFailed.failures`.
+        """
+        publisher = self._publisher
+        done, each = callbacks_of(callback)
+        waiter: ManyWaiter | None = None
+        if callback is None:
+            if publisher.on_loop_thread():
+                raise OperationNotSupported(
+                    "send_many() inside a callback would wait for the thread that it runs on; give it one"
+                )
+            waiter = ManyWaiter()
+            done = waiter.done
+        rows = Rows(publisher, self._messages, values, keys, properties, each, done)
+        try:
+            rows.begin()
+            while not rows.offer():
+                try:
+                    publisher.publish(*rows.next(), urgent=False, waits=self._blocking)
+                except PulsarException as error:
+                    rows.refuse(error)
+                else:
+                    rows.done += 1
+        except BaseException as error:
+            rows.give_up(error)
+            raise
+        if waiter is None:
+            return None
+        if self._producer._at_once:
+            publisher.close_batches_soon()
+        waiter.wait()
+        assert waiter.sent is not None
+        waiter.sent.check()
+        return waiter.sent
 
     def close(self) -> None:
         """Send what is open, wait for the receipts while there is a connection, and end."""

@@ -15,6 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from itertools import compress, repeat
+from operator import is_not
 from typing import Any
 
 from geminga.client.core import ClientCore
@@ -165,6 +167,17 @@ class Publisher:
         self._check_open()
         self.handover.put_and_tell(Work(run, ended))
 
+    def holds(self, token: Any) -> bool:
+        """On the loop's thread: whether the message with this token was taken, and its outcome is to come."""
+        self._take_in()
+        self.schedule()
+        told_soon = any(each is token for each, _ in self._failures)
+        return told_soon or self._line.holds(token) or self.state.holds(token)
+
+    def close_batches_soon(self) -> None:
+        """Somebody waits for what was handed over: from any thread."""
+        self.handover.put_and_tell(Work(_nothing, _nothing), urgent=True)
+
     def soon(self, run: Callable[[], None]) -> None:
         """On the loop's thread: run a function with the messages that come next."""
         self.handover.put_and_tell(Work(run, run))
@@ -224,7 +237,8 @@ class Publisher:
             return
         start = 0
         if set(map(type, payloads)) != {bytes}:
-            for index in [i for i, kind in enumerate(map(type, payloads)) if kind is not bytes]:
+            rich = map(is_not, map(type, payloads), repeat(bytes))
+            for index in list(compress(range(len(payloads)), rich)):
                 self._take_plain(payloads[start:index], tokens[start:index])
                 self._take_rich(payloads[index])
                 start = index + 1
@@ -629,6 +643,10 @@ class Publisher:
             progress, self._progress = self._progress, []
             for future in progress:
                 set_done(future)
+
+
+def _nothing() -> None:
+    """All that was wanted is that the loop looks."""
 
 
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()

@@ -1,6 +1,7 @@
 """What waits for a message's outcome, and how it is told.
 
-A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `FullToken`, or None.
+A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `FullToken`, a whole
+number (one of many, see `geminga.client.many`), or None.
 Receipts settle whole operations: all tokens of one are told in one loop, on the event loop's thread.
 """
 
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from geminga.client.many import many_of, stored_together
 from geminga.client.waiter import Waiter
 from geminga.errors import Result, result_of
 from geminga.ids import MessageId
@@ -63,6 +65,10 @@ def _deliver_receipt(operation: SendOperation) -> None:
     batch_size = operation.count if operation.is_batch and not duplicate else 0
     first = _first_chunk(operation, partition)
     index = -1
+    if type(tokens[0]) is int and (batch_size or len(tokens) == 1) and first is None:
+        told = stored_together(tokens, partition, ledger_id, (entry_id,), batch_size)
+        tokens = tokens[told:]
+        index += told
     for token in tokens:
         if batch_size:
             index += 1
@@ -84,6 +90,8 @@ def _deliver_receipt(operation: SendOperation) -> None:
         elif type(token) is ReceiptWaiter:
             token.message_id = message_id
             token.wake()
+        elif type(token) is int:
+            many_of(token).stored_one(token, message_id)
         else:
             try:
                 token(Result.Ok, message_id)
@@ -96,7 +104,12 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
     ledger_id = settled.ledger_id
     partition = -1 if ledger_id == -1 else settled.partition.index
     ok = Result.Ok
-    for token, entry_id in zip(settled.tokens, settled.entry_ids, strict=True):
+    tokens = settled.tokens
+    entry_ids = settled.entry_ids
+    if type(tokens[0]) is int:
+        told = stored_together(tokens, partition, ledger_id, entry_ids, 0)
+        tokens, entry_ids = tokens[told:], entry_ids[told:]
+    for token, entry_id in zip(tokens, entry_ids, strict=True):
         if token is None:
             continue
         message_id = _new_id(MessageId)
@@ -114,11 +127,27 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
         elif type(token) is ReceiptWaiter:
             token.message_id = message_id
             token.wake()
+        elif type(token) is int:
+            many_of(token).stored_one(token, message_id)
         else:
             try:
                 token(ok, message_id)
             except Exception:
                 logger.exception("a send callback raised")
+
+
+def receipt_token(token: Any, message_id: MessageId) -> None:
+    """Give one token, which is not None, its id."""
+    if type(token) is int:
+        many_of(token).stored_one(token, message_id)
+    elif isinstance(token, asyncio.Future):
+        if not token.done():
+            token.set_result(message_id)
+    elif isinstance(token, ReceiptWaiter):
+        token.message_id = message_id
+        token.wake()
+    else:
+        token(Result.Ok, message_id)
 
 
 def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
@@ -139,7 +168,9 @@ def fail_token(token: Any, error: Exception, result: Result | None = None) -> No
     """Give one token its error. A callback gets the result code and the earliest id."""
     if token is None:
         return
-    if isinstance(token, asyncio.Future):
+    if type(token) is int:
+        many_of(token).failed(token, error)
+    elif isinstance(token, asyncio.Future):
         if not token.done():
             token.set_exception(error)
     elif isinstance(token, ReceiptWaiter):

@@ -89,6 +89,9 @@ class Batch:
             return False
         return not self.payloads or message.shares_metadata_with(self.first)
 
+    def holds(self, token: Any) -> bool:
+        return any(each is token for each in self.tokens)
+
     def __len__(self) -> int:
         return len(self.payloads)
 
@@ -131,6 +134,9 @@ class KeyedBatches:
         self.deadline = deadline
         self.urgent = False
         self.tuned: Tuned | None = None
+
+    def holds(self, token: Any) -> bool:
+        return any(batch.holds(token) for batch in self._batches.values())
 
     def __len__(self) -> int:
         return self._count

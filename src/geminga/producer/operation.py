@@ -87,6 +87,8 @@ class SendOperation:
         "watchers",
     )
 
+    done: ClassVar[int] = 0
+    """Its messages settle together."""
     entries: ClassVar[int] = 1
     """What it takes in the topic."""
 

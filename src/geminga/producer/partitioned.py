@@ -294,6 +294,17 @@ class PartitionedProducer:
         batch.append(payload, token, message)
         return True
 
+    def holds(self, token: Any) -> bool:
+        """Whether a message with this token has no outcome yet. Looks at every message: not for each."""
+        for partition in self.agenda.busy:
+            if partition.batch is not None and partition.batch.holds(token):
+                return True
+            for operation in partition.pending:
+                tokens = operation.tokens
+                if any(each is token for each in tokens[operation.done :]):
+                    return True
+        return any(any(each is token for each in settled.tokens) for settled in self.agenda.settled)
+
     def reclaim(self) -> bool:
         """Take unused leases back from all open batches; whether there were any."""
         self.hot = CLOSED

@@ -1,0 +1,393 @@
+"""Many messages in one call: what `send_many` does beyond `send_async` in a loop, which is little.
+
+Plain messages are handed over in large pieces, each by one atomic step (`Handover.offer_many`), and with one
+callback for all of them no object is made a message: a whole number stands for each (its place in the call,
+above a base of the call's own), and what a receipt says is kept for a batch at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from geminga.client.waiter import Waiter
+from geminga.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    InvalidMessage,
+    MessageTooBig,
+    PulsarException,
+    SendManyFailed,
+)
+from geminga.ids import MessageId
+from geminga.producer.message import OutgoingMessage
+
+if TYPE_CHECKING:
+    from geminga.client.message_building import MessageBuilder
+    from geminga.client.publisher import Publisher
+
+logger = logging.getLogger("geminga.producer")
+
+_BITS = 32
+_MASK = (1 << _BITS) - 1
+_bases = itertools.count(1)
+_open: dict[int, Many] = {}
+"""Calls with messages that have no outcome yet."""
+
+
+class ManySent:
+    """What became of the messages of one `send_many`; ``len`` is their number.
+
+    ``failures``: place in the call to error, of those that were refused or failed. All others are stored.
+    """
+
+    def __init__(self, count: int, failures: dict[int, Exception], spans: list[_Span]) -> None:
+        self.failures = failures
+        self._count = count
+        self._spans = spans
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def ok(self) -> bool:
+        """Every message is stored."""
+        return not self.failures
+
+    @property
+    def message_ids(self) -> list[MessageId | None]:
+        """The id of each message, in the order of the call; None where it failed."""
+        ids: list[MessageId | None] = [None] * self._count
+        for span in self._spans:
+            ids[span.start : span.start + span.count] = span.message_ids()
+        return ids
+
+    def check(self) -> None:
+        """Raises `SendManyFailed` when a message failed."""
+        if self.failures:
+            raise SendManyFailed(self._count, self.failures)
+
+    def __repr__(self) -> str:
+        return f"<ManySent {self._count} messages, {len(self.failures)} failed>"
+
+
+class _Span:
+    """Messages of the call that follow each other and were stored by one receipt, or by one run of them."""
+
+    __slots__ = ("batch_index", "batch_size", "count", "entry_ids", "ledger_id", "partition", "start")
+
+    def __init__(
+        self,
+        start: int,
+        count: int,
+        partition: int,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        batch_index: int,
+        batch_size: int,
+    ) -> None:
+        self.start = start
+        self.count = count
+        self.partition = partition
+        self.ledger_id = ledger_id
+        self.entry_ids = entry_ids
+        self.batch_index = batch_index
+        self.batch_size = batch_size
+
+    def message_ids(self) -> Iterator[MessageId]:
+        for offset in range(self.count):
+            batched = self.batch_size > 0
+            entry_id = self.entry_ids[0 if batched else offset]
+            index = self.batch_index + offset if batched else -1
+            yield MessageId(self.partition, self.ledger_id, entry_id, index, batch_size=self.batch_size)
+
+
+class _One:
+    """A `_Span` of one message whose id is there already."""
+
+    __slots__ = ("_message_id", "start")
+
+    count = 1
+
+    def __init__(self, start: int, message_id: MessageId) -> None:
+        self.start = start
+        self._message_id = message_id
+
+    def message_ids(self) -> Iterator[MessageId]:
+        yield self._message_id
+
+
+class Many:
+    """One call with one callback: ``done(ManySent)`` is called once, when every message has its outcome.
+
+    ``tokens`` are whole numbers, one a message. All but making it belongs to the loop's thread.
+    """
+
+    def __init__(self, count: int, done: Callable[[ManySent], object]) -> None:
+        number = next(_bases)
+        self._base = number << _BITS
+        self._number = number
+        self._count = count
+        self._left = count
+        self._done = done
+        self._failures: dict[int, Exception] = {}
+        self._spans: list[Any] = []
+
+    def open(self) -> None:
+        """Its messages are about to be handed over."""
+        _open[self._number] = self
+
+    @property
+    def tokens(self) -> list[Any]:
+        return list(range(self._base, self._base + self._count))
+
+    def behind(self, token: int) -> int:
+        """How many messages there are from this one on."""
+        return self._count - (token & _MASK)
+
+    def stored(
+        self,
+        token: int,
+        count: int,
+        partition: int,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        batch_index: int,
+        batch_size: int,
+    ) -> None:
+        """``count`` messages from ``token`` on; a batch has one entry id, single messages one each."""
+        start = token & _MASK
+        self._spans.append(_Span(start, count, partition, ledger_id, entry_ids, batch_index, batch_size))
+        self._settle(count)
+
+    def stored_one(self, token: int, message_id: MessageId) -> None:
+        self._spans.append(_One(token & _MASK, message_id))
+        self._settle(1)
+
+    def failed(self, token: int, error: Exception) -> None:
+        self._failures[token & _MASK] = error
+        self._settle(1)
+
+    def has_outcome(self, index: int) -> bool:
+        spans = self._spans
+        return index in self._failures or any(s.start <= index < s.start + s.count for s in spans)
+
+    def finish_empty(self) -> None:
+        """A call without messages."""
+        self._settle(0)
+
+    def _settle(self, count: int) -> None:
+        self._left -= count
+        if self._left:
+            return
+        del _open[self._number]
+        try:
+            self._done(ManySent(self._count, dict(sorted(self._failures.items())), self._spans))
+        except Exception:
+            logger.exception("a send callback raised")
+
+
+def many_of(token: int) -> Many:
+    """The call that a whole number is a token of."""
+    return _open[token >> _BITS]
+
+
+def stored_together(
+    tokens: list[Any], partition: int, ledger_id: int, entry_ids: Sequence[int], batch_size: int
+) -> int:
+    """Tell the calls whose messages lead in ``tokens`` that these are stored; the index of the first token
+    that is none of a call's, or out of its order.
+
+    ``entry_ids`` has one for all messages of a batch of ``batch_size``; with 0, one for each.
+    """
+    index, count = 0, len(tokens)
+    while index < count:
+        first = tokens[index]
+        if type(first) is not int:
+            break
+        many = _open[first >> _BITS]
+        length = min(count - index, many.behind(first))
+        part = tokens if length == count else tokens[index : index + length]
+        if part != list(range(first, first + length)):
+            break
+        places = entry_ids if batch_size or length == count else entry_ids[index : index + length]
+        many.stored(first, length, partition, ledger_id, places, index, batch_size)
+        index += length
+    return index
+
+
+def fail(token: Any, error: Exception) -> None:
+    from geminga.client.tokens import fail_token
+
+    fail_token(token, error)
+
+
+class Rows:
+    """The messages of one call, checked and ready to be handed over.
+
+    ``done`` are handed over or refused. ``callbacks``: one for each, or None.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        builder: MessageBuilder,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        properties: Any,
+        callbacks: Sequence[Any] | None,
+        done: Callable[[ManySent], object] | None,
+    ) -> None:
+        count = len(values)
+        for name, given in (("keys", keys), ("callback", callbacks)):
+            if given is not None and len(given) != count:
+                raise InvalidConfiguration(
+                    f"{name} has {len(given)} items for {count} values; allowed: one for each"
+                )
+        of_each = None if properties is None or isinstance(properties, dict) else list(properties)
+        if of_each is not None and len(of_each) != count:
+            raise InvalidConfiguration(
+                f"properties has {len(of_each)} items for {count} values; allowed: a dict for all, or one "
+                "for each"
+            )
+        for callback in callbacks or ():
+            if callback is not None and not callable(callback):
+                raise TypeError(f"a callback must be callable or None, not {type(callback).__name__}")
+        self._publisher = publisher
+        self.done = 0
+        self.payloads: list[bytes]
+        self.messages: list[OutgoingMessage | None] | None = None
+        self._many: Many | None = None
+        plain = keys is None and properties is None and builder.takes_plain
+        if plain and set(map(type, values)) <= {bytes}:
+            self.payloads = list(values)
+        else:
+            # Whatever cannot be sent shows before anything is.
+            self.payloads, self.messages = [], []
+            prepared = builder.prepare_many(values, keys, properties if of_each is None else of_each)
+            for payload, message in prepared:
+                self.payloads.append(payload)
+                self.messages.append(message)
+        self.tokens: list[Any]
+        if done is not None:
+            self._many = Many(count, done)
+            self.tokens = self._many.tokens
+        else:
+            self.tokens = [None] * count if callbacks is None else list(callbacks)
+        if builder.interceptors:
+            assert self.messages is not None
+            for index, message in enumerate(self.messages):
+                assert message is not None
+                self.tokens[index] = builder.intercepted(message, self.tokens[index])
+        self._begun = False
+
+    def begin(self) -> None:
+        """From here on every message has an outcome, whatever interrupts the caller: see `give_up`."""
+        if self._many is not None:
+            self._many.open()
+        self._begun = True
+        if not self.payloads and self._many is not None:
+            self._on_loop(self._many.finish_empty)
+
+    def offer(self) -> bool:
+        """Hand over as much as needs no question; True when that was all. May run on any thread."""
+        count = len(self.payloads)
+        if self.messages is None and self._publisher.state.plain_path:
+            self._publisher.handover.offer_many(self)
+        return self.done >= count
+
+    def next(self) -> tuple[bytes, Any, OutgoingMessage | None]:
+        """The first that was not handed over."""
+        index = self.done
+        return (
+            self.payloads[index],
+            self.tokens[index],
+            None if self.messages is None else self.messages[index],
+        )
+
+    def refuse(self, error: Exception) -> None:
+        """The first that was not handed over is refused; and all behind it, unless it is about this one
+        alone: nobody wants a later message sent where an earlier one was not."""
+        alone = isinstance(error, (MessageTooBig, InvalidMessage))
+        start, end = self.done, self.done + 1 if alone else len(self.payloads)
+        self.done = end
+        tokens = self.tokens[start:end]
+
+        def tell() -> None:
+            for token in tokens:
+                fail(token, error)
+
+        self._on_loop(tell)
+
+    def _on_loop(self, run: Callable[[], None]) -> None:
+        """Callbacks are called there, as those of receipts are."""
+        try:
+            self._publisher.work(run, run)
+        except PulsarException:  # the loop has ended: everybody was told
+            run()
+
+    def give_up(self, error: BaseException) -> None:
+        """The caller was interrupted or cancelled: what was handed over is sent, the rest is not.
+
+        Whether the message that was on its way just then is one or the other can be seen on the loop alone.
+        """
+        if not self._begun or self.done >= len(self.payloads):
+            return
+        told = AlreadyClosed(f"the call of send_many ended before: {type(error).__name__}")
+        told.__cause__ = error
+        publisher, many, token, index = self._publisher, self._many, self.tokens[self.done], self.done
+        self.done += 1
+        if many is not None:
+
+            def look() -> None:
+                if not many.has_outcome(index) and not publisher.holds(token):
+                    fail(token, told)
+
+            self._on_loop(look)
+        if self.done < len(self.payloads):
+            self.refuse(told)
+
+
+class ManyWaiter(Waiter):
+    """A thread that waits for all of them."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: ManySent | None = None
+
+    def done(self, sent: ManySent) -> None:
+        self.sent = sent
+        self.wake()
+
+
+def callbacks_of(callback: Any) -> tuple[Callable[[ManySent], object] | None, Sequence[Any] | None]:
+    """One for all, or one for each. Raises `TypeError`."""
+    if callback is None or callable(callback):
+        return callback, None
+    if isinstance(callback, Sequence) and not isinstance(callback, (str, bytes)):
+        return None, callback
+    raise TypeError(
+        f"callback must be callable, a sequence of callables, or None, not {type(callback).__name__}"
+    )
+
+
+def set_outcome(future: asyncio.Future[ManySent], sent: ManySent) -> None:
+    if not future.done():
+        future.set_result(sent)
+
+
+__all__ = [
+    "Many",
+    "ManySent",
+    "ManyWaiter",
+    "Rows",
+    "callbacks_of",
+    "many_of",
+    "set_outcome",
+    "stored_together",
+]

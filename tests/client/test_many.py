@@ -1,0 +1,346 @@
+"""send_many: `send_async` in a loop, in one call; both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from interrupting import Raised, interruptions, raise_it
+
+import geminga
+import geminga.asyncio
+from geminga import InitialPosition, Result
+from geminga.client import many
+from geminga.client.many import Many
+from geminga.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    InvalidMessage,
+    MessageTooBig,
+    OperationNotSupported,
+    ProducerQueueIsFull,
+    SendManyFailed,
+)
+
+VALUES = [b"%d" % n for n in range(2500)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open():
+    yield
+    assert not many._open
+
+
+def read(client: Any, topic: str, count: int) -> list[Any]:
+    with client.create_reader(topic, geminga.MessageId.earliest) as reader:
+        return [reader.read_next(5000) for _ in range(count)]
+
+
+class Once:
+    """A callback that may come once."""
+
+    def __init__(self) -> None:
+        self.sent: Any = None
+        self.came = threading.Event()
+
+    def __call__(self, sent: Any) -> None:
+        assert self.sent is None
+        self.sent = sent
+        self.came.set()
+
+    def wait(self) -> Any:
+        assert self.came.wait(10)
+        return self.sent
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_one_callback_for_all(pulsar_client: Any, pulsar_topic: str, batched: bool, blocking: bool) -> None:
+    """Ids are those that a reader sees; with fewer permits than messages where the call may wait."""
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=batched, block_if_queue_full=blocking,
+        max_pending_messages=100 if blocking else 5000, batching_max_messages=70,
+    )  # fmt: skip
+    once = Once()
+    assert producer.send_many(VALUES, once) is None
+    sent = once.wait()
+    assert (len(sent), sent.ok, sent.failures) == (2500, True, {})
+    messages = read(pulsar_client, pulsar_topic, 2500)
+    assert [message.data() for message in messages] == VALUES
+    assert [message.message_id() for message in messages] == sent.message_ids
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_one_callback_for_each(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=batched, max_pending_messages=5000
+    )
+    told: list[Any] = []
+    callbacks = [(lambda result, place, n=n: told.append((n, result, place))) for n in range(2500)]
+    callbacks[7] = None
+    producer.send_many(VALUES, callbacks)
+    producer.flush()
+    messages = read(pulsar_client, pulsar_topic, 2500)
+    expected = [(n, Result.Ok, message.message_id()) for n, message in enumerate(messages) if n != 7]
+    assert told == expected
+
+
+def test_without_a_callback_it_waits(pulsar_client: Any, pulsar_topic: str) -> None:
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=True, max_pending_messages=5000, batching_max_publish_delay_ms=10
+    )
+    sent = producer.send_many(VALUES[:10])
+    assert producer.statistics().pending_messages == 0
+    assert [message.message_id() for message in read(pulsar_client, pulsar_topic, 10)] == sent.message_ids
+    assert producer.send_many([]).message_ids == []
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("batched", [True, False])
+def test_keys_and_properties(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, partitions: int, batched: bool
+) -> None:
+    if partitions:
+        from geminga.client.admin import admin
+
+        path = pulsar_topic.replace("://", "/")
+        admin(pulsar_broker.admin_url, "PUT", f"{path}/partitions", partitions)
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=batched, block_if_queue_full=True, max_pending_messages=500
+    )
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", initial_position=InitialPosition.Earliest)
+    keys = [None if n % 5 == 0 else f"k{n % 7}" for n in range(1000)]
+    properties = [None if n % 3 == 0 else {"n": str(n)} for n in range(1000)]
+    sent = producer.send_many(VALUES[:1000], keys=keys, properties=properties)
+    ids = {place: n for n, place in enumerate(sent.message_ids)}
+    found = {}
+    for _ in range(1000):
+        message = consumer.receive(5000)
+        n = ids[message.message_id()]
+        found[n] = message.data(), message.partition_key() or None, message.properties() or None
+    assert found == {n: (VALUES[n], keys[n], properties[n]) for n in range(1000)}
+    same = producer.send_many(VALUES[:3], properties={"all": "of them"})
+    assert [consumer.receive(5000).properties() for _ in same.message_ids] == [{"all": "of them"}] * 3
+
+
+def test_order_with_sends_around_it(pulsar_client: Any, pulsar_topic: str) -> None:
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=200
+    )
+    expected = []
+    for round_ in range(20):
+        values = [b"%d-%d" % (round_, n) for n in range(100)]
+        producer.send_many(values, lambda sent: None, keys=["k"] * 100 if round_ % 3 == 0 else None)
+        producer.send_async(b"between", None, partition_key="k" if round_ % 2 else None)
+        expected += [*values, b"between"]
+    producer.flush()
+    assert [m.data() for m in read(pulsar_client, pulsar_topic, len(expected))] == expected
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_all_from_there_on(broker: Any) -> None:
+    """The scripted broker gives no receipts."""
+    from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+    with geminga.Client(broker.url) as client:
+        producer = client.create_producer("t", max_pending_messages=10)
+        once = Once()
+        producer.send_many(VALUES[:25], once)
+        told: list[Any] = []
+        producer.send_many(VALUES[:5], [lambda result, place: told.append(result)] * 5)
+        with pytest.raises(SendManyFailed) as caught:
+            producer.send_many([b"x"])
+        assert isinstance(caught.value.failures[0], ProducerQueueIsFull)
+        assert once.sent is None  # ten are on their way
+        client.shutdown()
+        sent = once.wait()
+        assert sorted(sent.failures) == list(range(25))
+        assert {type(error) for error in list(sent.failures.values())[10:]} == {ProducerQueueIsFull}
+        assert {type(error) for error in list(sent.failures.values())[:10]} == {AlreadyClosed}
+        assert sent.message_ids == [None] * 25
+        assert told == [Result.ProducerQueueIsFull] * 5
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_one_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batched)
+    values = [b"a", b"b" * (6 << 20), b"c"]
+    with pytest.raises(SendManyFailed, match=r"1 of 3 messages failed; the first is values\[1\]") as caught:
+        producer.send_many(values)
+    assert {n: type(error) for n, error in caught.value.failures.items()} == {1: MessageTooBig}
+    assert [m.data() for m in read(pulsar_client, pulsar_topic, 2)] == [b"a", b"c"]
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), list(again.failures)) == (str(caught.value), [1])
+
+
+def test_what_is_wrong_shows_before_anything_is_sent(pulsar_client: Any, pulsar_topic: str) -> None:
+    producer = pulsar_client.create_producer(pulsar_topic)
+    for call in (
+        lambda: producer.send_many([b"a", "text"]),
+        lambda: producer.send_many([b"a"], "callback"),
+        lambda: producer.send_many([b"a"], ["callback"]),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(InvalidMessage, match="partition_key=5"):
+        producer.send_many([b"a", b"b"], keys=["k", 5])
+    for options in ({"keys": ["k"]}, {"properties": [{}]}, {"callback": [None]}):
+        with pytest.raises(InvalidConfiguration, match="1 items for 2 values"):
+            producer.send_many([b"a", b"b"], **options)
+    producer.flush()
+    assert producer.statistics().sent_messages == 0
+    producer.close()
+    with pytest.raises(SendManyFailed) as caught:
+        producer.send_many([b"a", b"b"])
+    assert {type(error) for error in caught.value.failures.values()} == {AlreadyClosed}
+
+
+def test_inside_a_callback_it_needs_one(pulsar_client: Any, pulsar_topic: str) -> None:
+    producer = pulsar_client.create_producer(pulsar_topic)
+    outcomes: list[Any] = []
+    once = Once()
+
+    def callback(sent: Any) -> None:
+        try:
+            producer.send_many([b"x"])
+        except OperationNotSupported as error:
+            outcomes.append(error)
+        producer.send_many([b"y"], once)
+        raise RuntimeError("is logged")
+
+    producer.send_many([b"z"], callback)
+    assert once.wait().ok
+    assert len(outcomes) == 1
+
+
+# --- schemas, routers, interceptors ---------------------------------------------------------------
+
+
+def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    from geminga.client.admin import admin
+    from geminga.producer.interceptors import ProducerInterceptor
+
+    class Watching(ProducerInterceptor):
+        def __init__(self) -> None:
+            self.acknowledged: list[Any] = []
+
+        def before_send(self, producer: Any, message: Any) -> Any:
+            return message.replace(properties=(("seen", "yes"),))
+
+        def on_send_acknowledgement(self, producer: Any, message: Any, message_id: Any, error: Any) -> None:
+            self.acknowledged.append(message_id)
+
+    admin(pulsar_broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 2)
+    watching = Watching()
+    producer = pulsar_client.create_producer(
+        pulsar_topic,
+        schema=geminga.schema.StringSchema(),
+        interceptors=[watching],
+        message_router=lambda message, count: len(message.data()) % count,
+    )
+    consumer = pulsar_client.subscribe(
+        pulsar_topic, "s", schema=geminga.schema.StringSchema(), initial_position=InitialPosition.Earliest
+    )
+    values = ["", "a", "bb", "ccc"]
+    sent = producer.send_many(values)
+    assert [place.partition() for place in sent.message_ids] == [0, 1, 0, 1]
+    assert sorted(watching.acknowledged) == sorted(sent.message_ids)
+    received = [consumer.receive(5000) for _ in values]
+    assert sorted(message.value() for message in received) == sorted(values)
+    assert {message.properties()["seen"] for message in received} == {"yes"}
+    told: list[Any] = []
+    producer.send_many(values, [lambda result, place: told.append(result)] * 4)
+    producer.flush()
+    assert told == [Result.Ok] * 4
+
+
+# --- interruptions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_an_interrupted_call_tells_all_the_same(pulsar_client: Any, pulsar_topic: str, keyed: bool) -> None:
+    """What was handed over is stored, the rest is told as failed; the callback comes once."""
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
+    stored = 0
+    values = VALUES[:6]
+    for interruption in interruptions(raise_it, every=3, strict=True):
+        once = Once()
+        with contextlib.suppress(Raised):
+            interruption(lambda o=once: producer.send_many(values, o, keys=["k"] * 6 if keyed else None))
+        producer.flush()
+        for number in list(many._open):
+            pytest.fail(f"call {number} has no outcome")
+        if once.came.wait(0.0 if interruption.happened else 10):
+            stored += 6 - len(once.sent.failures)
+    assert len(read(pulsar_client, pulsar_topic, stored)) == stored
+    assert producer.statistics().acknowledged_messages == stored
+
+
+# --- asyncio --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_asyncio(pulsar_broker: Any, pulsar_topic: str, blocking: bool) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(
+                pulsar_topic, block_if_queue_full=blocking, max_pending_messages=50 if blocking else 500
+            )
+            sent = await producer.send_many(VALUES[:300], keys=["k"] * 300)
+            each: list[Any] = []
+            assert await producer.send_many(VALUES[300:310], [lambda r, i: each.append(r)] * 10) is None
+            once = Once()
+            await producer.send_many(VALUES[310:320], once)
+            await producer.flush()
+            assert each == [Result.Ok] * 10
+            ids = sent.message_ids
+            assert len(once.sent) == 10
+            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+            messages = [await reader.read_next(5000) for _ in range(320)]
+            assert [message.data() for message in messages] == VALUES[:320]
+            assert [message.message_id() for message in messages[:300]] == ids
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_sends_no_more(scripted: Any) -> None:
+    from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+    async def main() -> None:
+        broker = scripted()
+        await broker.start()
+        broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+        client = geminga.asyncio.Client(broker.url)
+        producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
+        call = asyncio.ensure_future(producer.send_many(VALUES[:20]))
+        while producer.statistics().pending_messages < 5:
+            await asyncio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert producer.statistics().sent_messages == 5
+        await client.shutdown() if asyncio.iscoroutinefunction(client.shutdown) else client.shutdown()
+        await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_what_a_call_that_was_never_told_leaves() -> None:
+    told: list[Any] = []
+    call = Many(2, told.append)
+    call.open()
+    call.failed(call.tokens[1], ValueError("no"))
+    assert not told
+    call.stored_one(call.tokens[0], geminga.MessageId(-1, 1, 2))
+    (sent,) = told
+    assert repr(sent) == "<ManySent 2 messages, 1 failed>"
+    with pytest.raises(SendManyFailed):
+        sent.check()
+    assert sent.message_ids == [geminga.MessageId(-1, 1, 2), None]
