@@ -9,6 +9,7 @@ import pytest
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.ledger_list import key_of as ledgers_key
 from geminga.broker.managed_ledger import EntryCache, LedgerLimits, ManagedLedger
+from geminga.errors import LedgerNotFound
 from geminga.ledger.memory import MemoryStore
 
 LIMITS = LedgerLimits(entries_max=3, bytes_max=1 << 20, seconds_max=100)
@@ -231,3 +232,28 @@ def test_deleting_leaves_nothing(fixture: Fixture) -> None:
     fixture.ledger.delete_all()
     assert fixture.store.ledgers("t") == []
     assert fixture.store.get(ledgers_key("t")) is None
+
+
+def test_a_ledger_that_is_trimmed_while_it_is_read_is_no_failure(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits goes on behind it at once, instead of trying again later what is not there."""
+    fixture.append(*ENTRIES)
+    waiting: list[Any] = []
+
+    def fetch(ledger_id: int, first: int, **options: Any) -> None:
+        waiting.append(options["done"])
+
+    monkeypatch.setattr(fixture.store, "fetch", fetch)
+    told: list[Any] = []
+    for offset in (0, 3):
+        found = fixture.ledger.fetch(
+            offset, 8, bytes_max=1000, ahead_stop=8, ahead_bytes_max=1000, done=told.append
+        )
+        assert found is None
+    fixture.ledger.forget(1)
+    waiting[0]([], LedgerNotFound("trimmed"))
+    assert told == [None]
+    assert fixture.ledger.skip_gap(0) == 3
+    waiting[1]([], LedgerNotFound("lost"))
+    assert isinstance(told[1], LedgerNotFound), "the other one should be there"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from geminga.errors import StoreBusy
+from geminga.ledger import read_pool
 from geminga.ledger.read_pool import LATE_ANSWERS_MAX, ReadPool
 
 TIMEOUT = 20.0
@@ -150,3 +151,32 @@ def test_what_is_pending_at_the_end_is_refused(owner: Owner) -> None:
     while owner.finished:
         owner.finished.popleft()()
     assert owner.got == ["stopped"], "reported twice"
+
+
+def test_a_thread_that_the_disk_keeps_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_pool, "STOP_SECONDS_MAX", 0.1)
+    owner = Owner()
+    for text in ("a", "b", "c"):
+        owner.submit(text, stalls=True)
+    for _ in range(2):
+        assert owner.begun.acquire(timeout=TIMEOUT)
+    assert not owner.pool.stop(Text("stopped"))
+    assert owner.got == ["stopped"] * 3
+    owner.answers.set()
+    for _ in range(2):
+        assert owner.woken.acquire(timeout=TIMEOUT)
+        owner.finished.popleft()()
+    assert owner.got == ["stopped"] * 3, "nobody is told twice"
+
+
+def test_one_who_fails_to_take_an_answer_keeps_it_from_nobody(owner: Owner) -> None:
+    def failing(answer: Text) -> None:
+        raise RuntimeError("injected")
+
+    owner.submit("a", stalls=True)
+    owner.submit("b", stalls=True)
+    owner.pool.submit("c", owner.job("c"), failing)
+    owner.submit("c")
+    owner.answers.set()
+    owner.poll(3)
+    assert sorted(owner.got) == ["a", "b", "c"]

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import functools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
-from geminga.errors import StoreError
+from geminga.errors import StoreBusy, StoreDamaged, StoreError
+from geminga.ledger import reading
+from geminga.ledger.api import ReadAhead
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
@@ -130,3 +139,135 @@ def test_an_unreadable_disk_names_the_entry(settings: StoreSettings, monkeypatch
             store.read(ledger, 0, entries_max=1, bytes_max=10)
     assert store.read(ledger, 0, entries_max=1, bytes_max=10) == [b"entry"]
     store.close()
+
+
+# --- a bad disk ---
+def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Set its first element, and every read of a file fails with that errno."""
+    code, read = [0], FaultyFile.read
+
+    def maybe(self: FaultyFile, size: int, offset: int) -> bytes:
+        if code[0]:
+            raise OSError(code[0], os.strerror(code[0]))
+        return read(self, size, offset)
+
+    monkeypatch.setattr(FaultyFile, "read", maybe)
+    return code
+
+
+def test_a_disk_that_fails_for_a_while_loses_nothing(
+    settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be read for some seconds is not taken for damaged, and so not stepped over for good."""
+    store = open_store(dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0), SimulatedDisk())
+    clock = [1000.0]
+    store._reader._clock = lambda: clock[0]
+    ledger = store.create_ledger("a")
+    for number in range(3):
+        store.append(ledger, b"%d" % number, nothing)
+    store.poll()
+    code = failing_reads(monkeypatch)
+    code[0] = errno.EIO
+    for _ in range(5):
+        with pytest.raises(StoreError, match="cannot be read now") as caught:
+            store.read(ledger, 0, entries_max=3, bytes_max=100)
+        assert not isinstance(caught.value, StoreDamaged)
+        clock[0] += 5
+    code[0] = 0
+    assert store.read(ledger, 0, entries_max=3, bytes_max=100) == [b"0", b"1", b"2"]
+    assert store.damage == []
+    clock[0] += 3600  # another outage is another one
+    code[0] = errno.EIO
+    with pytest.raises(StoreError, match="cannot be read now"):
+        store.read(ledger, 0, entries_max=3, bytes_max=100)
+    for _ in range(6):
+        clock[0] += 5
+        with pytest.raises(StoreError):
+            store.read(ledger, 0, entries_max=3, bytes_max=100)
+    assert [(each.first_entry_id, each.last_entry_id) for each in store.damage] == [(0, 0)]
+    store.close()
+
+
+def test_suspects_are_bounded(settings: StoreSettings) -> None:
+    store = open_store(settings, SimulatedDisk())
+    for number in range(5000):
+        assert store._reader._is_to_be_tried_again(0, number)
+    assert len(store._reader._suspects) <= reading._SUSPECTS_MAX
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(seed: int) -> None:
+    """Everybody gets right bytes or an error, once; memory is bounded; closing does not wait for the disk."""
+    chance, disk = random.Random(seed), SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    settings = StoreSettings(
+        cache_bytes=0, reads_waiting_max=500, read_ahead_bytes_max=64 * 1024, unreadable_seconds=0.0,
+        checkpoint_records=500, log_file_bytes=1 << 18,
+    )  # fmt: skip
+    store = FileStore.open(FOLDER, settings=settings, filesystem=filesystem)
+    ledgers = [store.create_ledger(f"t{number}") for number in range(20)]
+    written = []
+    for ledger in ledgers:
+        for entry in range(100):
+            store.append(ledger, b"%d:%d:" % (ledger, entry) + bytes(500), written.append)
+    wait_until(store, lambda: len(written) == 2000)
+    heard: dict[int, int] = {}
+    asked = busy = 0
+    alive = set(ledgers)
+
+    def taken(number: int, ledger: int, first: int, entries: list[bytes], error: StoreError | None) -> None:
+        heard[number] = heard.get(number, 0) + 1
+        assert error is None or not entries
+        for at, entry in enumerate(entries):
+            assert entry.startswith(b"%d:%d:" % (ledger, first + at))
+
+    for number in range(4000):
+        if number % 500 == 100:
+            filesystem.answers.clear()
+        if number % 500 == 300:
+            filesystem.answers.set()
+        if number % 800 == 700:
+            gone = chance.choice(sorted(alive))
+            alive.discard(gone)
+            store.delete_ledgers([gone])
+        ledger, first = chance.choice(sorted(alive)), chance.randrange(100)
+        done = functools.partial(taken, number, ledger, first)
+        try:
+            found = store.fetch(
+                ledger, first, entries_max=5, bytes_max=10**6, ahead=ReadAhead(20, 5000), done=done
+            )
+            asked += 1
+            if found is not None:
+                done(found, None)
+        except StoreBusy:
+            busy += 1
+        assert store._pool is not None
+        assert len(store._pool._pending) <= 500
+        # What two threads are at, and a read that was begun below the limit.
+        assert store._pool._undelivered_bytes <= 64 * 1024 + 3 * 6000
+        if number % 7 == 0:
+            store.poll()
+    filesystem.answers.set()
+    wait_until(store, lambda: len(heard) == asked)
+    assert busy, "the limit was reached"
+    filesystem.answers.clear()
+    for number in range(10_000, 10_100):
+        ledger, first = chance.choice(sorted(alive)), chance.randrange(100)
+        store.fetch(
+            ledger, first, entries_max=5, bytes_max=10**6, ahead=ReadAhead(20, 5000),
+            done=functools.partial(taken, number, ledger, first),
+        )  # fmt: skip
+        asked += 1
+    threading.Timer(0.5, filesystem.answers.set).start()
+    store.close()
+    assert len(heard) == asked
+    assert set(heard.values()) == {1}, "each is told once"
+
+
+def wait_until(store: FileStore, over: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not over():
+        assert time.monotonic() < deadline
+        store.poll()
+        time.sleep(0.001)

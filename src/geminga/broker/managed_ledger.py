@@ -23,7 +23,7 @@ from operator import attrgetter
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.settings import LEDGER_SECONDS_LIMIT
-from geminga.errors import StoreError
+from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import Buffer, Done, EntryStore, ReadAhead
 from geminga.ledger.damage import EntriesDamaged
 
@@ -377,6 +377,9 @@ class ManagedLedger:
         _, ahead = self._stored(offset, min(ahead_stop, self.confirmed))
 
         def taken(entries: list[bytes], error: StoreError | None) -> None:
+            if isinstance(error, LedgerNotFound) and self.segment(segment.ledger_id) is not segment:
+                # Trimmed while the disk was asked: whoever waits goes on behind it, at once.
+                error = None
             if isinstance(error, EntriesDamaged):
                 try:
                     self._damage_found(segment, error)

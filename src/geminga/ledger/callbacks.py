@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Done
 
 logger = logging.getLogger("geminga.ledger")
+
+
+def run_callback(callback: Callable[[], object]) -> None:
+    """Run it; what it raises is logged and ends here."""
+    try:
+        callback()
+    except Exception:
+        logger.exception("a store callback failed")
 
 
 def run_callbacks(dones: Iterable[Done | None], error: StoreError | None) -> int:

@@ -13,15 +13,17 @@ taken by the owner, no further job is begun, but for questions. Answers that cam
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from geminga.errors import StoreBusy
+from geminga.ledger.callbacks import run_callback
 
 LATE_ANSWERS_MAX = 32
 STOP_SECONDS_MAX = 5.0
-"""How long `ReadPool.stop` waits for a disk that does not answer; the threads end with it or the process."""
+"""How long `ReadPool.stop` waits in all for a disk that does not answer; its threads end with the process."""
 
 
 class Answer(Protocol):
@@ -117,8 +119,9 @@ class ReadPool(Generic[A]):
         with self._changed:
             self._undelivered_bytes -= job.answer.size_bytes
             self._changed.notify_all()
+        answer = job.answer
         for deliver in job.deliver:
-            deliver(job.answer)
+            run_callback(lambda deliver=deliver: deliver(answer))  # type: ignore[misc]
 
     # --- questions ---
     def ask(self, key: Hashable, run: Callable[[], A]) -> A:
@@ -177,15 +180,18 @@ class ReadPool(Generic[A]):
                         return self._jobs.popleft()
                 self._changed.wait()
 
-    def stop(self, refusal: A) -> None:
-        """End the threads; what was not delivered gets the refusal."""
+    def stop(self, refusal: A) -> bool:
+        """End the threads; what was not delivered gets the refusal. False when the disk still keeps one."""
         with self._changed:
             self._stopping = True
+            self._jobs.clear()
             self._changed.notify_all()
+        deadline = time.monotonic() + STOP_SECONDS_MAX
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(STOP_SECONDS_MAX)
+                thread.join(max(0.0, deadline - time.monotonic()))
         pending, self._pending = self._pending, {}
         for job in pending.values():
             for deliver in job.deliver or ():
-                deliver(refusal)
+                run_callback(lambda deliver=deliver: deliver(refusal))  # type: ignore[misc]
+        return not any(thread.is_alive() for thread in self._threads)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -32,6 +34,8 @@ _RUN_BYTES_MAX = 4 * 1024 * 1024
 _HOLD_GIL = 0
 _LOOKS_MAX = 3
 """An entry that is moved while it is read is looked for so many times."""
+_SUSPECTS_MAX = 1_000
+"""Entries that the disk cannot read now and that are remembered; the oldest are forgotten."""
 _UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
 """What a disk says of a place that it cannot read; other errors may pass."""
 
@@ -57,6 +61,8 @@ class Found:
     entries: list[bytes] = field(default_factory=list)
     bad: list[Place] = field(default_factory=list)
     what: str = ""
+    may_pass: bool = False
+    """Whether the disk said so, and not the bytes: another time it may read them."""
     error: StoreError | None = None
 
     @property
@@ -74,7 +80,14 @@ class EntryReader:
         note_damage: Callable[[Damage], None],
         pool: ReadPool[Found] | None = None,
         finder: Finder | None = None,
+        *,
+        unreadable_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """An entry is damaged when the disk has been unable to read it for ``unreadable_seconds``."""
+        self._unreadable_seconds = unreadable_seconds
+        self._clock = clock
+        self._suspects: OrderedDict[tuple[int, int], tuple[float, float]] = OrderedDict()
         self._state = state
         self._files = files
         self._note_damage = note_damage
@@ -158,6 +171,11 @@ class EntryReader:
             raise found.error
         entries = found.entries
         if found.bad:
+            if found.may_pass and self._is_to_be_tried_again(ledger.ledger_id, found.bad[0][0]):
+                raise StoreError(
+                    f"ledger {ledger.ledger_id}, entry {found.bad[0][0]} ({describe(found.bad[0][1])}) "
+                    f"cannot be read now: {found.what}"
+                )
             raise self._damaged(ledger, found)
         more = entries_max - len(entries)
         if more > 0 and first + len(entries) == ledger.recent_first and ledger.recent:
@@ -165,6 +183,19 @@ class EntryReader:
             if rest >= len(ledger.recent[0]):
                 entries = entries + _recent(ledger, ledger.recent_first, more, rest)
         return entries
+
+    def _is_to_be_tried_again(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry that the disk cannot read is not given up yet: a cable may be loose, too."""
+        now, key = self._clock(), (ledger_id, entry_id)
+        since, last = self._suspects.pop(key, (now, now))
+        if now - last > self._unreadable_seconds:
+            since = now  # the disk was well meanwhile, or nobody asked
+        if now - since >= self._unreadable_seconds:
+            return False
+        self._suspects[key] = since, now
+        if len(self._suspects) > _SUSPECTS_MAX:
+            self._suspects.popitem(last=False)
+        return True
 
     def _damaged(self, ledger: LedgerState, found: Found) -> EntriesDamaged:
         """The error for what is in the way; it is listed unless somebody gave it up."""
@@ -273,7 +304,7 @@ def _read_run(files: LogFiles, run: list[Place], found: Found) -> None:
         if error.errno not in _UNREADABLE:
             raise
         if len(run) == 1:
-            found.bad, found.what = run, f"the entry cannot be read ({error})"
+            found.bad, found.what, found.may_pass = run, f"the entry cannot be read ({error})", True
         while len(run) > 1 and not found.bad:
             # One by one, to learn which it is.
             _read_run(files, run[:1], found)

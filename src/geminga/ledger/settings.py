@@ -29,7 +29,8 @@ class StoreSettings:
 
     ``read_threads`` read what is not in memory, each one file position at a time. ``reads_waiting_max`` reads
     wait for them, more are refused; ``read_ahead_bytes_max`` is what they read ahead of the owner taking it.
-    ``read_wait_seconds``: how long the owner itself waits for a read that cannot be put off.
+    ``read_wait_seconds``: how long the owner itself waits for a read that cannot be put off. An entry counts
+    as damaged when the disk has failed to read it for ``unreadable_seconds``; it is tried again until then.
 
     A checkpoint is made after ``checkpoint_log_bytes``, ``checkpoint_records`` or ``checkpoint_groups`` of
     new log, whichever comes first: they bound how long a restart replays, to about half a second; or when
@@ -54,6 +55,7 @@ class StoreSettings:
     reads_waiting_max: int = 4096
     read_ahead_bytes_max: int = 32 * MEBIBYTE
     read_wait_seconds: float = 0.25
+    unreadable_seconds: float = 30.0
     checkpoint_log_bytes: int = 128 * MEBIBYTE
     checkpoint_records: int = 150_000
     checkpoint_groups: int = 15_000
@@ -76,6 +78,7 @@ class StoreSettings:
         check_int("reads_waiting_max", self.reads_waiting_max, 1)
         check_int("read_ahead_bytes_max", self.read_ahead_bytes_max, 1)
         check_seconds("read_wait_seconds", self.read_wait_seconds, 0.0, 3600.0)
+        check_seconds("unreadable_seconds", self.unreadable_seconds, 0.0, 3600.0)
         check_int("checkpoint_log_bytes", self.checkpoint_log_bytes, 4096)
         check_int("checkpoint_records", self.checkpoint_records, 1)
         check_int("checkpoint_groups", self.checkpoint_groups, 1)

@@ -20,7 +20,7 @@ from itertools import chain, repeat
 
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value
-from geminga.ledger.callbacks import run_callbacks
+from geminga.ledger.callbacks import run_callback, run_callbacks
 from geminga.ledger.catalog import Catalog, CatalogDamaged
 from geminga.ledger.checkpoints import Checkpoints, Parts
 from geminga.ledger.damage import Damage, Loss
@@ -178,7 +178,12 @@ class FileStore:
                 undelivered_bytes_max=settings.read_ahead_bytes_max,
             )
         self._reader = EntryReader(
-            self._state, self._files, self._note_damage, self._pool, self._shared_index
+            self._state,
+            self._files,
+            self._note_damage,
+            self._pool,
+            self._shared_index,
+            unreadable_seconds=settings.unreadable_seconds,
         )
         self._rewriter = Rewriter(
             filesystem=self._filesystem,
@@ -544,7 +549,7 @@ class FileStore:
             else:
                 ran += self._complete(outcome)
         while self._finished:
-            self._finished.popleft()()
+            run_callback(self._finished.popleft())
         if self._failure is None and not self._closed:
             self._checkpoints.keep()
         return ran
@@ -653,13 +658,13 @@ class FileStore:
             self._failure = self._refusal = self._failure or StoreStopped("the store is closed")
             self._journal.stop()
             self._worker.stop()
-            if self._pool is not None:
-                self._pool.stop(Found(error=self._failure))
+            still_read = self._pool is not None and not self._pool.stop(Found(error=self._failure))
             self.poll()
             with contextlib.suppress(OSError):
                 self._writer.close(clean=clean)
             self._files.close()
-            for connection in self._connections:
+            # A thread that the disk still keeps waiting uses its connection: it ends with the process.
+            for connection in () if still_read else self._connections:
                 connection.close()
             self._lock.release()
 
