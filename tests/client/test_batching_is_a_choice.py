@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import geminga
@@ -38,9 +39,15 @@ def drained(consumer: Any, quiet_millis: int = 300) -> Iterator[Any]:
             return
 
 
-def publish_keys(client: Any, topic: str, **options: Any) -> None:
+def publish_keys(client: Any, topic: str, *, table: bool = False, **options: Any) -> None:
     """As programs do it: without waiting, each key five times."""
     producer = client.create_producer(topic, block_if_queue_full=True, **options)
+    if table:
+        numbers = range(5 * KEYS)
+        producer.send_table(
+            pa.table({"value": [b"%d" % n for n in numbers], "key": [f"key-{n % KEYS}" for n in numbers]})
+        )
+        return
     for number in range(5 * KEYS):
         producer.send_async(b"%d" % number, None, partition_key=f"key-{number % KEYS}")
     producer.flush()
@@ -65,7 +72,13 @@ def consumers_of_keys(client: Any, topic: str, **options: Any) -> dict[str, set[
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"batching_enabled": True, "batching_type": geminga.BatchingType.KeyBased}]
+    "options",
+    [
+        {},
+        {"batching_enabled": True, "batching_type": geminga.BatchingType.KeyBased},
+        {"table": True, "batching_type": geminga.BatchingType.KeyBased},
+    ],
+    ids=["default", "key-based", "table, key-based"],
 )
 def test_each_key_goes_to_one_key_shared_consumer(pulsar_client, pulsar_topic, options, caplog):
     with caplog.at_level(logging.INFO, "geminga"):

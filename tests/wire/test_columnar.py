@@ -145,6 +145,46 @@ def test_batches_are_what_the_row_codec_reads(
     assert sorted(seen) == list(range(len(rows)))
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=30),
+    partitions=st.integers(1, 5),
+    max_messages=st.integers(1, 8),
+    max_bytes=st.integers(1, 500),
+    cut=st.integers(0, 5),
+)
+def test_batches_of_one_key(
+    rows: list[dict[str, Any]], partitions: int, max_messages: int, max_bytes: int, cut: int
+) -> None:
+    """Nothing is lost or doubled, each batch has one key, and each key its order and its partition."""
+    rows = [row | {"key": row["key"] and row["key"][:1]} for row in rows[min(cut, len(rows) - 1) :]]
+    padded = [dict.fromkeys(ROW_FIELDS, None)] * 3 + rows
+    batches = encode_table(
+        table_of(padded).slice(3), partitions=partitions, hashing="BoostHash", max_messages=max_messages,
+        max_bytes=max_bytes, by_key=True,
+    )  # fmt: skip
+    order: dict[tuple[Any, Any], list[int]] = {}
+    for batch in batches:
+        pair = (batch.partition_key, batch.ordering_key)
+        key = pair[0]
+        for index, message in zip(batch.rows, decode_batch(bytes(batch.body), batch.count), strict=True):
+            assert bytes(message.payload) == (rows[index]["value"] or b"")
+            assert (rows[index]["key"], rows[index]["ordering_key"]) == pair
+            assert (message.partition_key, message.ordering_key) == pair
+        order.setdefault(pair, []).extend(batch.rows)
+        assert batch.keyed == (key is not None)
+        assert 0 <= batch.partition < partitions
+        if key is not None:
+            assert batch.partition == partition_of(key, partitions, "BoostHash")
+    assert all(places == sorted(places) for places in order.values())
+    assert sorted(place for places in order.values() for place in places) == list(range(len(rows)))
+
+
+def test_batches_of_one_key_have_no_sequence_ids() -> None:
+    with pytest.raises(InvalidConfiguration, match="by_key=True"):
+        encode_table(pa.table({"value": [b"x"]}), first_sequence_ids=[0], by_key=True)
+
+
 ROW_FIELDS = ("value", "key", "ordering_key", "properties", "event_time")
 
 

@@ -26,7 +26,7 @@ from geminga.ids import MessageId
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
-from geminga.producer.settings import SEQUENCE_ID_MAX
+from geminga.producer.settings import SEQUENCE_ID_MAX, BatchingType
 from geminga.producer.states import State
 from geminga.wire.checksum import Buffer
 from geminga.wire.compression import compress
@@ -223,8 +223,9 @@ class ColumnarProducer:
         ``properties`` (map of text to text), ``event_time`` and ``deliver_at`` (timestamps or milliseconds
         since 1970); others are ignored. Rows to be delivered at one time travel together, behind those
         without a time. Rows with a key go to the partition of its hash, the others step over blocked
-        partitions a batch at a time. Rows of one partition keep their order. The rows of a batch share the
-        sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
+        partitions a batch at a time. Rows of one partition keep their order; with ``BatchingType.KeyBased``
+        a batch holds rows of one key, which keep theirs. The rows of a batch share the sequence ids of its
+        outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
         Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` when they cannot be
         encrypted; rows before the bad piece may be sent. Raises `TypeError` for what is no table.
         """
@@ -273,6 +274,7 @@ class ColumnarProducer:
                 first_partition=0,
                 max_messages=max_messages,
                 max_bytes=min(max_bytes, self._state.partitions[0].max_message_size),
+                by_key=settings.batching_type is BatchingType.KeyBased,
             )
             for batch in batches:
                 body = (

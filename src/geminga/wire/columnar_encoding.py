@@ -6,7 +6,7 @@ Layout of the bytes: framing.md section 1.4; key hashes: algorithms.md section 1
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +113,15 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
     return array if array.null_count < len(array) or name == "value" else None
 
 
+def _numbered(array: pa.Array | None, count: int) -> tuple[Int64s, int]:
+    """A number for each different value, from 1 on and 0 for null, and how many there are."""
+    if array is None:
+        return np.zeros(count, np.int64), 0
+    encoded = array.dictionary_encode()
+    numbers: Int64s = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
+    return numbers, len(encoded.dictionary)
+
+
 class _Encoder:
     """One `encode_table` call on a piece of the table that fits Arrow's 32-bit offsets."""
 
@@ -161,6 +170,33 @@ class _Encoder:
         order, bounds = np.empty(self.count, np.int64), np.empty(partitions + 2, np.int64)
         k.group_rows(groups, partitions + 1, order, bounds)
         return order, bounds
+
+    def route_by_key(self, k: Any, partitions: int, scheme: int) -> tuple[Int64s, Int64s, Int64s]:
+        """`route` with a group for each pair of key and ordering key, and the partition of each row: -1 for
+        one without a key."""
+        if self.key is None and self.ordering_key is None:
+            return (*self.route(k, partitions, scheme), np.full(self.count, -1, np.int64))
+        places = np.full(self.count, -1, np.int64)
+        if self.key is not None:
+            offsets, data = _raw_binary(self.key)
+            k.hash_keys(data, offsets, scheme, places)
+            places %= partitions
+            nulls = _null_mask(self.key)
+            if len(nulls):
+                places[nulls] = -1
+        keys, key_count = _numbered(self.key, self.count)
+        ordering_keys, _ = _numbered(self.ordering_key, self.count)
+        pairs = keys + (key_count + 1) * ordering_keys
+        # 0 is the pair of two nulls, whose rows come last.
+        found, groups = np.unique(pairs, return_inverse=True)
+        groups = groups.astype(np.int64)
+        count = len(found)
+        if found[0] == 0:
+            groups = np.where(groups == 0, count - 1, groups - 1)
+            count -= 1
+        order, bounds = np.empty(self.count, np.int64), np.empty(count + 2, np.int64)
+        k.group_rows(groups, count + 1, order, bounds)
+        return order, bounds, places
 
     def _binary_input(self, array: pa.Array | None) -> tuple[Any, Any, Any]:
         if array is None:
@@ -262,6 +298,7 @@ def encode_table(
     max_messages: int = 1000,
     max_bytes: int = 128 * 1024,
     first_sequence_ids: Sequence[int] | None = None,
+    by_key: bool = False,
 ) -> list[EncodedBatch]:
     """Serialise the rows of ``table`` into batches.
 
@@ -273,7 +310,9 @@ def encode_table(
     A batch closes at ``max_messages`` messages, or before its payloads (metadata not counted, as in
     the official clients) exceed ``max_bytes``; a larger message travels alone. ``first_sequence_ids``
     holds the next sequence id of every partition (ids then count up, one a message); with None the
-    messages carry none. Raises `InvalidMessage` for a column that can't be carried.
+    messages carry none. With ``by_key`` a batch holds rows of one key and ordering key, for Key_Shared
+    consumers; rows keep the table's order within them then, and there are no sequence ids. Raises
+    `InvalidMessage` for a column that can't be carried.
     """
     if hashing not in _SCHEMES:
         raise InvalidConfiguration(
@@ -285,6 +324,8 @@ def encode_table(
         raise InvalidConfiguration(
             f"{len(first_sequence_ids)} first_sequence_ids for {partitions} partitions"
         )
+    if by_key and first_sequence_ids is not None:
+        raise InvalidConfiguration("by_key=True is not allowed with first_sequence_ids")
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if table.num_rows == 0:
@@ -296,7 +337,11 @@ def encode_table(
     turn = first_partition
     for first_row in range(0, table.num_rows, piece_rows):
         encoder = _Encoder(table.slice(first_row, piece_rows), first_row)
-        order, bounds = encoder.route(kernels, partitions, _SCHEMES[hashing])
+        places = _NO_ROWS
+        if by_key:
+            order, bounds, places = encoder.route_by_key(kernels, partitions, _SCHEMES[hashing])
+        else:
+            order, bounds = encoder.route(kernels, partitions, _SCHEMES[hashing])
         made = encoder.encode(
             kernels,
             order,
@@ -306,6 +351,22 @@ def encode_table(
             max_messages,
             max_bytes if max_bytes > 0 else _INT32_MAX,
         )
+        if by_key:
+            made = _placed(made, places, first_row, partitions, turn)
         turn += sum(not batch.keyed for batch in made)
         batches += made
     return batches
+
+
+def _placed(
+    batches: list[EncodedBatch], places: Int64s, first_row: int, partitions: int, turn: int
+) -> list[EncodedBatch]:
+    """Batches that were made for groups of rows, with the partitions of their keys; the others in turn."""
+    placed = []
+    for batch in batches:
+        partition = int(places[batch.first_row - first_row])
+        keyed = partition >= 0
+        if not keyed:
+            partition, turn = turn % partitions, turn + 1
+        placed.append(replace(batch, partition=partition, keyed=keyed))
+    return placed
