@@ -38,6 +38,7 @@ PEERS, WINDOW = 8, 64
 WEB_PEERS = 64
 LOADED = 100_000
 """Topics that are held in memory at once, to see what one takes: as many as are opened within a minute."""
+UNLOADING_SECONDS_MAX = 600
 ORDERED = 10_000
 PER_ORDERED = 10
 PING_SECONDS = 0.005
@@ -513,11 +514,17 @@ def _load(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> N
     asyncio.run(hold())
     time.sleep(2)
     run.figure("a loaded topic", (broker.megabytes - before) * 1e3 / count, "kB", "2.5 kB", probe.waits())
-    time.sleep(100)
+    _until_unloaded(broker)
     after = broker.megabytes
     run.figure(
         "resident after unloading", after, "MB", "", probe.waits(), f", {after - before:.0f} more than before"
     )
+
+
+def _until_unloaded(broker: Standalone) -> None:
+    deadline = time.monotonic() + UNLOADING_SECONDS_MAX
+    while broker.store()["loadedTopics"] and time.monotonic() < deadline:
+        time.sleep(2)
 
 
 def _publish(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> None:

@@ -212,6 +212,29 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> No
     store.close()
 
 
+def test_ledgers_that_leave_with_their_recent_entries_may_come_back(small_settings: StoreSettings) -> None:
+    settings = dataclasses.replace(small_settings, cache_bytes=20_000, rewrite_live_fraction=0.0)
+    store = open_store(SimulatedDisk(), settings)
+    ledger, busy = store.create_ledger("idle"), store.create_ledger("busy")
+    for _ in range(3):
+        store.append(ledger, b"entry", nothing)
+    store.poll()
+    for _ in range(4):
+        store.append(busy, b"entry", nothing)
+        store.checkpoint()
+    assert ledger not in store._state.ledgers, "although the cache has room for its entries"
+    assert store.append(ledger, b"late", nothing) == 3
+    assert store.append(ledger, b"later", nothing) == 4
+    for _ in range(40):
+        store.append(busy, bytes(600), nothing)
+        # The groups of its first life leave the cache; the entries of its second are not on disk at first.
+        store._trim_cache()
+        assert store.read(ledger, 2, entries_max=9, bytes_max=999) == [b"entry", b"late", b"later"]
+        assert store.read(ledger, 3, entries_max=9, bytes_max=999) == [b"late", b"later"]
+        store.poll()
+    store.close()
+
+
 def test_what_only_memory_knows_is_bounded_in_bytes(small_settings: StoreSettings) -> None:
     """Many keys and ledgers with little under each are checkpointed long before their records are many."""
     settings = dataclasses.replace(

@@ -31,7 +31,10 @@ def empty_chunk(first: int) -> Chunk:
 
 
 class LedgerState:
-    """A ledger in use. Entries below ``recent_first`` are found by position, the others in ``recent``."""
+    """A ledger in use. Entries below ``recent_first`` are found by position, the others in ``recent``.
+
+    ``since`` is how many groups were settled when it came into memory.
+    """
 
     __slots__ = (
         "changed",
@@ -44,6 +47,7 @@ class LedgerState:
         "owner",
         "recent",
         "recent_first",
+        "since",
         "size_bytes",
         "tail",
         "written_bytes",
@@ -63,6 +67,7 @@ class LedgerState:
         self.changed = False
         self.doubted = False
         self.generation = 0
+        self.since = 0
 
     def take(self, entries: Sequence[Buffer]) -> range:
         """Entries are appended; their ids."""
@@ -102,7 +107,8 @@ class LedgerState:
     @property
     def is_idle(self) -> bool:
         """Whether nothing about the ledger is only in memory."""
-        return not (self.changed or self.recent or self.frozen is not None or len(self.tail))
+        is_known = self.next_entry == self.tail.first
+        return is_known and not (self.changed or self.frozen is not None or len(self.tail))
 
     def freeze(self) -> LedgerChange:
         """Take what came since the last checkpoint, for the next one."""

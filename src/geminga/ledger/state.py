@@ -86,6 +86,7 @@ class StoreState:
         self.files: set[int] = set()
         self.dropped_files: set[int] = set()
         self.unsaved_records = 0
+        self.settled_groups = 0
         self._uncataloged: dict[str, list[int]] = {}
         self._dying: dict[int, LedgerState] = {}
         self._deleted: set[int] = set()
@@ -100,6 +101,7 @@ class StoreState:
     def create_ledger(self, owner: str) -> LedgerState:
         ledger = LedgerState(self.next_ledger_id, owner, 0, 0)
         self.next_ledger_id += 1
+        ledger.since = self.settled_groups
         self._add_ledger(ledger)
         return ledger
 
@@ -143,6 +145,7 @@ class StoreState:
         owner, entries, size_bytes = found
         ledger = self.ledgers[ledger_id] = LedgerState(ledger_id, owner, entries, size_bytes)
         ledger.doubted = ledger_id < self.doubt.ledgers_below
+        ledger.since = self.settled_groups
         return ledger
 
     def step_over_doubt(self, ledger: LedgerState) -> None:
@@ -247,6 +250,7 @@ class StoreState:
     def settle(self, group: Group) -> tuple[dict[int, int], int]:
         """Note where a group's entries lie; returns how many each ledger had, and their bytes together."""
         self.unsaved_records += len(group.kinds)
+        self.settled_groups += 1
         if group.kinds.count(ENTRY) == len(group.kinds):
             first = group.firsts[0]
             if group.firsts.count(first) == len(group.kinds):
@@ -554,14 +558,14 @@ class StoreState:
         self._evict()
 
     def _evict(self) -> None:
-        """Let go of ledgers that nobody used since the checkpoint before the last."""
+        """Let go of ledgers that nobody used since the checkpoint before the last, recent entries and all."""
         old = [
             ledger
             for ledger in self.ledgers.values()
             if ledger.generation < self.checkpoint - 1 and ledger.is_idle
         ]
         for ledger in old:
-            if ledger.next_entry != ledger.tail.first or ledger.ledger_id in self.index.moved:
+            if ledger.ledger_id in self.index.moved:
                 continue
             self.index.forget(ledger)
             del self.ledgers[ledger.ledger_id]

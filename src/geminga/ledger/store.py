@@ -198,7 +198,7 @@ class FileStore:
             sizes=self._sizes,
             freed=self._gauge.measure,
         )
-        self._cached: deque[tuple[dict[int, int], int]] = deque()
+        self._cached: deque[tuple[dict[int, int], int, int]] = deque()
         self._cached_bytes = 0
         self._refusal: StoreError | None = None
         self._measuring = False
@@ -562,7 +562,7 @@ class FileStore:
             self._appended_entries += entries
             self._appended_bytes += size_bytes
             overhead = entries * _RECORD_OVERHEAD_BYTES + len(counts) * _LEDGER_OVERHEAD_BYTES
-            self._cached.append((counts, size_bytes + overhead))
+            self._cached.append((counts, size_bytes + overhead, self._state.settled_groups))
             self._cached_bytes += self._cached[-1][1]
             if self._cached_bytes > self.settings.cache_bytes:
                 self._trim_cache()
@@ -585,11 +585,11 @@ class FileStore:
     def _trim_cache(self) -> None:
         ledgers = self._state.ledgers
         while self._cached and self._cached_bytes > self.settings.cache_bytes:
-            counts, size_bytes = self._cached.popleft()
+            counts, size_bytes, settled = self._cached.popleft()
             self._cached_bytes -= size_bytes
             for ledger_id, count in counts.items():
                 ledger = ledgers.get(ledger_id)
-                if ledger is not None:
+                if ledger is not None and ledger.since < settled:  # it may have left, and come back since
                     del ledger.recent[:count]
                     ledger.recent_first += count
 

@@ -204,6 +204,7 @@ class Brokers(Resource):
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                 topics.add(topic, self.actions.stats(topic))
+        out.add("geminga_topics_loaded", self.topics.loaded_count)
         metrics.add_namespaces(out, by_namespace)
         topics.finish(sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
@@ -256,7 +257,11 @@ class BrokerStats(Resource):
     async def figures(self, _request: web.Request) -> web.Response:
         stats = self.server.store.stats()
         store = {name: getattr(stats, name) for name in type(stats).__slots__}
-        process = {"residentBytes": metrics.resident_bytes(), "connections": len(self.server.connections)}
+        process = {
+            "residentBytes": metrics.resident_bytes(),
+            "connections": len(self.server.connections),
+            "loadedTopics": self.topics.loaded_count,
+        }
         return answer([{"metrics": {**store, **process}, "dimensions": {"metric": "geminga"}}])
 
     async def load_report(self, _request: web.Request) -> web.Response:

@@ -11,6 +11,10 @@ DELAYED_MAX = 1_000_000
 """Delayed entries that a subscription keeps track of; it reads no further until some are due."""
 
 
+def _nobody_waits(_offsets: list[int]) -> None:
+    """Called for the entries of one that is closed."""
+
+
 class DelayedEntries:
     """Offsets in the order of their times; ``due(offsets)`` gets those that the wall clock has reached."""
 
@@ -55,6 +59,7 @@ class DelayedEntries:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._due = _nobody_waits  # what refers back to the owner is let go
 
     def _arm(self) -> None:
         timer, agenda = self._timer, self._agenda

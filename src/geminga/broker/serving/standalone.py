@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Final, TextIO
 
+from geminga.broker.serving.collector import Collector
 from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import PulsarException, StoreError
@@ -32,8 +33,6 @@ SYNC_PROMISES: Final = {
 _DESCRIPTORS_WANTED = 65_536
 _COLLECT_AFTER_SECONDS: Final = 0.5
 """What was imported is looked at for cycles once, so long after the start: the first answer does not wait."""
-_GC_THRESHOLD: Final = (50_000, 20, 50)
-"""Fewer passes of the cycle collector than Python's default: a broker makes few cycles, and many objects."""
 
 
 def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | None = None) -> int:
@@ -68,8 +67,11 @@ async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
     asked = _asked_to_stop(asyncio.get_running_loop(), err)
     await server.start()
     _announce(server, out, err)
-    asyncio.get_running_loop().call_later(_COLLECT_AFTER_SECONDS, _quieten_collector)
+    loop = asyncio.get_running_loop()
+    collector = Collector(loop)
+    loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
     await asked.wait()
+    collector.stop()
     await server.stop()
     if server.store_failure is not None:
         print(f"geminga: the store had stopped: {server.store_failure}", file=err, flush=True)
@@ -137,10 +139,3 @@ def _raise_descriptor_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _quieten_collector() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLD)
-    gc.enable()

@@ -62,6 +62,11 @@ class LoadedTopics:
         """The topics that are in memory now."""
         return [topic.name for topic in self._loaded.values()]
 
+    @property
+    def loaded_count(self) -> int:
+        """How many topics are in memory now."""
+        return len(self._loaded)
+
     def in_memory(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded; it is not loaded for this."""
         return self._loaded.get(str(name))

@@ -1,0 +1,79 @@
+"""The cycle collector of a broker with very many objects: its passes stay short.
+
+Python's collector looks at every object now and then, some 0.1 µs each: with 100,000 topics in memory all
+waits for 300 ms. So objects are looked at while they are young, in passes of a bounded size, and those that
+stay are set apart from then on (`gc.freeze`). They still leave memory when nobody refers to them any more,
+which is how everything here does: topics, sessions and subscriptions leave no cycles behind, and tests hold
+that. While there are few objects, all of them are looked at every time, for the sake of what is not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from typing import Any, Final
+
+YOUNG_OBJECTS: Final = 10_000
+"""A pass over the newest objects for so many more: 1 ms."""
+YOUNG_PASSES: Final = 5
+"""After so many of them, one over all that these left."""
+MIDDLE_PASSES: Final = 2
+"""After so many of those, what is left is looked at once more and set apart: 15 ms."""
+NEVER: Final = 1 << 30
+FEW_SECONDS: Final = 0.02
+"""There are few objects as long as a pass over all of them takes at most this."""
+FEW_OBJECTS: Final = 200_000
+RECOUNT_SECONDS: Final = 3600.0
+"""Many objects may have become few: looked at this far apart."""
+
+
+class Collector:
+    """See the module. One a process; it works from `start` to `stop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._passes = 0
+        self._are_few = True
+        self._recount_at = 0.0
+        self._thresholds = gc.get_threshold()
+
+    def start(self) -> None:
+        """Look at all that there is, and from then on at what comes."""
+        self._settle()
+        gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, NEVER)
+        gc.callbacks.append(self._passed)
+        gc.enable()
+
+    def stop(self) -> None:
+        """As Python has it."""
+        if self._passed not in gc.callbacks:
+            return  # it never began
+        gc.callbacks.remove(self._passed)
+        gc.set_threshold(*self._thresholds)
+        gc.unfreeze()
+
+    def _passed(self, phase: str, info: dict[str, Any]) -> None:
+        """Called by the collector, on whichever thread made it run."""
+        if phase != "stop" or info["generation"] != 1:
+            return
+        self._passes += 1
+        if self._passes == MIDDLE_PASSES:
+            try:
+                self._loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:  # the loop is closed: the process ends
+                return
+
+    def _settle(self) -> None:
+        self._passes = 0
+        began = time.monotonic()
+        if not self._are_few and began >= self._recount_at:
+            self._are_few = gc.get_freeze_count() < FEW_OBJECTS
+            self._recount_at = began + RECOUNT_SECONDS
+        if self._are_few:
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        ended = time.monotonic()
+        if self._are_few and ended - began > FEW_SECONDS:
+            self._are_few, self._recount_at = False, ended + RECOUNT_SECONDS

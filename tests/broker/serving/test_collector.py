@@ -1,0 +1,143 @@
+"""The cycle collector looks at what is young, and nothing of ours needs it when it is old."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.broker.serving.collector import MIDDLE_PASSES, YOUNG_OBJECTS, YOUNG_PASSES, Collector
+from geminga.broker.serving.server import BrokerServer
+from geminga.broker.settings import BrokerSettings
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.serving.test_stalled_disk import Client
+
+Command = pb.BaseCommand
+MIDDLE_OBJECTS = YOUNG_OBJECTS * (YOUNG_PASSES + 2) * MIDDLE_PASSES
+
+
+class Loop:
+    """Runs what is called soon when it is told to."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def turn(self) -> None:
+        while self.soon:
+            self.soon.pop()()
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[Any, Loop]]:
+    loop = Loop()
+    made: Any = Collector(loop)  # type: ignore[arg-type]
+    made.start()
+    yield made, loop
+    made.stop()
+    assert gc.get_freeze_count() == 0
+
+
+def _hold(loop: Loop, count: int) -> list[list[int]]:
+    held = []
+    for number in range(count):
+        held.append([number])
+        loop.turn()
+    return held
+
+
+def test_what_stays_is_set_apart(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.serving.collector.FEW_SECONDS", -1.0)
+    looked_at: list[int] = []
+    settling, loop = collector
+
+    def watch(phase: str, info: dict[str, Any]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            looked_at.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
+
+    gc.callbacks.append(watch)
+    try:
+        held = _hold(loop, 4 * MIDDLE_OBJECTS)
+    finally:
+        gc.callbacks.remove(watch)
+    assert len(looked_at) >= 3
+    assert max(looked_at[1:]) <= MIDDLE_OBJECTS + 1_000, (
+        "the first may be over all"
+    )
+    assert gc.get_freeze_count() >= 2 * MIDDLE_OBJECTS
+    assert not settling._are_few
+    del held[:]
+    assert gc.get_freeze_count() < MIDDLE_OBJECTS, "what is set apart still leaves memory"
+
+
+def test_few_objects_are_looked_at_every_time(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.serving.collector.FEW_SECONDS", 60.0)
+    settling, loop = collector
+    settling._are_few = True  # the tests' process has many
+    gone = []
+
+    class Circle:
+        def __init__(self) -> None:
+            self.itself: Any = self
+
+        def __del__(self) -> None:
+            gone.append(True)
+
+    circle = Circle()
+    held = _hold(loop, 2 * MIDDLE_OBJECTS)
+    del circle
+    held += _hold(loop, 2 * MIDDLE_OBJECTS)
+    assert gone == [True]
+
+
+def test_peers_leave_no_cycles_behind(tmp_path: Path) -> None:
+    """An old cycle would stay for good in a broker with many objects."""
+    asyncio.run(_serve_and_look(tmp_path))
+
+
+async def _serve_and_look(folder: Path) -> None:
+    server = BrokerServer(BrokerSettings(data_dir=folder / "data", port=0, web_port=None))
+    await server.start()
+    try:
+        for kind in range(4):
+            await _use(server.settings.port, kind)
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        for kind in range(4):
+            await _use(server.settings.port, kind)
+        gc.collect()
+        ours = [thing for thing in gc.garbage if type(thing).__module__.startswith("geminga")]
+        assert ours == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        await server.stop()
+
+
+async def _use(port: int, kind: int) -> None:
+    """A peer with a producer and a consumer of each kind, which closes them or just goes."""
+    client = await Client.connect(port)
+    client.send("producer", topic="t", producer_id=1, request_id=1)
+    await client.expect(Command.PRODUCER_SUCCESS)
+    client.send("subscribe", topic="t", subscription=f"s{kind}", consumer_id=1, request_id=2, subType=kind)
+    await client.expect(Command.SUCCESS)
+    client.send("flow", consumer_id=1, messagePermits=10)
+    client.publish(5)
+    await client.expect(Command.SEND_RECEIPT, 5)
+    await client.expect(Command.MESSAGE, 5)
+    if kind % 2:
+        client.send("close_producer", producer_id=1, request_id=3)
+        client.send("close_consumer", consumer_id=1, request_id=4)
+        await client.expect(Command.SUCCESS, 2)
+    client.close()
+    while client._writer.transport is not None and not client._writer.is_closing():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
