@@ -533,3 +533,20 @@ def test_a_key_that_a_crash_left_behind_is_taken_away(make: Any) -> None:
     left = [key for key, _ in store.scan("due/")]
     assert len(left) == 1
     assert left[0].endswith(TOPIC)
+
+
+def test_topics_leave_sooner_while_there_are_many(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make().harness
+    monkeypatch.setattr("geminga.broker.topics.upkeep.MANY_TOPICS", 10)
+    peer = harness.peer()
+    for number in range(15):
+        peer.request("producer", topic=f"many-{number}", producer_id=number)
+        if number:
+            peer.request("close_producer", producer_id=number)
+    topics = harness.broker.topics
+    assert topics.loaded_count >= 15
+    harness.advance(2 * ROUND_SECONDS)
+    assert topics.in_memory(TopicName.parse("many-0")) is not None, "it is in use"
+    assert topics.loaded_count == 10, "what is not too many stays for its time"
+    harness.advance(LATE)
+    assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]

@@ -18,8 +18,8 @@ YOUNG_OBJECTS: Final = 10_000
 """A pass over the newest objects for so many more: 1 ms."""
 YOUNG_PASSES: Final = 5
 """After so many of them, one over all that these left."""
-MIDDLE_PASSES: Final = 2
-"""After so many of those, what is left is looked at once more and set apart: 15 ms."""
+MIDDLE_PASSES: Final = 1
+"""After so many of those, what is left is looked at once more and set apart: 7 ms."""
 NEVER: Final = 1 << 30
 FEW_SECONDS: Final = 0.02
 """There are few objects as long as a pass over all of them takes at most this."""

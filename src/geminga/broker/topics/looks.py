@@ -13,6 +13,10 @@ ROUND_SECONDS: Final = 15.0
 """Rounds are this far apart."""
 UNUSED_SECONDS: Final = 60.0
 """A topic that nobody is connected to leaves memory after this."""
+UNUSED_SECONDS_OF_MANY: Final = 5.0
+"""... or after this while there are more of them in memory than ..."""
+MANY_TOPICS: Final = 10_000
+"""... so many: topics that are used once, one after another, do not fill the memory."""
 PLANNED_ROUNDS_MAX: Final = 40
 """Every topic in memory is looked at once in so many rounds, whatever it planned."""
 

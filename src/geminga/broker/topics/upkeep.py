@@ -20,7 +20,7 @@ from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import deadlines, maintenance
 from geminga.broker.topics.loaded import LoadedTopics
-from geminga.broker.topics.looks import ROUND_SECONDS, UNUSED_SECONDS
+from geminga.broker.topics.looks import MANY_TOPICS, ROUND_SECONDS, UNUSED_SECONDS, UNUSED_SECONDS_OF_MANY
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.ids import TopicName
@@ -102,10 +102,15 @@ class Upkeep:
         if maintenance.is_inactive(topic):
             log.info("%r: deleted, it has been inactive for %d s", topic, unused_ms // 1000)
             self._topics.delete_topic(topic.name, None)
-        elif min(unused_ms / 1000, loaded_seconds) >= UNUSED_SECONDS:
+            return
+        are_many = self._topics.loaded_count > MANY_TOPICS
+        rest = (UNUSED_SECONDS_OF_MANY if are_many else UNUSED_SECONDS) - min(
+            unused_ms / 1000, loaded_seconds
+        )
+        if rest <= 0:
             self._topics.let_go(topic)
         else:
-            looks.plan(topic, UNUSED_SECONDS - min(unused_ms / 1000, loaded_seconds))
+            looks.plan(topic, rest)
 
     def _seconds_until_due(self, topic: Topic) -> float:
         """When the topic, which is in use, is to be looked at even if nothing happens."""
