@@ -56,7 +56,6 @@ from geminga.ledger.worker import Worker
 logger = logging.getLogger("geminga.ledger")
 
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
-_LEDGER_OVERHEAD_BYTES = 900  # what a ledger takes that is kept in memory for its cached entries
 
 
 class FileStore:
@@ -561,8 +560,8 @@ class FileStore:
             entries = sum(counts.values())
             self._appended_entries += entries
             self._appended_bytes += size_bytes
-            overhead = entries * _RECORD_OVERHEAD_BYTES + len(counts) * _LEDGER_OVERHEAD_BYTES
-            self._cached.append((counts, size_bytes + overhead, self._state.settled_groups))
+            size_held = size_bytes + entries * _RECORD_OVERHEAD_BYTES
+            self._cached.append((counts, size_held, self._state.settled_groups))
             self._cached_bytes += self._cached[-1][1]
             if self._cached_bytes > self.settings.cache_bytes:
                 self._trim_cache()
