@@ -40,7 +40,7 @@ def test_the_loop_is_told_when_enough_lies_there() -> None:
     loop.handover.offer(b"", None)
     loop.handover.offer(b"", None)
     assert loop.told == 0
-    loop.handover.put(handed(), tell_at=loop.handover.tell_rich_at)
+    loop.handover.put(handed(), None, tell_at=loop.handover.tell_rich_at)
     assert loop.told == 1
 
 

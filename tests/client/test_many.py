@@ -127,6 +127,35 @@ def test_keys_and_properties(
     assert [consumer.receive(5000).properties() for _ in same.message_ids] == [{"all": "of them"}] * 3
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_keys_over_partitions_keep_their_order(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, batched: bool
+) -> None:
+    """Whichever way a message with a key goes; fewer permits than messages."""
+    from geminga.client.admin import admin
+
+    admin(pulsar_broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 3)
+    producer = pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=batched, block_if_queue_full=True, max_pending_messages=60
+    )
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", initial_position=InitialPosition.Earliest)
+    keys = [f"k{n % 11}" for n in range(600)]
+    for n in range(200):
+        producer.send_async(VALUES[n], None, partition_key=keys[n])
+    producer.send_many(VALUES[200:400], lambda sent: None, keys=keys[200:400])
+    for n in range(400, 600):
+        producer.send_async(VALUES[n], None, properties={"a": "b"} if n % 2 else None, partition_key=keys[n])
+    producer.flush()
+    of_key: dict[str, list[Any]] = {}
+    for _ in range(600):
+        message = consumer.receive(5000)
+        of_key.setdefault(message.partition_key(), []).append(message)
+    assert len(of_key) == 11
+    for key, messages in of_key.items():
+        assert [message.data() for message in messages] == [VALUES[n] for n in range(600) if keys[n] == key]
+        assert len({message.message_id().partition() for message in messages}) == 1
+
+
 def test_order_with_sends_around_it(pulsar_client: Any, pulsar_topic: str) -> None:
     producer = pulsar_client.create_producer(
         pulsar_topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=200

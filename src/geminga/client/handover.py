@@ -20,7 +20,7 @@ from geminga.client.waiter import Waiter
 
 if TYPE_CHECKING:
     from geminga.client.many import Rows
-    from geminga.producer.message import OutgoingMessage
+    from geminga.producer.message import KeyedMessage, OutgoingMessage
     from geminga.producer.partition import PartitionProducer
 
 
@@ -207,26 +207,30 @@ class Handover:
     def offer_many(self, rows: Rows) -> None:
         """`offer` for the plain messages from ``rows.done`` on, as many as need no question."""
         pairs, payloads, tokens = self.pairs, rows.payloads, rows.tokens
+        items: list[Any] = payloads if rows.items is None else rows.items
         count = len(payloads)
         while rows.done < count:
             start = rows.done
             end = min(count, start + PIECE_MESSAGES_MAX, start + ((self.room - len(pairs)) >> 1))
             if end <= start:
                 return
-            piece = payloads[start:end]
-            if max(map(len, piece)) > self.size_max:
-                sizes = enumerate(map(len, piece), start)
+            sizes_of = payloads[start:end]
+            if max(map(len, sizes_of)) > self.size_max:
+                sizes = enumerate(map(len, sizes_of), start)
                 end = next(index for index, size in sizes if size > self.size_max)
                 if end == start:
                     return
-                piece = payloads[start:end]
+            piece = items[start:end]
             both: list[Any] = [None] * (2 * (end - start))
             both[0::2] = piece
             both[1::2] = tokens[start:end]
             try:
                 pairs += both
                 rows.done = end
-                if len(pairs) >= self.tell_at:
+                tell_at = self.tell_at
+                if tell_at != TOLD and rows.items is not None:
+                    tell_at = min(tell_at, self.tell_rich_at)
+                if len(pairs) >= tell_at:
                     self._tell_now()
             except BaseException:
                 self._tell_anyway()
@@ -239,11 +243,12 @@ class Handover:
         self._put_and_tell((payload, token), urgent=True)
         return True
 
-    def put(self, handed: Handed, *, tell_at: int) -> None:
-        """Hand a message over that nobody waits for; the loop is told when ``tell_at`` lies here."""
+    def put(self, handed: Handed | KeyedMessage, token: Any, *, tell_at: int) -> None:
+        """Hand a message over that nobody waits for; the loop is told when ``tell_at`` lies here. A `Handed`
+        has its token with it."""
         pairs = self.pairs
         try:
-            pairs += (handed, None)
+            pairs += (handed, token)
             if self.tell_at != TOLD and len(pairs) >= tell_at:
                 self._tell_now()
         except BaseException:

@@ -23,7 +23,7 @@ from geminga.errors import (
     SendManyFailed,
 )
 from geminga.ids import MessageId
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, is_plain_key, keyed_message
 
 if TYPE_CHECKING:
     from geminga.client.message_building import MessageBuilder
@@ -259,11 +259,27 @@ class Rows:
         self._publisher = publisher
         self.done = 0
         self.payloads: list[bytes]
+        self.items: list[Any] | None = None
+        """What is handed over where that is not the payloads: those with their keys."""
         self.messages: list[OutgoingMessage | None] | None = None
         self._many: Many | None = None
         plain = keys is None and properties is None and builder.takes_plain
         if plain and set(map(type, values)) <= {bytes}:
             self.payloads = list(values)
+        elif (
+            keys is not None
+            and properties is None
+            and builder.takes_plain
+            and publisher.takes_keys_plainly
+            and set(map(type, values)) <= {bytes}
+            and all(key is None or is_plain_key(key) for key in keys)
+        ):
+            builder.note_keys()
+            self.payloads = list(values)
+            self.items = [
+                value if key is None else keyed_message(value, key)
+                for value, key in zip(values, keys, strict=True)
+            ]
         else:
             # Whatever cannot be sent shows before anything is.
             self.payloads, self.messages = [], []
@@ -302,11 +318,10 @@ class Rows:
     def next(self) -> tuple[bytes, Any, OutgoingMessage | None]:
         """The first that was not handed over."""
         index = self.done
-        return (
-            self.payloads[index],
-            self.tokens[index],
-            None if self.messages is None else self.messages[index],
-        )
+        message = None if self.messages is None else self.messages[index]
+        if self.items is not None and type(self.items[index]) is not bytes:
+            message = self.items[index]
+        return self.payloads[index], self.tokens[index], message
 
     def refuse(self, error: Exception) -> None:
         """The first that was not handed over is refused; and all behind it, unless it is about this one

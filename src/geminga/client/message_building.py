@@ -80,6 +80,10 @@ class MessageBuilder:
         """Bytes and nothing else need not be looked at."""
         return not self._whole and self._encode is None
 
+    def note_keys(self) -> None:
+        """Keys are sent without `prepare` from now on."""
+        self._notices.tell(self._owner)
+
     @property
     def interceptors(self) -> InterceptorChain:
         return self._interceptors

@@ -23,6 +23,7 @@ from geminga.client.tokens import ReceiptWaiter, fail_token
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
+from geminga.producer.message import is_plain_key
 from geminga.producer.result import Result
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
@@ -99,6 +100,11 @@ def never(payload: bytes, token: Any) -> bool:
     return False
 
 
+def never_keyed(payload: bytes, token: Any, key: str) -> bool:
+    """`never` for `Publisher.offer_keyed`."""
+    return False
+
+
 class AsyncProducer:
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
@@ -111,6 +117,7 @@ class AsyncProducer:
         self._messages = MessageBuilder(self, core, publisher.settings, state.partitioned)
         # The short way is only for bytes that nobody has to look at.
         self._offer = publisher.handover.offer if state.plain_path else never
+        self._offer_keyed = self._first_keyed if state.plain_path else never_keyed
         self._at_once = waiters_close_batches(publisher.settings)
         self._offer_waited = publisher.handover.offer_urgent if state.plain_path else never
         if not self._at_once:
@@ -221,8 +228,16 @@ class AsyncProducer:
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == NO_EXTRAS and self._offer(content, callback):
-            return
+        if type(content) is bytes:
+            if partition_key is None:
+                if extras == NO_EXTRAS and self._offer(content, callback):
+                    return
+            elif (
+                is_plain_key(partition_key)
+                and extras == (None, partition_key, *NO_EXTRAS[2:])
+                and self._offer_keyed(content, callback, partition_key)
+            ):
+                return
         payload, token, message = self._messages.prepare(content, callback, extras)
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
@@ -230,6 +245,12 @@ class AsyncProducer:
             fail_token(token, error)
             if callback is None:
                 raise
+
+    def _first_keyed(self, payload: bytes, token: Any, key: str) -> bool:
+        """The first message with a key: what is to be said about keys is said."""
+        self._messages.note_keys()
+        self._offer_keyed = self._publisher.offer_keyed
+        return self._offer_keyed(payload, token, key)
 
     async def send_many(
         self,
@@ -428,6 +449,7 @@ class Producer(ProducerFace):
         core, publisher = producer._shell()
         self._publisher = publisher
         self._offer = producer._offer
+        self._offer_keyed = self._first_keyed if publisher.state.plain_path else never_keyed
         self._messages = MessageBuilder(self, core, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
@@ -514,7 +536,6 @@ class Producer(ProducerFace):
         if (
             type(content) is bytes
             and properties is None
-            and partition_key is None
             and ordering_key is None
             and sequence_id is None
             and replication_clusters is None
@@ -522,13 +543,28 @@ class Producer(ProducerFace):
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
-            and self._offer(content, callback)
         ):
-            return
+            if partition_key is None:
+                if self._offer(content, callback):
+                    return
+            elif (
+                type(partition_key) is str
+                and partition_key
+                and partition_key.isascii()
+                and (callback is None or callable(callback))
+                and self._offer_keyed(content, callback, partition_key)
+            ):
+                return
         self._send_async(
             content, callback, (properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after)
         )  # fmt: skip
+
+    def _first_keyed(self, payload: bytes, token: Any, key: str) -> bool:
+        """See `AsyncProducer._first_keyed`."""
+        self._messages.note_keys()
+        self._offer_keyed = self._publisher.offer_keyed
+        return self._offer_keyed(payload, token, key)
 
     def _send_async(self, content: Any, callback: SendCallback | None, extras: tuple[Any, ...]) -> None:
         if callback is not None and not callable(callback):

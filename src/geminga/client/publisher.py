@@ -42,7 +42,7 @@ from geminga.errors import (
     PulsarException,
 )
 from geminga.producer.batching import CLOSED, Batch
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import KeyedMessage, OutgoingMessage, keyed_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
@@ -150,6 +150,29 @@ class Publisher:
         self.handover.put_and_tell(asked)
         asked.wait()
 
+    @property
+    def takes_keys_plainly(self) -> bool:
+        """There is one partition, so that room for a message is room for a message with a key."""
+        return self.state.plain_path and len(self.state.partitions) == 1
+
+    def offer_keyed(self, payload: bytes, token: Any, key: str) -> bool:
+        """Hand over bytes with a key, which is not empty and ASCII; False: `publish` has to look."""
+        handover, state = self.handover, self.state
+        pairs = handover.pairs
+        if len(pairs) >= handover.room or len(payload) > handover.size_max:
+            return False
+        partitions = state.partitions
+        if len(partitions) == 1:
+            partition = partitions[0]
+        else:
+            partition = partitions[state.router.of_key(key, len(partitions))]
+            if len(pairs) >> 1 >= free_permits(partition) or partition.state not in ACCEPTING:
+                return False
+        message = keyed_message(payload, key)
+        # Where a batch is open, its timer takes along what does not fill it.
+        handover.put(message, token, tell_at=handover.tell_rich_at if partition.batch is not None else 1)
+        return True
+
     async def publish_waiting(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
     ) -> None:
@@ -225,7 +248,7 @@ class Publisher:
             handover.put_and_tell(handed, urgent=True)
         else:
             # Where a batch is open, its timer takes along what does not fill it.
-            handover.put(handed, tell_at=handover.tell_rich_at if open_batch else 1)
+            handover.put(handed, None, tell_at=handover.tell_rich_at if open_batch else 1)
         return True
 
     # --- messages in: the loop --------------------------------------------------------------------
@@ -240,12 +263,15 @@ class Publisher:
             rich = map(is_not, map(type, payloads), repeat(bytes))
             for index in list(compress(range(len(payloads)), rich)):
                 self._take_plain(payloads[start:index], tokens[start:index])
-                self._take_rich(payloads[index])
+                self._take_rich(payloads[index], tokens[index])
                 start = index + 1
         self._take_plain(payloads[start:], tokens[start:])
 
-    def _take_rich(self, item: Any) -> None:
-        if isinstance(item, Asked):
+    def _take_rich(self, item: Any, token: Any) -> None:
+        if type(item) is KeyedMessage:
+            if not self.state.join(item.payload, token, item):
+                self._take(Handed(item.payload, token, item, None, False))
+        elif isinstance(item, Asked):
             self._line.answer(item)
         elif isinstance(item, Handed):
             self._take(item)

@@ -8,7 +8,7 @@ producer: what is sent through it names that version. Messages of different vers
 from __future__ import annotations
 
 from geminga.client.message_building import MessageBuilder
-from geminga.client.producer import AsyncProducer, Producer, never
+from geminga.client.producer import AsyncProducer, Producer, never, never_keyed
 from geminga.schema import Schema
 
 
@@ -20,6 +20,7 @@ class AsyncSchemaProducer(AsyncProducer):
         self._origin = producer
         self._messages = messages
         self._offer = self._offer_waited = never
+        self._offer_keyed = never_keyed
 
     async def with_schema(self, schema: Schema) -> AsyncProducer:
         return await self._origin.with_schema(schema)
@@ -36,6 +37,7 @@ class SchemaProducer(Producer):
         self._origin = producer
         self._messages = messages
         self._offer = never
+        self._offer_keyed = never_keyed
 
     def with_schema(self, schema: Schema) -> Producer:
         return self._origin.with_schema(schema)

@@ -100,6 +100,41 @@ class OutgoingMessage:
         return f"OutgoingMessage({len(self.payload)} bytes, partition_key={self.partition_key!r})"
 
 
+class KeyedMessage(OutgoingMessage):
+    """Bytes and a key, and nothing else; what it has not cannot be given to it later. Made field by field:
+    half the cost of one that could have all."""
+
+    __slots__ = ()
+
+    null_value = False
+    partition_key_b64 = False
+    ordering_key = None
+    properties = ()
+    event_time = 0
+    deliver_at_time = 0
+    sequence_id = -1
+    replicate_to = ()
+    schema_version = None
+    transaction = None
+
+
+_new_keyed = KeyedMessage.__new__
+
+
+def keyed_message(payload: bytes, key: str) -> KeyedMessage:
+    """Bytes with a key that `is_plain_key`."""
+    message = _new_keyed(KeyedMessage)
+    message.payload = payload
+    message.partition_key = key
+    message._kept = None
+    return message
+
+
+def is_plain_key(key: Any) -> bool:
+    """A key that needs no closer look."""
+    return type(key) is str and key != "" and key.isascii()
+
+
 class KeyedContent(NamedTuple):
     """What a schema makes of a value that has its key in it; a payload of None is a null value.
 

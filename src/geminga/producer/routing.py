@@ -19,6 +19,9 @@ from geminga.producer.self_tuning import SelfTuning
 from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
 from geminga.wire.hashing import PARTITION_HASHES
 
+HASHES_REMEMBERED_MAX = 16_384
+"""Keys whose hashes a router remembers."""
+
 
 class Blocked(Enum):
     """Why a partition is stepped over."""
@@ -48,6 +51,8 @@ class Router:
     ) -> None:
         self._mode = settings.message_routing_mode
         self._hash = PARTITION_HASHES[settings.hashing_scheme.value]
+        self._hashes: dict[str, int] = {}
+        """Of the keys seen last: a hash takes as long as all else that a message needs."""
         self._custom = settings.message_router
         self._custom_sees_states = _takes_three(settings.message_router)
         self._per_message = not settings.batching_enabled
@@ -70,7 +75,12 @@ class Router:
 
     def of_key(self, key: str, partitions: int) -> int:
         """The partition of a key: the same for every message with it as long as the count stays."""
-        return self._hash(key) % partitions
+        known = self._hashes.get(key)
+        if known is None:
+            if len(self._hashes) >= HASHES_REMEMBERED_MAX:
+                self._hashes.clear()
+            known = self._hashes[key] = self._hash(key)
+        return known % partitions
 
     def of_custom(self, message: OutgoingMessage, states: Sequence[Any]) -> int:
         """What the application's router says, as a whole number.
