@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from sys import intern
 from typing import ClassVar
 from urllib.parse import quote
@@ -230,6 +230,8 @@ MessageId.latest = MessageId(-1, _LATEST, _LATEST, -1)
 
 _PART = re.compile(r"[-=:.\w]*\Z", re.ASCII)
 _PARTITION_SUFFIX = re.compile(r"-partition-(0|[1-9][0-9]*)\Z")
+NAMES_KEPT = 4096
+"""Names that were parsed last: the same ones are asked for again and again."""
 _HELP = "allowed: [{persistent|non-persistent}://]tenant/namespace/topic, or just topic"
 
 
@@ -252,28 +254,7 @@ class TopicName:
         """Raises `InvalidTopicName` naming the text and what is allowed."""
         if not isinstance(text, str) or not text.strip() or "\x00" in text:
             raise InvalidTopicName(f"topic name {text!r} is empty or not text; {_HELP}")
-        domain, separator, rest = text.partition("://")
-        if not separator:
-            domain, rest = "persistent", text
-            if "/" not in rest:
-                rest = f"public/default/{rest}"
-        if domain not in ("persistent", "non-persistent"):
-            raise InvalidTopicName(f"topic name {text!r} has the domain {domain!r}; {_HELP}")
-        parts = rest.split("/")
-        if len(parts) != 3:
-            raise InvalidTopicName(f"topic name {text!r} has {len(parts)} parts; {_HELP}")
-        tenant, namespace, local = parts
-        for what, part in (("tenant", tenant), ("namespace", namespace)):
-            if not part or not _PART.match(part) or part in (".", ".."):
-                raise InvalidTopicName(
-                    f"topic name {text!r}: {what} {part!r} may only hold letters, digits and -=:._"
-                )
-        if not local.strip():
-            raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
-        suffix = _PARTITION_SUFFIX.search(local)
-        # Very many names share these.
-        domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
-        return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)
+        return _parsed(text)
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
@@ -303,3 +284,29 @@ class TopicName:
     def encoded_local(self) -> str:
         """The local name, percent-encoded for REST paths and storage names."""
         return quote(self.local, safe="")
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _parsed(text: str) -> TopicName:
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = "persistent", text
+        if "/" not in rest:
+            rest = f"public/default/{rest}"
+    if domain not in ("persistent", "non-persistent"):
+        raise InvalidTopicName(f"topic name {text!r} has the domain {domain!r}; {_HELP}")
+    parts = rest.split("/")
+    if len(parts) != 3:
+        raise InvalidTopicName(f"topic name {text!r} has {len(parts)} parts; {_HELP}")
+    tenant, namespace, local = parts
+    for what, part in (("tenant", tenant), ("namespace", namespace)):
+        if not part or not _PART.match(part) or part in (".", ".."):
+            raise InvalidTopicName(
+                f"topic name {text!r}: {what} {part!r} may only hold letters, digits and -=:._"
+            )
+    if not local.strip():
+        raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
+    suffix = _PARTITION_SUFFIX.search(local)
+    # Very many names share these.
+    domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
+    return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)

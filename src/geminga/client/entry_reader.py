@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,22 @@ class EntryReader:
         self.close()
 
 
+@lru_cache(maxsize=64)
+def _settings(
+    start: MessageId, inclusive: bool, stop_at: MessageId | None, queue_size: int, queue_bytes_max: int
+) -> ConsumerSettings:
+    """Checked once for all the partitions that are opened alike."""
+    return ConsumerSettings(
+        durable=False,
+        start_message_id=start,
+        start_message_id_inclusive=inclusive,
+        stop_at_message_id=stop_at,
+        receiver_queue_size=queue_size,
+        receiver_queue_bytes_max=queue_bytes_max,
+        force_topic_creation=False,
+    )
+
+
 async def open_entries(
     core: ClientCore,
     topic: str,
@@ -170,15 +187,7 @@ async def open_entries(
     subscription_role_prefix: str | None = None,
 ) -> AsyncConsumer:
     """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
-    settings = ConsumerSettings(
-        durable=False,
-        start_message_id=start,
-        start_message_id_inclusive=inclusive,
-        stop_at_message_id=stop_at,
-        receiver_queue_size=queue_size,
-        receiver_queue_bytes_max=queue_bytes_max,
-        force_topic_creation=False,
-    )
+    settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max)
     random_hex = f"{core.random.getrandbits(40):010x}"
     names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
     topics = TopicSet(core, topic)

@@ -90,6 +90,7 @@ class BrokerConnection(asyncio.Protocol):
         self._producers: dict[int, FrameReceiver] = {}
         self._consumers: dict[int, FrameReceiver] = {}
         self._detach_callbacks: dict[FrameReceiver, DetachCallback] = {}
+        self._ids: dict[FrameReceiver, set[int]] = {}
         self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
         self._on_wait: dict[int, Callable[[], None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
@@ -205,20 +206,31 @@ class BrokerConnection(asyncio.Protocol):
     def add_producer(self, producer_id: int, handle: FrameReceiver) -> None:
         """Frames of this producer go to ``handle`` from now on."""
         self._producers[producer_id] = handle
+        self._ids.setdefault(handle, set()).add(producer_id)
 
     def remove_producer(self, producer_id: int) -> None:
         handle = self._producers.pop(producer_id, None)
         if handle is not None:
             self._detach_callbacks.pop(handle, None)
+            self._let_go(handle, producer_id)
 
     def add_consumer(self, consumer_id: int, handle: FrameReceiver) -> None:
         """Frames of this consumer go to ``handle`` from now on."""
         self._consumers[consumer_id] = handle
+        self._ids.setdefault(handle, set()).add(consumer_id)
 
     def remove_consumer(self, consumer_id: int) -> None:
         handle = self._consumers.pop(consumer_id, None)
         if handle is not None:
             self._detach_callbacks.pop(handle, None)
+            self._let_go(handle, consumer_id)
+
+    def _let_go(self, handle: FrameReceiver, handle_id: int) -> None:
+        ids = self._ids.get(handle)
+        if ids is not None:
+            ids.discard(handle_id)
+            if not ids:
+                del self._ids[handle]
 
     def watch(self, handle: FrameReceiver, callback: DetachCallback) -> None:
         """Call back once when the handle loses this connection, for whatever reason."""
@@ -227,9 +239,10 @@ class BrokerConnection(asyncio.Protocol):
     def forget(self, handle: FrameReceiver) -> None:
         """Remove a handle with all its ids and without calling it back."""
         self._detach_callbacks.pop(handle, None)
-        for table in (self._producers, self._consumers):
-            for handle_id in [key for key, value in table.items() if value is handle]:
-                del table[handle_id]
+        for handle_id in self._ids.pop(handle, ()):
+            for table in (self._producers, self._consumers):
+                if table.get(handle_id) is handle:
+                    del table[handle_id]
 
     def add_topic_watcher(self, watcher_id: int, callback: Callable[[pb.BaseCommand], None]) -> None:
         """WATCH_TOPIC_UPDATE commands of this watcher go to ``callback``."""

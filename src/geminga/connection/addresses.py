@@ -8,6 +8,7 @@ interface where topics live, and speaks the binary protocol to the brokers that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from geminga.errors import InvalidUrl
 
@@ -94,6 +95,7 @@ def _parse_host(url: str, part: str, scheme: str) -> Address:
     return Address(host, port, scheme in TLS_SCHEMES)
 
 
+@lru_cache(maxsize=1024)
 def parse_broker_url(text: str) -> Address:
     """The address in a broker's answer (``brokerServiceUrl``): exactly one host.
 

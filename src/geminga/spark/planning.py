@@ -156,8 +156,8 @@ class Planner:
         asked, options = list(partitions), self.options
         times = self._times("endingOffsetsByTimestamp", options.ending_times, options.ending_time_ms, asked)
         rest = [partition for partition in asked if partition not in times]
-        named = self._named("endingOffsets", options.ending_offsets, "latest", rest)
         latest = self.latest(rest)
+        named = self._named("endingOffsets", options.ending_offsets, "latest", rest, latest)
         places = {partition: min(place, latest[partition]) for partition, place in named.items()}
         return {**places, **self._before_times(times)}
 
@@ -194,15 +194,23 @@ class Planner:
             )
 
     def _named(
-        self, option: str, places: str | Offsets, default: str, partitions: list[Partition]
+        self,
+        option: str,
+        places: str | Offsets,
+        default: str,
+        partitions: list[Partition],
+        latest: Offsets | None = None,
     ) -> Offsets:
+        """``latest`` of the partitions, where it is known: asking is what takes time."""
         given = {} if isinstance(places, str) else places
         unknown = set(given) - set(partitions)
         if unknown:
             raise _not_read(option, unknown)
         otherwise = EARLIEST if (places if isinstance(places, str) else default) == "earliest" else LATEST
         found = {partition: given.get(partition, otherwise) for partition in partitions}
-        at_the_end = self.latest(partition for partition, place in found.items() if place == LATEST)
+        at_the_end = latest
+        if at_the_end is None:
+            at_the_end = self.latest(partition for partition, place in found.items() if place == LATEST)
         for partition, place in found.items():
             if place == LATEST:
                 found[partition] = at_the_end[partition]
