@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from geminga.broker.core import Broker
 from geminga.broker.refusal import Refused
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import parse_topic, partitioned_key
-from geminga.broker.topics.persistent import topic_key
+from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.turns import Turns
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
@@ -165,3 +167,100 @@ def test_a_topic_that_leaves_memory_is_given_back_at_once(harness: Any, with_sub
         assert topic() is None, "nothing waits for the collector of cycles"
     finally:
         gc.enable()
+
+
+# --- loading in steps ---
+TOPIC = "persistent://public/default/large"
+
+
+class Stepwise:
+    """A broker whose topic has six large cursors: each takes 15 ms of the clock to load."""
+
+    def __init__(self, make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.harness = make_harness()
+        peer = self.harness.peer()
+        peer.producer(TOPIC)
+        peer.publish(5)
+        for number in range(6):
+            peer.subscribe(TOPIC, f"s{number}", consumer_id=number, permits=0)
+        peer.disconnect()
+        self.harness.advance(300)
+        assert self.harness.broker.topics.loaded() == []
+        self.time, self.woken, self.loads = 0.0, 0, 0
+        load = PersistentTopic._load_cursor
+
+        def slow(topic: PersistentTopic, name: str, value: Any) -> None:
+            self.time += 0.015
+            self.loads += 1
+            load(topic, name, value)
+
+        monkeypatch.setattr(PersistentTopic, "_load_cursor", slow)
+        harness = self.harness
+        harness.broker = Broker(
+            harness.store, harness.settings, now=harness.now, now_ms=harness.now_ms,
+            clock=lambda: self.time, wake=self._wake,
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def turn(self) -> None:
+        self.harness.broker.turn(self.harness.now, self.harness.now_ms)
+        self.harness.poll()
+
+    def subscribe(self, peer: Any, subscription: str) -> None:
+        peer.command(
+            "subscribe", topic=TOPIC, subscription=subscription, consumer_id=1, request_id=1,
+            subType=pb.CommandSubscribe.Shared,
+        )  # fmt: skip
+
+
+def test_large_cursors_are_loaded_in_steps_and_others_are_heard_in_between(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Stepwise(make_harness, monkeypatch)
+    one, two, other = (broker.harness.peer() for _ in range(3))
+    broker.subscribe(one, "s0")
+    broker.subscribe(two, "s1")
+    turns = 0
+    while broker.loads < 6 or not (one.frames and two.frames):
+        before = broker.time
+        other.command("ping")
+        broker.harness.broker.turns.begin(broker.time)
+        broker.turn()
+        assert broker.time - before < 0.05, "a turn loads a cursor or two"
+        assert other.pop().type == pb.BaseCommand.PONG
+        turns += 1
+        assert turns < 50
+    assert turns >= 3
+    assert broker.loads == 6, "it is loaded once for both"
+    assert one.pop().type == two.pop().type == pb.BaseCommand.SUCCESS
+
+
+def test_whoever_cannot_wait_loads_the_topic_at_once_and_that_is_the_one(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Stepwise(make_harness, monkeypatch)
+    peer = broker.harness.peer()
+    broker.subscribe(peer, "s0")
+    assert peer.frames == []
+    topic = broker.harness.broker.topics.find(TopicName.parse(TOPIC))
+    for _ in range(10):
+        broker.turn()
+    assert peer.pop().type == pb.BaseCommand.SUCCESS
+    assert broker.harness.broker.topics.in_memory(TopicName.parse(TOPIC)) is topic
+    assert len(topic.subscriptions["s0"].consumers) == 1
+
+
+def test_a_peer_that_leaves_while_it_waits_harms_nobody(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Stepwise(make_harness, monkeypatch)
+    gone, peer = broker.harness.peer(), broker.harness.peer()
+    broker.subscribe(gone, "s0")
+    broker.subscribe(peer, "s1")
+    gone.disconnect()
+    for _ in range(20):
+        broker.turn()
+    assert peer.pop().type == pb.BaseCommand.SUCCESS
+    assert broker.harness.broker.topics.in_memory(TopicName.parse(TOPIC)) is not None

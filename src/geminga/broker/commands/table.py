@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from geminga.broker.commands import answers, consuming, lookup, producing, schema_commands
-from geminga.broker.commands.session import CommandTable, Handler, Session
+from geminga.broker.commands.session import CommandTable, Handler, Session, State
 from geminga.broker.refusal import Refused
+from geminga.broker.turns import Job
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
@@ -22,6 +23,21 @@ def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
     """Transactions are off: every request about them is refused."""
     body = getattr(command, TRANSACTION_BODIES[command.type])
     session.refuse(body.request_id, Refused(pb.NotAllowedError, "Transactions are not enabled."))
+
+
+def _when_loaded(handler: Handler, body: str) -> Handler:
+    """``handler`` when the topic that the command names is in memory: large ones are loaded in steps."""
+
+    def handle(session: Session, command: pb.BaseCommand) -> Job | None:
+        loading = session.services.topics.loading(getattr(command, body).topic)
+        return handler(session, command) if loading is None else _afterwards(loading, session, command)
+
+    def _afterwards(loading: Job, session: Session, command: pb.BaseCommand) -> Job:
+        yield from loading
+        if session.state is not State.CLOSED:
+            handler(session, command)
+
+    return handle
 
 
 TRANSACTION_BODIES = {
@@ -43,9 +59,9 @@ HANDLERS: dict[int, Handler] = {
     Command.GET_TOPICS_OF_NAMESPACE: lookup.on_topics_of_namespace,
     Command.WATCH_TOPIC_LIST: lookup.on_watch,
     Command.WATCH_TOPIC_LIST_CLOSE: lookup.on_watch_close,
-    Command.PRODUCER: producing.on_producer,
+    Command.PRODUCER: _when_loaded(producing.on_producer, "producer"),
     Command.CLOSE_PRODUCER: producing.on_close_producer,
-    Command.SUBSCRIBE: consuming.on_subscribe,
+    Command.SUBSCRIBE: _when_loaded(consuming.on_subscribe, "subscribe"),
     Command.FLOW: consuming.on_flow,
     Command.ACK: consuming.on_ack,
     Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: consuming.on_redeliver,

@@ -42,6 +42,7 @@ class LoadedTopics:
         self._store = services.store
         self._namespaces = namespaces
         self._loaded: dict[str, Topic] = {}
+        self._preparing: dict[str, object] = {}
         self._changes: list[TopicChange] = []
         self._counts: dict[str, _TopicCount] = {}
         namespaces.watch(self._policies_changed)
@@ -168,7 +169,43 @@ class LoadedTopics:
         self._enter(topic)
         return topic
 
+    def loading(self, text: str) -> Job | None:
+        """A job after which the topic is in memory, if it exists: it is loaded a subscription at a time.
+
+        None when nothing is to be loaded. Whoever cannot wait uses `find` meanwhile; that is then what holds.
+        """
+        if text in self._loaded or not text.startswith("persistent://"):
+            return None
+        return self._load(text) if self._store.get(topic_key(text)) is not None else None
+
+    def _load(self, text: str) -> Job:
+        while text in self._preparing:
+            yield None  # for another peer
+        value = self._store.get(topic_key(text))
+        if value is None or text in self._loaded:
+            return
+        mine = self._preparing[text] = object()
+        try:
+            name = TopicName.parse(text)
+            record = TopicRecord.decode(value, f"record of topic {text}")
+            policies = self._namespaces.topic_policies(name)
+            topic = PersistentTopic(self._services, name, record, policies, in_steps=True)
+            for _ in topic.load(policies):
+                if self._services.turns.enough:
+                    yield None
+                    if self._preparing.get(text) is not mine:
+                        return  # it was loaded at once, and has perhaps changed since
+        except (StoreError, InvalidTopicName):
+            return  # who needs it is told why
+        finally:
+            if self._preparing.get(text) is mine:
+                del self._preparing[text]
+        if self._namespaces.topic_policies(name) != policies:
+            topic.policies_changed(self._namespaces.topic_policies(name))
+        self._enter(topic)
+
     def _enter(self, topic: Topic) -> None:
+        self._preparing.pop(topic.text, None)
         self._loaded[topic.text] = topic
         self._services.looks.plan(topic, UNUSED_SECONDS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from geminga.broker.agenda import Timer
 from geminga.broker.delivery.cursor import Cursor
@@ -50,8 +50,15 @@ class PersistentTopic:
     persistent = True
 
     def __init__(
-        self, services: TopicServices, name: TopicName, record: TopicRecord, policies: Policies
+        self,
+        services: TopicServices,
+        name: TopicName,
+        record: TopicRecord,
+        policies: Policies,
+        *,
+        in_steps: bool = False,
     ) -> None:
+        """``in_steps``: the caller goes through `load` before the topic is used."""
         self.agenda = services.agenda
         self.store = services.store
         self.due = services.due
@@ -84,7 +91,23 @@ class PersistentTopic:
         self.bytes_out_gone = 0
         self._entries = services.entries
         self._under_way = 0
-        self._load_cursors()
+        if not in_steps:
+            prefix = cursor_prefix(self.text)
+            for key, value in self.store.scan(prefix):
+                self._load_cursor(key[len(prefix) :], value)
+            self._loaded(policies)
+
+    def load(self, policies: Policies) -> Iterator[None]:
+        """Take over what is stored, a subscription a step: a cursor with millions of holes takes its time."""
+        prefix = cursor_prefix(self.text)
+        for key in self.store.names(prefix):
+            value = self.store.get(key)
+            if value is not None:
+                self._load_cursor(key[len(prefix) :], value)
+            yield
+        self._loaded(policies)
+
+    def _loaded(self, policies: Policies) -> None:
         deadlines.recall(self)
         if not policies.deduplication:
             forget_stale(self.store, self.text)
@@ -92,11 +115,6 @@ class PersistentTopic:
 
     def __repr__(self) -> str:
         return f"PersistentTopic({self.text!r})"
-
-    def _load_cursors(self) -> None:
-        prefix = cursor_prefix(self.text)
-        for key, value in self.store.scan(prefix):
-            self._load_cursor(key[len(prefix) :], value)
 
     def _load_cursor(self, name: str, value: Value) -> None:
         """A subscription with what damage left of its cursor: entries may come again, none is left out."""
