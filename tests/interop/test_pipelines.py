@@ -1,50 +1,300 @@
-"""The pipeline templates that ``make test`` has no time for, with Spark and a broker."""
+"""The pipeline templates that ``make test`` has no time for, with Spark, a broker and real data.
+
+One broker holds a topic of flights; a table that `ingest` made of it, through a kill -9, is where `replay`
+and `backfill` begin.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-import pyarrow.dataset as dataset
+import psutil
 import pytest
 
 import geminga
+from geminga.client.admin import admin
+from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.project import create
-from geminga.spark.pipelines.running import run
+from geminga.spark.pipelines.running import Event, FlowProgress, Outcome, run
 
-SCHEMA = "name STRING, at TIMESTAMP"
 pytestmark = pytest.mark.interop
+TOPIC = "persistent://public/default/flights"
+SCHEMA = (
+    "carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, scheduled_departure STRING, "
+    "departure_delay DOUBLE, arrival_delay DOUBLE, air_time DOUBLE, distance INT"
+)
+NAMES = [column.split()[0] for column in SCHEMA.split(", ")]
+FLIGHTS = 6000
+"""So many of the year's 336,776, evenly over it."""
+
+
+def successful(outcome: Outcome) -> Outcome:
+    assert outcome.exit_code == 0, "\n".join([outcome.error, *outcome.output[-60:]])
+    return outcome
+
+
+@dataclass
+class World:
+    """The broker, and what was published to it so far."""
+
+    broker: geminga.EmbeddedBroker
+    client: Any
+    flights: list[dict[str, Any]]
+    published: list[dict[str, Any]] = field(default_factory=list)
+    project: Path = Path()
+
+    def publish(self, count: int) -> None:
+        """The next flights, keyed by carrier, with the hour as event time; and one message that is none."""
+        producer = self.client.create_producer(TOPIC, batching_enabled=True, batching_max_messages=50)
+        for flight in self.flights[len(self.published) : len(self.published) + count]:
+            at = int(flight["at"])
+            row = {name: value for name, value in flight.items() if name != "at"}
+            producer.send_async(
+                json.dumps(row).encode(), lambda r, m: None, partition_key=flight["carrier"],
+                event_timestamp=at, properties={"hour": str(at)},
+            )  # fmt: skip
+            self.published.append(row)
+        producer.send_async(b"no flight", lambda r, m: None, partition_key="none")
+        producer.flush()
+        producer.close()
+
+    @property
+    def rows(self) -> Counter[str]:
+        return multiset(self.published)
+
+
+def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(json.dumps([row.get(name) for name in NAMES]) for row in rows)
+
+
+def table(project: Path, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = lake.table_dataset(str(project / "lake" / name)).to_table().to_pylist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    from geminga.demo.flights import events
+
+    table = events()
+    chosen = table.take(list(range(0, len(table), len(table) // FLIGHTS))).slice(0, FLIGHTS)
+    times = chosen["event_time"].cast("int64").to_pylist()
+    values = map(json.loads, chosen["value"].to_pylist())
+    records = [{**value, "at": at} for value, at in zip(values, times, strict=True)]
+    with geminga.embedded(deduplication=True) as broker, broker.client() as client:
+        admin(broker.admin_url, "PUT", "persistent/public/default/flights/partitions", 3)
+        yield World(broker, client, records)
+
+
+@pytest.fixture(scope="module")
+def ingested(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """The table of the first 4,000 flights. Spark is killed half-way, and after it has noted what it did."""
+    world.project = tmp_path_factory.mktemp("lakes") / "flights_lake"
+    create(
+        world.project,
+        "ingest",
+        {
+            "service_url": world.broker.service_url,
+            "topic": TOPIC,
+            "schema": SCHEMA,
+            "table": "flights",
+        },
+    )
+    definitions = world.project / "transformations/ingest.py"
+    limited = definitions.read_text().replace(
+        "        .load()", '        .option("maxRowsPerTrigger", 500)\n        .load()'
+    )
+    definitions.write_text(limited)
+    world.publish(4000)
+
+    def kill(event: Event) -> None:
+        if isinstance(event, FlowProgress) and event.flow == "flights" and event.batch >= 1:
+            for child in psutil.Process().children(recursive=True):
+                child.kill()
+
+    killed = run(world.project, kill)
+    assert killed.exit_code != 0
+    done = successful(run(world.project))
+    assert sum(done.lag_messages.values()) == 0
+    # As if it had been killed between the table's note of the last micro-batch and the checkpoint's.
+    flow = world.project / "checkpoints/_checkpoints/spark_catalog/default/flights/flights/0/commits"
+    last = max(int(path.name) for path in flow.iterdir() if path.name.isdigit())
+    (flow / str(last)).unlink()
+    (flow / f".{last}.crc").unlink(missing_ok=True)
+    world.publish(500)
+    successful(run(world.project))
+    return world
+
+
+@pytest.mark.timeout(900)
+def test_ingest_is_what_was_published_whatever_was_killed(ingested: World) -> None:
+    rows = table(ingested.project, "flights")
+    assert multiset(rows) == ingested.rows
+    assert not [row for row in rows if row["__rescued"] is not None]
+    assert len({row["__messageId"] for row in rows}) == len(rows)
+    dead = table(ingested.project, "flights_dead_letters")
+    assert [row["value"] for row in dead] == [b"no flight"] * 2
+    before = lake.size(str(ingested.project / "lake/flights"))
+    command = [sys.executable, "-m", "geminga.cli.main", "pipeline", "compact", str(ingested.project)]
+    done = subprocess.run([*command, "--keep-hours", "0"], capture_output=True, text=True, timeout=120)
+    assert f"flights: {before.files} files are now" in done.stdout, done.stderr
+    assert multiset(table(ingested.project, "flights")) == ingested.rows
+
+
+@pytest.mark.timeout(600)
+def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tmp_path: Path) -> None:
+    project = tmp_path / "again"
+    answers = {
+        "service_url": ingested.broker.service_url, "source": str(ingested.project / "lake/flights"),
+        "time": "__eventTime", "speed": "max", "topic": "flights-again",
+    }  # fmt: skip
+    create(project, "replay", answers)
+    for _ in range(2):  # the second run finds nothing more to do
+        successful(run(project))
+    reader = ingested.client.create_reader("flights-again", geminga.MessageId.earliest)
+    again, times = [], []
+    while reader.has_message_available():
+        message = reader.read_next(5000)
+        again.append(json.loads(message.data()))
+        times.append(message.event_timestamp())
+        assert message.partition_key() == again[-1]["carrier"]
+        assert message.properties() == {"hour": str(message.event_timestamp())}
+    assert multiset(again) == ingested.rows
+    assert times == sorted(times)
+
+
+@pytest.mark.timeout(900)
+def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_path: Path) -> None:
+    ingested.publish(300)
+    project = tmp_path / "all"
+    answers = {
+        "service_url": ingested.broker.service_url, "source": str(ingested.project / "lake/flights"),
+        "topic": TOPIC, "schema": SCHEMA, "table": "all_flights",
+    }  # fmt: skip
+    create(project, "backfill", answers)
+    successful(run(project))
+    assert multiset(table(project, "all_flights")) == ingested.rows
+    # Both sides go on: the table takes what is behind the seam too, and its files are put together.
+    ingested.publish(300)
+    successful(run(ingested.project))
+    lake.compact(str(ingested.project / "lake/flights"))
+    successful(run(project))
+    rows = table(project, "all_flights")
+    assert multiset(rows) == ingested.rows
+    places = Counter(
+        (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows
+    )
+    assert max(places.values()) == 1
+    assert len(table(project, "all_flights_dead_letters")) == 2
+
+
+@pytest.mark.timeout(600)
+def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
+    project = tmp_path / "tails"
+    expected: dict[str, dict[str, Any]] = {}
+
+    def publish(flights: list[dict[str, Any]]) -> None:
+        producer = world.client.create_producer("tails", batching_enabled=True)
+        for number, flight in enumerate(flights):
+            key = flight["tailnum"] or "unknown"
+            row = {name: value for name, value in flight.items() if name != "at"}
+            if number % 7 == 3:
+                expected.pop(key, None)
+                producer.send_async(b"", lambda r, m: None, partition_key=key)
+            else:
+                expected[key] = row
+                producer.send_async(json.dumps(row).encode(), lambda r, m: None, partition_key=key)
+        producer.send_async(b"without a key", lambda r, m: None)
+        producer.flush()
+        producer.close()
+
+    answers = {"service_url": world.broker.service_url, "topic": "tails", "schema": SCHEMA, "table": "tails"}
+    create(project, "changelog", answers)
+    for flights in (world.flights[:2000], world.flights[2000:4000]):
+        publish(flights)
+        successful(run(project))
+        rows = table(project, "tails")
+        assert {row["__key"]: multiset([row]) for row in rows} == {
+            key: multiset([row]) for key, row in expected.items()
+        }
+        assert len(rows) == len(expected)
+    assert len(table(project, "tails_dead_letters")) == 2
+
+
+@pytest.mark.timeout(600)
+def test_health_finds_who_is_stuck_and_draws_it(world: World, tmp_path: Path) -> None:
+    producer = world.client.create_producer("watched", batching_enabled=True, batching_max_messages=10)
+    for number in range(100):
+        producer.send_async(b"%d" % number, lambda r, m: None)
+    producer.flush()
+    for name in ("stuck", "done"):
+        consumer = world.client.subscribe(
+            "watched", name, consumer_type=geminga.ConsumerType.Shared,
+            initial_position=geminga.InitialPosition.Earliest,
+        )  # fmt: skip
+        for number in range(100):
+            message = consumer.receive(5000)
+            if name == "done" or number // 10 in (3, 5):
+                consumer.acknowledge(message)
+    project = tmp_path / "fleet"
+    answers = {
+        "admin_url": world.broker.admin_url, "pattern": "watched|idle", "samples": "3", "every": "1 second",
+        "stuck_after": "1 second",
+    }  # fmt: skip
+    create(project, "health", answers)
+    world.client.create_producer("idle").close()
+    for runs in (1, 2):
+        successful(run(project))
+        samples = table(project, "samples")
+        assert len(samples) == 9 * runs
+    newest = {row["subscription"]: row for row in sorted(samples, key=lambda row: row["sampled_at"])}
+    assert newest["stuck"]["status"] == "stuck"
+    assert newest["stuck"]["ack_holes"] == 2
+    assert newest["stuck"]["backlog"] == 8
+    assert newest["stuck"]["batch_fill"] == 10
+    assert newest["stuck"]["unmoved_seconds"] > 4, "what an earlier run has seen counts"
+    assert (newest["done"]["status"], newest["done"]["backlog"]) == ("ok", 0)
+    assert newest[""]["status"] == "none"
+    assert [row["subscription"] for row in table(project, "alerts")] == ["stuck"]
+    done = subprocess.run(
+        [sys.executable, "-m", "geminga.cli.main", "pipeline", "report", str(project)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "1 of 3 subscriptions are not well" in done.stdout, done.stderr
+    pictures = list((project / "report").glob("*.png"))
+    assert len(pictures) == 4
+    assert min(picture.stat().st_size for picture in pictures) > 5000
 
 
 @pytest.mark.timeout(420)
-def test_rollup_tells_the_lake_and_a_topic_the_same(tmp_path: Path) -> None:
-    settings = {"web_port": None, "deduplication": True}
-    with geminga.embedded(**settings) as broker, broker.client() as client:
-        producer = client.create_producer("events", batching_enabled=True)
-        for number in range(600):
-            row = {"name": f"n{number % 3}", "at": f"2026-11-02T00:{number // 60:02}:{number % 60:02}Z"}
-            producer.send_async(json.dumps(row).encode(), lambda result, message_id: None)
-        producer.flush()
-        project = tmp_path / "counted"
-        create(
-            project,
-            "rollup",
-            {
-                "service_url": broker.service_url,
-                "schema": SCHEMA,
-                "window": "1 minute",
-                "lateness": "1 minute",
-            },
-        )
-        outcome = run(project)
-        assert outcome.exit_code == 0, "\n".join([outcome.error, *outcome.output[-60:]])
-        reader = client.create_reader("event-counts", geminga.MessageId.earliest)
-        told = []
-        while reader.has_message_available():
-            message = reader.read_next(5000)
-            told.append(json.loads(message.data()))
-            assert message.partition_key() == told[-1]["name"]
-    windows = dataset.dataset(project / "lake" / "event_counts", format="parquet").to_table().to_pylist()
+def test_rollup_tells_the_lake_and_a_topic_the_same(world: World, tmp_path: Path) -> None:
+    producer = world.client.create_producer("events", batching_enabled=True)
+    for number in range(600):
+        row = {"name": f"n{number % 3}", "at": f"2026-11-02T00:{number // 60:02}:{number % 60:02}Z"}
+        producer.send_async(json.dumps(row).encode(), lambda result, message_id: None)
+    producer.flush()
+    project = tmp_path / "counted"
+    answers = {
+        "service_url": world.broker.service_url, "schema": "name STRING, at TIMESTAMP", "window": "1 minute",
+        "lateness": "1 minute",
+    }  # fmt: skip
+    create(project, "rollup", answers)
+    successful(run(project))
+    reader = world.client.create_reader("event-counts", geminga.MessageId.earliest)
+    told = []
+    while reader.has_message_available():
+        message = reader.read_next(5000)
+        told.append(json.loads(message.data()))
+        assert message.partition_key() == told[-1]["name"]
+    windows = table(project, "event_counts")
     assert windows
     in_lake = sorted(
         (each["window_start"].isoformat()[:19], each["name"], each["messages"]) for each in windows
@@ -61,3 +311,70 @@ def test_what_goes_wrong_is_said_in_a_line(tmp_path: Path) -> None:
     assert outcome.exit_code != 0
     assert outcome.error
     assert outcome.after == {}
+
+
+@dataclass
+class Reading:
+    """What a registered schema says at first."""
+
+    station: str
+    celsius: float | None = None
+
+
+@dataclass
+class Later(Reading):
+    """The next version of it."""
+
+    height: int = 5
+
+
+Later.__name__ = "Reading"
+
+
+@pytest.mark.timeout(600)
+def test_typed_topics_bring_their_columns_and_new_ones(world: World, tmp_path: Path) -> None:
+    from geminga.schema import AvroSchema, BytesSchema
+
+    def publish(codec: Any, values: list[Any]) -> None:
+        with world.client.create_producer("readings", schema=codec) as producer:
+            for value in values:
+                producer.send(value)
+
+    project = tmp_path / "stations"
+    create(
+        project, "ingest_typed",
+        {"service_url": world.broker.service_url, "topic": "readings", "table": "readings"},
+    )  # fmt: skip
+    publish(AvroSchema(Reading), [Reading("Oslo", -3.5), Reading("Rome")])
+    publish(BytesSchema(), [b"garbage"])
+    successful(run(project))
+    publish(AvroSchema(Later), [Later("Bergen", 4.0, 12)])
+    successful(run(project))
+    rows = sorted((row["station"], row["celsius"], row["height"]) for row in table(project, "readings"))
+    assert rows == [("Bergen", 4.0, 12), ("Oslo", -3.5, None), ("Rome", None, None)]
+    (dead,) = table(project, "readings_dead_letters")
+    assert dead["value"] == b"garbage"
+
+
+@pytest.mark.skipif(
+    not version("pyspark").startswith("4.2."), reason="Delta Lake's connector is for Spark 4.2"
+)
+@pytest.mark.timeout(600)
+def test_ingest_into_delta(world: World, tmp_path: Path) -> None:
+    project = tmp_path / "delta_lake"
+    answers = {"service_url": world.broker.service_url, "topic": "for-delta", "format": "delta"}
+    create(project, "ingest", answers)
+    with (project / "transformations/ingest.py").open("a") as definitions:
+        definitions.write(
+            '@dp.materialized_view(name="seen", format="parquet")\n'
+            "def seen() -> DataFrame:\n"
+            '    return spark.read.table("events").select("id", "__rescued")\n'
+        )
+    producer = world.client.create_producer("for-delta", batching_enabled=True)
+    for first in (0, 100):
+        for number in range(first, first + 100):
+            producer.send_async(json.dumps({"id": number}).encode(), lambda result, message_id: None)
+        producer.flush()
+        successful(run(project))
+        assert (project / "lake/events/_delta_log").is_dir()
+        assert sorted(row["id"] for row in table(project, "seen")) == list(range(first + 100))

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import click
 
+from geminga.cli.common import Number
+
+_FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
+
 
 @click.group("pipeline")
 def command() -> None:
@@ -51,25 +55,90 @@ def init(folder: Path, template: str, answers: tuple[str, ...]) -> None:
 
 
 @command.command("run")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
+@_FOLDER
 @click.option("--full-refresh", multiple=True, metavar="TABLE", help="Compute a table anew.")
 @click.option("--verbose", is_flag=True, help="Show what Spark says.")
 def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool) -> None:
-    """Bring the tables of a project up to date, and say what came in."""
+    """Bring the tables of a project up to date, and say what came in.
+
+    While it works it says of each flow how many rows every micro-batch had and how many messages its topics
+    still have.
+    """
     from geminga.spark.pipelines import running
 
     started = time.monotonic()
 
-    def told(event: running.FlowChanged) -> None:
-        click.echo(f"{time.monotonic() - started:6.1f} s  {event.flow}: {event.state.lower()}", err=True)
+    def told(event: running.Event) -> None:
+        if isinstance(event, running.Waiting):
+            click.echo(f"waiting: {event.reason}", err=True)
+            return
+        if isinstance(event, running.FlowChanged):
+            what = event.state.lower()
+        else:
+            left = "" if event.lag_messages is None else f", {event.lag_messages:,} messages behind"
+            rate = f"{event.rows:,} rows, {event.rows_per_second:,.0f} a second"
+            what = f"micro-batch {event.batch}: {rate}{left}"
+        click.echo(f"{time.monotonic() - started:6.1f} s  {event.flow}: {what}", err=True)
 
-    arguments = ("--full-refresh", ",".join(full_refresh)) if full_refresh else ()
-    outcome = running.run(folder, told, arguments=arguments)
+    outcome = running.run(folder, told, full_refresh=full_refresh)
     if verbose:
         for line in outcome.output:
             click.echo(line, err=True)
     for name, table in outcome.after.items():
         rows = table.rows - (outcome.before[name].rows if name in outcome.before else 0)
         click.echo(f"{name}: {table.rows:,} rows in {table.files:,} files ({rows:+,} in this run)")
+    for flow, rows in outcome.rows_read.items():
+        left = outcome.lag_messages.get(flow)
+        click.echo(f"{flow} read {rows:,} rows" + ("" if left is None else f"; {left:,} messages are left"))
     if outcome.exit_code:
         raise click.ClickException(f"the pipeline failed: {outcome.error}")
+
+
+@command.command("compact")
+@_FOLDER
+@click.option("--table", "names", multiple=True, metavar="TABLE", help="Only this one; all by default.")
+@click.option(
+    "--target-mb", type=Number(1), default=128, show_default=True, help="About how large files become."
+)
+@click.option(
+    "--keep-hours",
+    type=Number(0),
+    default=24,
+    show_default=True,
+    help="How long files that do not count any more stay for whoever still reads them.",
+)
+def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: float) -> None:
+    """Put small Parquet files of a project's streaming tables together, and delete what no longer counts.
+
+    Readers see the old files or the new ones, also when this is killed half-way.
+    """
+    from geminga.config import check_choice
+    from geminga.spark.pipelines import lake, running
+
+    folder = folder.resolve()
+    found = running.tables(folder)
+    for name in names:
+        check_choice("table", name, tuple(found))
+    with running.alone(folder):
+        for name in names or found:
+            if lake.listing(found[name]) is None:
+                continue  # a materialized view: Spark writes it anew at each run
+            done = lake.compact(found[name], target_bytes=int(target_mb * (1 << 20)))
+            gone = lake.clean(found[name], keep_seconds=keep_hours * 3600)
+            click.echo(
+                f"{name}: {done.files_before:,} files are now {done.files_after:,}, "
+                f"{done.bytes_before:,} bytes {done.bytes_after:,}; {len(gone):,} old files deleted"
+            )
+
+
+@command.command("report")
+@_FOLDER
+def report(folder: Path) -> None:
+    """Draw the pictures of a project that has a `report.py`, as those of the template health do."""
+    import subprocess
+    import sys
+
+    script = folder / "report.py"
+    if not script.is_file():
+        raise click.UsageError(f"{folder} has no report.py: the template health has one")
+    raise SystemExit(subprocess.run([sys.executable, str(script)], check=False).returncode)

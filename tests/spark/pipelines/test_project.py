@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from geminga.errors import InvalidConfiguration
-from geminga.spark.pipelines.project import SPEC_FILE, TEMPLATES, create
+from geminga.errors import InvalidConfiguration, UsageError
+from geminga.spark.pipelines import project
+from geminga.spark.pipelines.project import DELTA, SETTINGS_FILE, SPEC_FILE, TEMPLATES, create
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_project_is_complete_and_its_own(template: str, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
-    made = create(folder, template, {"topic": "orders"})
-    assert folder / SPEC_FILE in made
+    field = "pattern" if template == "health" else "topic"
+    made = create(folder, template, {field: "orders"})
+    assert {folder / SPEC_FILE, folder / SETTINGS_FILE} < set(made)
     for path in made:
         assert "@@" not in path.read_text()
     spec = yaml.safe_load((folder / SPEC_FILE).read_text())
     assert spec["name"] == "mine"
     assert spec["storage"] == f"{folder.as_uri()}/checkpoints"
-    assert spec["configuration"][f"{template}.topic"] == "orders"
-    (source,) = (folder / "transformations").glob("*.py")
-    assert ast.get_docstring(ast.parse(source.read_text()))
+    assert spec["configuration"][f"{template.partition('_')[0]}.{field}"] == "orders"
+    for source in folder.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(source.read_text()))
+    assert len(list((folder / "transformations").glob("*.py"))) == 1
+
+
+def test_a_format_is_for_the_spark_that_its_connector_is_made_for(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(project, "version", lambda name: "4.3.0")
+    with pytest.raises(UsageError, match=r"format=delta: .* made for Spark 4\.2 .* PySpark here is 4\.3\.0"):
+        create(tmp_path / "mine", "ingest", {"format": "delta"})
+    assert not (tmp_path / "mine").exists()
+    monkeypatch.setattr(project, "version", lambda name: "4.2.1")
+    create(tmp_path / "mine", "ingest", {"format": "delta"})
+    assert f"spark.jars.packages      {DELTA}" in (tmp_path / "mine" / SETTINGS_FILE).read_text()
+    assert '@dp.table(name="events")' in (tmp_path / "mine/transformations/ingest.py").read_text()
+    with pytest.raises(InvalidConfiguration, match="format='iceberg' is not allowed"):
+        create(tmp_path / "other", "ingest", {"format": "iceberg"})
 
 
 def test_what_cannot_be_is_refused_and_makes_nothing(tmp_path: Path) -> None:

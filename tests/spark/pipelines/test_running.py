@@ -1,38 +1,53 @@
-"""Each template from `create` to a checked lake, with Spark and a broker."""
+"""A project from `create` to a checked lake, with Spark; and what is refused before Spark starts."""
 
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as dataset
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import geminga
 from geminga.errors import UsageError
-from geminga.spark.pipelines.project import create
-from geminga.spark.pipelines.running import FlowChanged, Outcome, run
+from geminga.spark.pipelines import lake, running
+from geminga.spark.pipelines.project import create, places
+from geminga.spark.pipelines.running import (
+    Event,
+    FlowChanged,
+    FlowProgress,
+    Outcome,
+    Waiting,
+    _Heard,
+    alone,
+    check_checkpoints,
+    run,
+    tables,
+)
 
-SCHEMA = "id BIGINT, name STRING, at TIMESTAMP"
 ROWS = 600
+EVOLVED = "id BIGINT, name STRING, at TIMESTAMP"
 
 
 def publish(client: Any, first: int) -> None:
-    """`ROWS` messages over five minutes from ``first`` on; one in twenty is no JSON object."""
+    """`ROWS` messages; one in twenty is no JSON object, one in fifty has a field of another type."""
     producer = client.create_producer("events", batching_enabled=True, block_if_queue_full=True)
     for number in range(first, first + ROWS):
         row = {
-            "id": number,
+            "id": number if number % 50 else f"number {number}",
             "name": f"n{number % 3}",
             "at": f"2026-11-02T{number // 60:02}:{number % 60:02}:00Z",
         }
-        producer.send_async(b"{ broken" if number % 20 == 0 else json.dumps(row).encode(), lambda r, m: None)
+        content = b"{ broken" if number % 20 == 1 else json.dumps(row).encode()
+        producer.send_async(content, lambda r, m: None, partition_key=str(number))
     producer.flush()
     producer.close()
 
 
-def successful(folder: Path, events: list[FlowChanged] | None = None) -> Outcome:
+def successful(folder: Path, events: list[Event] | None = None) -> Outcome:
     outcome = run(folder, (lambda event: None) if events is None else events.append)
     assert outcome.exit_code == 0, "\n".join([outcome.error, *outcome.output[-60:]])
     return outcome
@@ -43,26 +58,151 @@ def test_a_folder_without_a_project_is_named(tmp_path: Path) -> None:
         run(tmp_path)
 
 
+def test_where_a_project_keeps_its_tables_is_read_from_its_files(tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    create(project, "ingest")
+    assert places(project).warehouse == f"{project.as_uri()}/lake"
+    for name in ("events", "other.db/events", "delta/_delta_log"):
+        (project / "lake" / name).mkdir(parents=True)
+    assert tables(project) == {
+        "events": f"{project.as_uri()}/lake/events",
+        "other.events": f"{project.as_uri()}/lake/other.db/events",
+    }
+    (project / "spark-pipeline.yml").write_text("name: mine\n")
+    with pytest.raises(UsageError, match="says no storage"):
+        places(project)
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    create(project, "ingest")
+    with alone(project), pytest.raises(UsageError, match="is at work"):
+        run(project)
+    with alone(project):
+        pass
+
+
+def test_a_run_waits_for_the_port_that_spark_pipelines_knows(tmp_path: Path, monkeypatch: Any) -> None:
+    project = tmp_path / "mine"
+    create(project, "ingest")
+    events: list[Event] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(running, "PORT", taken.getsockname()[1])
+        with pytest.raises(UsageError, match=r"taken by another pipeline .*waited 0\.2 s"):
+            run(project, events.append, wait_seconds=0.2)
+    assert [type(event) for event in events] == [Waiting]
+
+
+def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Spark would skip micro-batches whose numbers the table has already, and lose what they hold."""
+    project = tmp_path / "mine"
+    create(project, "ingest")
+    log = project / "lake/events/_spark_metadata"
+    log.mkdir(parents=True)
+    for batch in range(3):
+        (log / f"{batch}.compact").write_text("v1")
+    with pytest.raises(UsageError, match=r"events has micro-batches up to 2, its checkpoint .* up to -1"):
+        run(project)
+    offsets = project / "checkpoints/_checkpoints/spark_catalog/default/events/events/0/offsets"
+    offsets.mkdir(parents=True)
+    for batch in range(2):
+        (offsets / str(batch)).touch()
+    with pytest.raises(UsageError, match=r"up to 1: .*--full-refresh events"):
+        check_checkpoints(project)
+    check_checkpoints(project, ["events"])
+    # A micro-batch that was planned, but not noted as done, is the same one when Spark runs it again.
+    (offsets / "2").touch()
+    check_checkpoints(project)
+    # A newer version of the checkpoint is what a full refresh has begun with.
+    (offsets.parents[1] / "1/offsets").mkdir(parents=True)
+    with pytest.raises(UsageError, match="up to -1"):
+        check_checkpoints(project)
+
+
+def test_what_spark_prints_becomes_events() -> None:
+    events: list[Event] = []
+    heard = _Heard(events.append)
+    lag = {"persistent://public/default/t": {"entries": 1, "messages": 7, "bytes": 70}}
+    progress = {
+        "id": "1",
+        "name": "spark_catalog.default.rows",
+        "batchId": 3,
+        "numInputRows": 12,
+        "processedRowsPerSecond": 40.0,
+        "sources": [{"latestOffset": {"lag": lag}}],
+    }
+    text = "26/11/02 08:00:00 INFO ProgressReporter: Streaming query made progress: "
+    lines = [
+        "2026-11-02 08:00:00: Flow spark_catalog.default.rows is RUNNING.",
+        *(text + json.dumps(progress, indent=2)).splitlines(),
+        text + "{",
+        "torn",
+        "}",
+        "2026-11-02 08:00:01: Flow 'spark_catalog.default.rows' has FAILED.",
+        "Error: it broke",
+    ]
+    for line in lines:
+        heard.line(line)
+    assert events == [
+        FlowChanged("rows", "RUNNING"),
+        FlowProgress("rows", 3, 12, 40.0, 7),
+        FlowChanged("rows", "FAILED"),
+    ]
+    assert (heard.rows, heard.lag, heard.error(1)) == ({"rows": 12}, {"rows": 7}, "it broke")
+    assert len(heard.output) == 3
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(420)
-def test_ingest_takes_every_message_once_over_two_runs(tmp_path: Path) -> None:
+@pytest.mark.timeout(580)
+def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path: Path) -> None:
+    project = tmp_path / "lake_of_events"
     with geminga.embedded(web_port=None) as broker, broker.client() as client:
         publish(client, 0)
-        project = tmp_path / "lake_of_events"
-        create(project, "ingest", {"service_url": broker.service_url, "schema": SCHEMA})
-        events: list[FlowChanged] = []
+        create(project, "ingest", {"service_url": broker.service_url})
+        events: list[Event] = []
         first = successful(project, events)
         assert FlowChanged("events", "COMPLETED") in events
+        assert any(isinstance(event, FlowProgress) and event.rows for event in events)
         assert first.before == {}
+        assert first.rows_read == {"events": ROWS, "events_dead_letters": ROWS}
+        assert first.lag_messages == {"events": 0, "events_dead_letters": 0}
+        # Files are put together, the messages get a column, and the user looks at the table with Spark.
+        table = str(project / "lake/events")
+        assert lake.compact(table).files_after == 1
+        lake.clean(table, keep_seconds=0)
+        spec = project / "spark-pipeline.yml"
+        spec.write_text(spec.read_text().replace("id BIGINT, name STRING", EVOLVED))
+        with (project / "transformations/ingest.py").open("a") as definitions:
+            definitions.write(
+                '@dp.materialized_view(name="seen_by_spark", format="parquet")\n'
+                "def seen() -> DataFrame:\n"
+                '    counts = [F.count("*").alias("n"), F.count("at").alias("at")]\n'
+                '    return spark.read.table("events").agg(*counts)\n'
+            )
         publish(client, ROWS)
         second = successful(project)
-    assert second.before == first.after
-    valid = [number for number in range(2 * ROWS) if number % 20]
-    rows = dataset.dataset(project / "lake" / "events", format="parquet").to_table()
-    assert sorted(rows["id"].to_pylist()) == valid
-    assert second.after["events"].rows == len(valid)
-    assert second.after["events"].files <= 8
-    dead = dataset.dataset(project / "lake" / "events_dead_letters", format="parquet").to_table()
-    assert dead["value"].to_pylist() == [b"{ broken"] * (2 * ROWS - len(valid))
-    assert "not a JSON object of" in dead["reason"][0].as_py()
+    assert second.before["events"].rows == first.after["events"].rows
+    valid = [number for number in range(2 * ROWS) if number % 20 != 1]
+    rows = lake.table_dataset(table).to_table().to_pylist()
+    assert sorted(int(row["__key"]) for row in rows) == valid
+    for row in rows:
+        number = int(row["__key"])
+        assert row["id"] == (number if number % 50 else None)
+        assert (row["at"] is not None) == (number >= ROWS)
+        # What the schema of its day did not hold is in the row all the same.
+        assert (row["__rescued"] is not None) == (number < ROWS or number % 50 == 0)
+        assert row["__rescued"] is None or json.loads(row["__rescued"])["name"] == row["name"]
+    dead = lake.table_dataset(str(project / "lake/events_dead_letters")).to_table()
+    assert sorted(map(int, dead["__key"].to_pylist())) == sorted(set(range(2 * ROWS)) - set(valid))
+    assert set(dead["value"].to_pylist()) == {b"{ broken"}
+    (seen,) = lake.table_dataset(str(project / "lake/seen_by_spark")).to_table().to_pylist()
+    assert seen == {"n": len(valid), "at": sum(number >= ROWS for number in valid)}
+
+
+def test_rows_are_counted_by_what_spark_has_noted(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1, 2]}), tmp_path / "part-0.parquet")
+    assert lake.size(str(tmp_path)) == lake.Size(2, 1)
+    (tmp_path / "_spark_metadata").mkdir()
+    (tmp_path / "_spark_metadata/0.compact").write_text("v1")
+    assert lake.size(str(tmp_path)) == lake.Size(0, 0)

@@ -1,7 +1,7 @@
 """Projects from templates: a folder that ``spark-pipelines`` and `geminga.spark.pipelines.running` run.
 
 A template is a folder of text files. ``@@name@@`` in them is replaced; everything else is as it will be, so
-that a template reads like the project that comes out of it.
+that a template reads like the project that comes out of it. What all projects share is in ``_common``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from geminga.config import check_choice, refuse
+from geminga.errors import UsageError
 
 SPEC_FILE = "spark-pipeline.yml"
+SETTINGS_FILE = "spark-defaults.conf"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _MARK = re.compile(r"@@(\w+)@@")
 
@@ -29,14 +32,48 @@ class Template:
     fields: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class LakeFormat:
+    """A table format: Spark's settings for it, and the one Spark that its connector is made for."""
+
+    argument: str = ""
+    """What a table's decorator says."""
+    settings: str = ""
+    spark: str | None = None
+
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+FORMATS: Mapping[str, LakeFormat] = {
+    "parquet": LakeFormat(argument=', format="parquet"'),
+    # The format is the default one here, since Spark tells an existing table the format that its definition
+    # names once more, and Delta Lake refuses that.
+    "delta": LakeFormat(
+        settings="spark.sql.sources.default  delta\n"
+        "# Delta Lake's own connector, which Spark fetches at the first run; it fits one version of Spark.\n"
+        f"spark.jars.packages      {DELTA}\n"
+        "spark.sql.extensions     io.delta.sql.DeltaSparkSessionExtension\n"
+        "spark.sql.catalog.spark_catalog  org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        spark="4.2",
+    ),
+}
+"""Iceberg's newest connector is for Spark 4.1: where `spark-pipelines` runs, there is none yet."""
+
 _PLACE = {"service_url": "pulsar://127.0.0.1:6650"}
 TEMPLATES: Mapping[str, Template] = {
     each.name: each
     for each in (
         Template(
             "ingest",
-            "a topic into a lake, a file a day and run, each message once; what is no valid row goes aside",
-            {**_PLACE, "topic": "events", "schema": "id BIGINT, name STRING", "table": "events"},
+            "a topic into a lake, a file a day and run, each message once; what is no JSON object goes aside",
+            {
+                **_PLACE, "topic": "events", "schema": "id BIGINT, name STRING", "table": "events",
+                "format": "parquet",
+            },
+        ),
+        Template(
+            "ingest_typed",
+            "a topic with a registered schema (Avro, JSON, Protobuf …) likewise, with the schema's columns",
+            {**_PLACE, "topic": "events", "table": "events", "format": "parquet"},
         ),
         Template(
             "rollup",
@@ -47,6 +84,35 @@ TEMPLATES: Mapping[str, Template] = {
                 "output_topic": "event-counts",
             },
         ),
+        Template(
+            "replay",
+            "a table of the lake into a topic, in the order of its time and at a pace of your choice",
+            {
+                **_PLACE, "source": "/path/of/a/table", "time": "__publishTime", "speed": "1",
+                "topic": "replayed",
+            },
+        ),
+        Template(
+            "backfill",
+            "a table of the lake and the topic that it came from as one table: no gap, nothing twice",
+            {
+                **_PLACE, "source": "/path/of/a/table", "topic": "events",
+                "schema": "id BIGINT, name STRING", "table": "all_events",
+            },
+        ),
+        Template(
+            "changelog",
+            "a keyed topic as a table of the newest value of each key, and as a table of all changes",
+            {**_PLACE, "topic": "events", "schema": "id BIGINT, name STRING", "table": "current_events"},
+        ),
+        Template(
+            "health",
+            "statistics of any number of subscriptions over time: which are stuck or grow; with pictures",
+            {
+                "admin_url": "http://127.0.0.1:8080", "namespace": "public/default", "pattern": ".*",
+                "samples": "6", "every": "10 seconds", "stuck_after": "5 minutes",
+            },
+        ),
     )
 }  # fmt: skip
 
@@ -55,7 +121,8 @@ def create(folder: Path, template: str, answers: Mapping[str, str] | None = None
     """Makes the project in ``folder``, which must not be there, and returns its files.
 
     ``answers`` override the template's defaults. Raises `InvalidConfiguration` for a name, template or
-    answer that cannot be, and `FileExistsError`.
+    answer that cannot be, `UsageError` for a lake format whose connector is not made for the Spark that is
+    here, and `FileExistsError`.
     """
     check_choice("from", template, tuple(TEMPLATES))
     fields = TEMPLATES[template].fields
@@ -67,10 +134,30 @@ def create(folder: Path, template: str, answers: Mapping[str, str] | None = None
     if not _NAME.match(folder.name):
         refuse("name", folder.name, "a letter, then letters, digits and _")
     values = {**fields, **given, "name": folder.name, "folder": folder.resolve().as_uri()}
+    lake_format = _lake_format(values.get("format", "parquet"))
+    values |= {"lake_settings": lake_format.settings, "format_argument": lake_format.argument}
     folder.mkdir(parents=True)
     made: list[Path] = []
-    _copy(resources.files(__package__) / "templates" / template, folder, values, made)
-    return made
+    for source in ("_common", template):
+        _copy(resources.files(__package__) / "templates" / source, folder, values, made)
+    return sorted(made)
+
+
+def _lake_format(name: str) -> LakeFormat:
+    check_choice("format", name, tuple(FORMATS))
+    lake_format = FORMATS[name]
+    if lake_format.spark is not None:
+        try:
+            here = version("pyspark")
+        except PackageNotFoundError:
+            here = "not installed"
+        if not here.startswith(f"{lake_format.spark}."):
+            raise UsageError(
+                f"format={name}: its connector ({DELTA}) is made for Spark {lake_format.spark} and "
+                f"fails with others; PySpark here is {here}. Allowed: format=parquet, or "
+                f"pip install 'pyspark[pipelines]=={lake_format.spark}.*'"
+            )
+    return lake_format
 
 
 def _copy(source: Traversable, target: Path, values: Mapping[str, str], made: list[Path]) -> None:
@@ -79,9 +166,37 @@ def _copy(source: Traversable, target: Path, values: Mapping[str, str], made: li
             continue
         place = target / each.name.removesuffix(".txt")
         if each.is_dir():
-            place.mkdir()
+            place.mkdir(exist_ok=True)
             _copy(each, place, values, made)
         else:
             text = _MARK.sub(lambda mark: values[mark[1]], each.read_text(encoding="utf-8"))
-            place.write_text(text, encoding="utf-8")
+            place.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
             made.append(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a project keeps its tables and its checkpoints, as paths or URIs."""
+
+    warehouse: str
+    storage: str
+
+
+def places(folder: Path) -> Places:
+    """What the project's own files say; raises `UsageError` when ``folder`` holds no project."""
+    import yaml
+
+    spec = folder / SPEC_FILE
+    if not spec.is_file():
+        raise UsageError(f"{folder} holds no {SPEC_FILE}; make a project with: geminga pipeline init NAME")
+    try:
+        storage = (yaml.safe_load(spec.read_text(encoding="utf-8")) or {})["storage"]
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise UsageError(f"{spec} says no storage: {error}") from None
+    warehouse = (folder / "spark-warehouse").as_uri()
+    settings = folder / SETTINGS_FILE
+    for line in settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else ():
+        name, _, value = line.strip().partition(" ")
+        if name == "spark.sql.warehouse.dir":
+            warehouse = value.strip()
+    return Places(warehouse, str(storage))

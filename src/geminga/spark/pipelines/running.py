@@ -1,30 +1,48 @@
 """Runs a project with ``spark-pipelines`` and says in a few lines what became of it.
 
-Everything is Spark's own: this module starts the command with the project's settings and this
-interpreter, turns what it prints into events, and counts the rows of the lake before and after.
+Everything is Spark's own: this module starts the command with the project's settings and this interpreter,
+turns what it prints into events, and counts the rows of the lake before and after. Before it starts, it looks
+for the one thing that Spark would pass over in silence (`check_checkpoints`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyarrow import fs
 
 from geminga.errors import UsageError
+from geminga.spark.filesystems import resolve
 from geminga.spark.java import check_java
-from geminga.spark.pipelines.project import SPEC_FILE
+from geminga.spark.pipelines import lake
+from geminga.spark.pipelines.project import SPEC_FILE, places
 
 _FLOW = re.compile(r"Flow '?(?:\w+\.)*(\w+)'? (?:is|has) (\w+)")
+_PROGRESS = "ProgressReporter: Streaming query made progress: {"
 _ERROR = re.compile(r"^(?:Error: |Caused by: |pyspark\.errors\S*: )(.*)")
 _LOG = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|ERROR) ")
 _STACK = re.compile(r"^\s+(at |\.\.\. |File |Suppressed)|^Traceback|^org\.apache|^java\.")
 _STOP_SECONDS = 20.0
 OUTPUT_KEPT_LINES = 400
+LOCK_FILE = ".lock"
+PORT = 15002
+"""Of this machine: where ``spark-pipelines`` talks to its own Spark, and can't be told another."""
+WAIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +54,25 @@ class FlowChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table of the lake: its rows and files."""
+class FlowProgress:
+    """A flow has finished a micro-batch."""
 
+    flow: str
+    batch: int
     rows: int
-    files: int
+    rows_per_second: float
+    lag_messages: int | None
+    """Messages of its topics that are still to be read; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The run has not begun, because something else has to end first."""
+
+    reason: str
+
+
+Event = FlowChanged | FlowProgress | Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +81,72 @@ class Outcome:
 
     exit_code: int
     error: str
-    before: Mapping[str, Table]
-    after: Mapping[str, Table]
+    before: Mapping[str, lake.Size]
+    after: Mapping[str, lake.Size]
     output: tuple[str, ...]
     """The last lines of what Spark printed."""
+    rows_read: Mapping[str, int] = field(default_factory=dict)
+    """By flow: rows that it took in."""
+    lag_messages: Mapping[str, int] = field(default_factory=dict)
+    """By flow: messages that its topics had left after its last micro-batch, where that is known."""
 
 
-def lake(folder: Path) -> dict[str, Table]:
-    """The tables below a project's ``lake`` folder, counted from the files' own footers."""
-    import pyarrow.parquet as parquet
+def tables(folder: Path) -> dict[str, str]:
+    """The tables of a project that Parquet holds: their folders by name."""
+    warehouse = places(folder).warehouse.rstrip("/")
+    system, root = resolve(warehouse)
+    found: dict[str, str] = {}
+    for info in _folders(system, root):
+        is_database = info.base_name.endswith(".db")
+        database = f"{info.base_name.removesuffix('.db')}." if is_database else ""
+        for each in _folders(system, info.path) if is_database else [info]:
+            if not any(part.base_name == "_delta_log" for part in _folders(system, each.path)):
+                below = each.path[len(root.rstrip("/")) :]
+                found[database + each.base_name] = f"{warehouse}{below}"
+    return dict(sorted(found.items()))
 
-    found: dict[str, Table] = {}
-    base = folder / "lake"
-    for table in sorted(base.iterdir()) if base.is_dir() else ():
-        files = [each for each in table.rglob("*.parquet") if "_temporary" not in each.parts]
-        rows = sum(parquet.read_metadata(each).num_rows for each in files)
-        found[table.name] = Table(rows, len(files))
-    return found
+
+def _folders(system: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return [info for info in found if info.type == fs.FileType.Directory]
+
+
+def sizes(folder: Path) -> dict[str, lake.Size]:
+    """Rows and files of a project's tables, counted from the files' own footers."""
+    return {name: lake.size(path) for name, path in tables(folder).items()}
+
+
+def check_checkpoints(folder: Path, refreshed: Collection[str] = ()) -> None:
+    """Raises `UsageError` when a table is ahead of its flow's checkpoint.
+
+    That is so after a checkpoint was deleted or an older one was put back. Spark's file sink knows a
+    micro-batch by its number alone and skips, without a word, those that the table has: what they hold the
+    second time is not what they held the first time, and would be lost.
+    """
+    system, root = resolve(places(folder).storage)
+    for name, path in tables(folder).items():
+        listed = lake.listing(path)
+        if listed is None or name in refreshed:
+            continue
+        database, _, table = name.rpartition(".")
+        place = f"{root}/_checkpoints/spark_catalog/{database or 'default'}/{table}"
+        planned = [_planned(system, flow.path) for flow in _folders(system, place)]
+        if listed.batch > max(planned, default=-1):
+            raise UsageError(
+                f"the table {name} has micro-batches up to {listed.batch}, its checkpoint below {place} only "
+                f"up to {max(planned, default=-1)}: Spark would skip what it takes for the same ones, and "
+                f"lose messages. Put the checkpoint back, or compute the table anew: --full-refresh {name}"
+            )
+
+
+def _planned(system: fs.FileSystem, flow: str) -> int:
+    """The last micro-batch that the newest checkpoint of a flow has planned; -1 when there is none."""
+    versions = [info for info in _folders(system, flow) if info.base_name.isdigit()]
+    if not versions:
+        return -1
+    newest = max(versions, key=lambda info: int(info.base_name))
+    found = system.get_file_info(fs.FileSelector(f"{newest.path}/offsets", allow_not_found=True))
+    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=-1)
 
 
 def command(arguments: tuple[str, ...] = ()) -> list[str]:
@@ -82,52 +163,177 @@ def environment(folder: Path) -> dict[str, str]:
     """What Spark needs to know: the project's settings, and that its workers run this interpreter."""
     check_java()
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    logging = resources.files(__package__) / "log4j2.properties"
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging}"
     return {
         **os.environ,
         "SPARK_CONF_DIR": str(folder),
+        "SPARK_SUBMIT_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PATH": os.pathsep.join(paths),
     }
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[int]:
+    """Holds the project's lock, which what it starts keeps by the yielded descriptor. Raises `UsageError`."""
+    import fcntl
+
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder} is at work: a run or a compaction of it is going on") from None
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def run(
-    folder: Path, told: Callable[[FlowChanged], None] = lambda event: None, *, arguments: tuple[str, ...] = ()
+    folder: Path,
+    told: Callable[[Event], None] = lambda event: None,
+    *,
+    full_refresh: Collection[str] = (),
+    arguments: tuple[str, ...] = (),
+    wait_seconds: float = WAIT_SECONDS,
 ) -> Outcome:
     """Updates the tables of the project in ``folder`` with what is new, and returns how it went.
 
-    ``arguments`` are given to ``spark-pipelines run`` (such as ``--full-refresh``, ``events``). Ctrl-C
-    stops Spark and is raised again; the next run goes on where this one was. Raises `UsageError` when
-    ``folder`` holds no project.
+    ``full_refresh`` names tables to compute anew; ``arguments`` are given to ``spark-pipelines run``. Ctrl-C
+    stops Spark and is raised again; the next run goes on where this one was. Of the pipelines of one machine
+    one runs at a time; the others wait for it, ``wait_seconds`` at the most. Raises `UsageError` when
+    ``folder`` holds no project, is at work, or has a table that its checkpoint does not know.
     """
     folder = folder.resolve()
-    if not (folder / SPEC_FILE).is_file():
-        raise UsageError(f"{folder} holds no {SPEC_FILE}; make a project with: geminga pipeline init NAME")
-    before = lake(folder)
-    process = subprocess.Popen(
-        command(arguments), cwd=folder, env=environment(folder), text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    places(folder)
+    with ExitStack() as held:
+        lock = held.enter_context(alone(folder))
+        check_checkpoints(folder, full_refresh)
+        held.enter_context(_port(told, wait_seconds))
+        before = sizes(folder)
+        if full_refresh:
+            arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
+        process = subprocess.Popen(
+            command(arguments), cwd=folder, env=environment(folder), text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True, pass_fds=(lock,),
+        )  # fmt: skip
+        heard = _Heard(told)
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                heard.line(line.rstrip("\n"))
+            exit_code = process.wait()
+        finally:
+            _end(process)
+        error = heard.error(exit_code) if exit_code else ""
+        return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
+
+
+@contextmanager
+def _port(told: Callable[[Event], None], wait_seconds: float) -> Iterator[None]:
+    """Holds Spark's port for one run of ours, once nobody else has it. Raises `UsageError`."""
+    import fcntl
+
+    descriptor = os.open(
+        Path(tempfile.gettempdir()) / f"geminga-pipelines-{os.getuid()}.lock",
+        os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600,
     )  # fmt: skip
-    output: list[str] = []
-    error = ""
-    assert process.stdout is not None
+    reason = (
+        f"port {PORT}, the only one that spark-pipelines knows, is taken by another pipeline or a Spark "
+        "Connect server"
+    )
+    deadline = time.monotonic() + wait_seconds
+    has_told = False
     try:
-        for line in process.stdout:
-            output.append(line.rstrip("\n"))
-            del output[:-OUTPUT_KEPT_LINES]
-            flow = _FLOW.search(line)
-            if flow:
-                told(FlowChanged(flow[1], flow[2]))
-            failed = _ERROR.match(line)
-            if failed:
-                error = failed[1].strip()
-        exit_code = process.wait()
+        while not (_locked(fcntl, descriptor) and _is_free(PORT)):
+            if time.monotonic() >= deadline:
+                raise UsageError(f"{reason}; waited {wait_seconds:g} s")
+            if not has_told:
+                told(Waiting(reason))
+                has_told = True
+            time.sleep(0.5)
+        yield
     finally:
-        _end(process)
-    if exit_code and not error:
-        readable = [each for each in output if each and not _STACK.match(each) and not _LOG.match(each)]
-        error = readable[-1] if readable else f"spark-pipelines exited with {exit_code}"
-    return Outcome(exit_code, error if exit_code else "", before, lake(folder), tuple(output))
+        os.close(descriptor)
+
+
+def _locked(fcntl: ModuleType, descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class _Heard:
+    """What Spark prints, taken apart."""
+
+    def __init__(self, told: Callable[[Event], None]) -> None:
+        self.told = told
+        self.output: list[str] = []
+        self.rows: dict[str, int] = {}
+        self.lag: dict[str, int] = {}
+        self._progress: list[str] | None = None
+        self._error = ""
+
+    def line(self, line: str) -> None:
+        if self._progress is not None:
+            self._progress.append(line)
+            if line == "}":
+                text, self._progress = "\n".join(self._progress), None
+                self._progressed(text)
+            return
+        if _PROGRESS in line:
+            self._progress = ["{"]
+            return
+        self.output.append(line)
+        del self.output[:-OUTPUT_KEPT_LINES]
+        flow = _FLOW.search(line)
+        if flow:
+            self.told(FlowChanged(flow[1], flow[2]))
+        failed = _ERROR.match(line)
+        if failed:
+            self._error = failed[1].strip()
+
+    def _progressed(self, text: str) -> None:
+        from geminga.spark.observing import query_lag
+
+        try:
+            progress: dict[str, Any] = json.loads(text)
+        except ValueError:
+            return  # lines of two queries mixed up: their numbers are for people, and the next ones come
+        flow = str(progress.get("name") or "").rpartition(".")[2]
+        rows = int(progress.get("numInputRows") or 0)
+        counts = [one.get("messages") for one in query_lag(progress).values()]
+        known = [count for count in counts if count is not None]
+        lag = sum(known) if counts and len(known) == len(counts) else None
+        self.rows[flow] = self.rows.get(flow, 0) + rows
+        if lag is not None:
+            self.lag[flow] = lag
+        self.told(
+            FlowProgress(
+                flow, int(progress["batchId"]), rows, float(progress.get("processedRowsPerSecond") or 0), lag
+            )
+        )
+
+    def error(self, exit_code: int) -> str:
+        if self._error:
+            return self._error
+        readable = [each for each in self.output if each and not _STACK.match(each) and not _LOG.match(each)]
+        return readable[-1] if readable else f"spark-pipelines exited with {exit_code}"
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -1,0 +1,350 @@
+"""Tables of a lake as Spark's streams leave them in Parquet: which files count, and fewer of them.
+
+A stream writes its files first and then names them in ``_spark_metadata``; that list, not the folder, is the
+table. What a failed or killed micro-batch has left is in the folder alone. So reading a table with another
+Parquet reader begins with the list::
+
+    pyarrow.dataset.dataset(lake.files("my_lake/lake/events"), format="parquet")
+
+With ``spark.sql.streaming.fileSink.log.compactInterval`` 1, as the templates set it, every list is complete
+in one file. That makes compaction safe against crashes: the new files are written beside the old ones, and
+one rename of the list puts them in their place. Readers see the old files or the new ones, never both.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.dataset as dataset
+import pyarrow.parquet as parquet
+from pyarrow import fs
+
+from geminga.errors import InvalidConfiguration, StoreDamaged, UsageError
+from geminga.spark.filesystems import puts_whole_files, resolve
+
+METADATA = "_spark_metadata"
+TARGET_BYTES = 128 << 20
+"""About the size of Parquet files that Spark's own defaults read best: one is one task."""
+SMALL = 0.75
+"""Files below this part of the target are put together."""
+KEEP_SECONDS = 24 * 3600.0
+"""How long files that no longer count, or never did, stay for whoever is still reading or writing them."""
+_LIST = re.compile(r"(\d+)(\.compact)?\Z")
+_VERSION = "v1"
+_ROWS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that counts: its path on the table's file system, and its line in the list."""
+
+    path: str
+    line: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files that micro-batches up to ``batch`` have written; ``whole``: one file names them all."""
+
+    batch: int
+    whole: bool
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What compacting did to a table."""
+
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A table's rows and files, from the files' own footers."""
+
+    rows: int
+    files: int
+
+
+# --- which files count ----------------------------------------------------------------------------------
+
+
+def listing(table: str) -> Listing | None:
+    """What the newest list of a table says; None for a folder that no stream has written.
+
+    Raises `StoreDamaged` when a list is not what Spark writes: guessing would hide or double rows.
+    """
+    files, root = resolve(table)
+    found = files.get_file_info(fs.FileSelector(f"{root}/{METADATA}", allow_not_found=True))
+    names = {match: info for info in found if (match := _LIST.match(info.base_name))}
+    if not names:
+        return None
+    batches = {int(match[1]): (bool(match[2]), info.path) for match, info in names.items()}
+    newest = max(batches)
+    begin = max((batch for batch, (compact, _) in batches.items() if compact), default=0)
+    missing = [batch for batch in range(begin, newest + 1) if batch not in batches]
+    if missing:
+        raise StoreDamaged(f"{table}: the lists of micro-batches {missing} are missing in {METADATA}")
+    entries: dict[str, Entry] = {}
+    for batch in range(begin, newest + 1):
+        for line in _lines(files, batches[batch][1]):
+            path = _path(files, line["path"])
+            if line["action"] != "add":
+                entries.pop(path, None)
+            else:
+                entries[path] = Entry(path, line)
+    return Listing(newest, batches[newest][0], tuple(entries.values()))
+
+
+def _lines(files: fs.FileSystem, path: str) -> Iterator[dict[str, Any]]:
+    with files.open_input_stream(path) as stream:
+        version, *lines = stream.read().decode().splitlines()
+    if version != _VERSION:
+        raise StoreDamaged(f"{path} is a list of version {version!r}; known: {_VERSION!r}")
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            entry["path"], entry["action"]
+        except (ValueError, KeyError, TypeError):
+            raise StoreDamaged(f"{path} has a line that names no file: {line[:200]!r}") from None
+        yield entry
+
+
+def _path(files: fs.FileSystem, uri: str) -> str:
+    parts = urlsplit(uri)
+    if isinstance(files, fs.LocalFileSystem):
+        return unquote(parts.path)
+    return resolve(uri)[1]
+
+
+def files(table: str) -> list[str]:
+    """The paths of the files that are the table, for any Parquet reader.
+
+    A table that no stream wrote, as a materialized view is, has all that its folder holds.
+    """
+    listed = listing(table)
+    if listed is not None:
+        return [entry.path for entry in listed.entries]
+    return [info.path for info in _in_folder(*resolve(table))]
+
+
+def _in_folder(files: fs.FileSystem, root: str) -> list[fs.FileInfo]:
+    found = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    prefix = len(root.rstrip("/")) + 1
+    return [
+        info
+        for info in found
+        if info.type == fs.FileType.File
+        and info.base_name.endswith(".parquet")
+        and not any(part.startswith(("_", ".")) for part in info.path[prefix:].split("/"))
+    ]
+
+
+def table_dataset(table: str) -> dataset.Dataset:
+    """A table as an Arrow dataset, with the columns of all of its files: null where a file has none."""
+    system, _ = resolve(table)
+    paths = files(table)
+    if not paths:
+        raise UsageError(f"{table} holds no rows yet")
+    schema = pa.unify_schemas([parquet.read_schema(path, filesystem=system) for path in paths])
+    return dataset.dataset(paths, schema=schema, format="parquet", filesystem=system)
+
+
+def size(table: str) -> Size:
+    """Rows and files of a table. A file that a new run of Spark replaces meanwhile counts as gone."""
+    system, _ = resolve(table)
+    rows = count = 0
+    for path in files(table):
+        try:
+            rows += parquet.read_metadata(path, filesystem=system).num_rows
+        except FileNotFoundError:
+            continue
+        count += 1
+    return Size(rows, count)
+
+
+# --- fewer files ----------------------------------------------------------------------------------------
+
+
+def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") -> Compaction:
+    """Puts small files together, each new one about ``target_bytes`` long at the most.
+
+    ``by``: a column of which a file holds one value, if the table has it; such files are put together with
+    their like alone. No pipeline should run on the table meanwhile: nothing would be lost, but the
+    compaction might be undone. The old files stay until `clean`. Raises `UsageError` for a table whose lists
+    are not each complete, and for file systems that can't replace a file in one go.
+    """
+    system, root = resolve(table)
+    listed = listing(table)
+    if listed is None:
+        raise UsageError(f"{table} is no table that a stream has written: it has no {METADATA}")
+    if not listed.whole:
+        raise UsageError(
+            f"{table}: its newest list is not complete in itself. Set "
+            "spark.sql.streaming.fileSink.log.compactInterval to 1 in spark-defaults.conf and run the "
+            "pipeline once more with something new"
+        )
+    if not (isinstance(system, fs.LocalFileSystem) or puts_whole_files(system)):
+        raise UsageError(f"{table}: on {system.type_name} a list can't be replaced in one go")
+    groups = _groups(system, listed.entries, target_bytes, by)
+    before = sum(int(entry.line["size"]) for entry in listed.entries)
+    replaced: dict[str, Entry | None] = {}
+    for group in groups:
+        written = _put_together(system, root, group)
+        replaced.update(dict.fromkeys((entry.path for entry in group), None))
+        replaced[group[0].path] = written
+    kept = [found for entry in listed.entries if (found := replaced.get(entry.path, entry)) is not None]
+    if groups:
+        _replace_list(system, f"{root}/{METADATA}/{listed.batch}.compact", kept)
+    return Compaction(len(listed.entries), len(kept), before, sum(int(entry.line["size"]) for entry in kept))
+
+
+def _groups(system: fs.FileSystem, entries: Sequence[Entry], target: int, by: str) -> list[list[Entry]]:
+    """The small files that become one, in the order in which they were written."""
+    open_groups: dict[object, tuple[list[Entry], int]] = {}
+    closed: list[list[Entry]] = []
+    empty: list[Entry] = []
+    for entry in entries:
+        length = int(entry.line["size"])
+        if length >= target * SMALL:
+            continue
+        metadata = parquet.read_metadata(entry.path, filesystem=system)
+        if not metadata.num_rows:  # Spark writes one now and then, to note a schema
+            empty.append(entry)
+            continue
+        key = _one_value(metadata, by)
+        group, total = open_groups.get(key, ([], 0))
+        if total + length > target:
+            closed.append(group)
+            group, total = [], 0
+        open_groups[key] = ([*group, entry], total + length)
+    groups = [*closed, *(group for group, _ in open_groups.values())]
+    if empty:
+        groups = [[*groups[0], *empty], *groups[1:]] if groups else [empty]
+    return [group for group in groups if len(group) > 1]
+
+
+def _one_value(metadata: parquet.FileMetaData, by: str) -> object:
+    """The value of a column of which the file holds only one, by its statistics; None otherwise."""
+    index = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == by), None)
+    if index is None:
+        return None
+    found: set[object] = set()
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        found |= {statistics.min, statistics.max}
+    return found.pop() if len(found) == 1 else None
+
+
+def _put_together(system: fs.FileSystem, root: str, group: Sequence[Entry]) -> Entry:
+    """One file with the rows of all, checked and on the disk."""
+    paths = [entry.path for entry in group]
+    schemas = [parquet.read_schema(path, filesystem=system) for path in paths]
+    schema = pa.unify_schemas(schemas)
+    notes = dict(schemas[-1].metadata or {})
+    if schema.names != schemas[-1].names:
+        notes.pop(_ROWS_SCHEMA, None)  # Spark's own note of the columns; it is for one file's columns alone
+    schema = schema.with_metadata(notes)
+    target = f"{root}/part-compacted-{uuid.uuid4()}.zstd.parquet"
+    rows = 0
+    with parquet.ParquetWriter(target, schema, filesystem=system, compression="zstd") as writer:
+        for path in paths:
+            source = dataset.dataset(path, schema=schema, format="parquet", filesystem=system)
+            for batch in source.to_batches():
+                writer.write_batch(batch)
+                rows += batch.num_rows
+    wanted = sum(parquet.read_metadata(path, filesystem=system).num_rows for path in paths)
+    written = parquet.read_metadata(target, filesystem=system).num_rows
+    if not rows == wanted == written:
+        raise StoreDamaged(f"{target} has {written} rows of {wanted}: nothing was replaced")
+    _sync(system, target)
+    info = system.get_file_info(target)
+    first = group[0].line
+    line = {
+        **first,
+        "path": _like(first["path"], target),
+        "size": info.size,
+        "modificationTime": int(time.time() * 1000),
+    }
+    return Entry(target, line)
+
+
+def _like(uri: str, path: str) -> str:
+    """The URI of a file beside another one."""
+    return f"{uri.rpartition('/')[0]}/{quote(path.rpartition('/')[2])}"
+
+
+def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[Entry]) -> None:
+    text = io.StringIO()
+    text.write(_VERSION)
+    for entry in entries:
+        text.write("\n" + json.dumps(entry.line, separators=(",", ":")))
+    content = text.getvalue().encode()
+    if not isinstance(system, fs.LocalFileSystem):
+        with system.open_output_stream(path) as stream:  # there all at once, when it is closed
+            stream.write(content)
+        return
+    folder, _, name = path.rpartition("/")
+    unfinished = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    with open(unfinished, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    # Hadoop keeps a checksum beside each local file and refuses one that does not fit; none is allowed.
+    checksum = f"{folder}/.{name}.crc"
+    if os.path.exists(checksum):
+        os.unlink(checksum)
+    os.replace(unfinished, path)
+    _sync(system, folder)
+
+
+def _sync(system: fs.FileSystem, path: str) -> None:
+    if not isinstance(system, fs.LocalFileSystem):
+        return
+    for each in (path, os.path.dirname(path)):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def clean(table: str, *, keep_seconds: float = KEEP_SECONDS) -> list[str]:
+    """Deletes files of a stream's table that do not count and are older than ``keep_seconds``.
+
+    They are what compaction has replaced and what failed micro-batches have left. Returns their paths.
+    """
+    if keep_seconds < 0:
+        raise InvalidConfiguration(f"keep_seconds={keep_seconds} is not allowed; allowed: 0 or more")
+    system, root = resolve(table)
+    # What is in the folder is looked at first: a file that is listed after that look is not in it.
+    present = _in_folder(system, root)
+    listed = listing(table)
+    if listed is None:
+        raise UsageError(f"{table} is no table that a stream has written: it has no {METADATA}")
+    counting = {entry.path for entry in listed.entries}
+    limit_ns = (time.time() - keep_seconds) * 1e9
+    gone = [info.path for info in present if info.path not in counting and info.mtime_ns <= limit_ns]
+    for path in gone:
+        system.delete_file(path)
+        if isinstance(system, fs.LocalFileSystem):
+            folder, _, name = path.rpartition("/")
+            checksum = f"{folder}/.{name}.crc"
+            if os.path.exists(checksum):
+                os.unlink(checksum)
+    return gone

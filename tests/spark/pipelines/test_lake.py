@@ -1,0 +1,194 @@
+"""Tables as Spark's file sink leaves them: which files count, and putting them together against crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from geminga.errors import InvalidConfiguration, StoreDamaged, UsageError
+from geminga.spark.pipelines import lake
+
+
+def write(table: Path, batch: int, *rows: list[int], day: int | None = None, **more: object) -> list[Path]:
+    """What micro-batch ``batch`` of Spark leaves: a file for each list, and a list of all files."""
+    log = table / lake.METADATA
+    log.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number, ids in enumerate(rows):
+        columns: dict[str, object] = {"id": pa.array(ids, pa.int64())}
+        if day is not None:
+            columns["__day"] = pa.array([day] * len(ids), pa.int32())
+        columns |= {name: [value] * len(ids) for name, value in more.items()}
+        path = table / f"part-{batch:05}-{number}.snappy.parquet"
+        parquet.write_table(pa.table(columns), path)
+        made.append(path)
+    before = log / f"{batch - 1}.compact"
+    lines = before.read_text().splitlines()[1:] if before.exists() else []
+    for path in made:
+        size = path.stat().st_size
+        entry = {
+            "path": path.as_uri(), "size": size, "isDir": False, "modificationTime": 1, "blockReplication": 1,
+            "blockSize": 33554432, "action": "add",
+        }  # fmt: skip
+        lines.append(json.dumps(entry, separators=(",", ":")))
+    (log / f"{batch}.compact").write_text("\n".join(["v1", *lines]))
+    (log / f".{batch}.compact.crc").write_bytes(b"checksum of what was there")
+    return made
+
+
+def ids(table: Path) -> list[int]:
+    return sorted(lake.table_dataset(str(table)).to_table()["id"].to_pylist())
+
+
+def test_what_a_failed_micro_batch_left_does_not_count(tmp_path: Path) -> None:
+    write(tmp_path, 0, [1, 2], [3])
+    parquet.write_table(pa.table({"id": [99]}), tmp_path / "part-left-over.snappy.parquet")
+    assert ids(tmp_path) == [1, 2, 3]
+    assert lake.size(str(tmp_path)) == lake.Size(3, 2)
+
+
+def test_lists_that_say_only_what_is_new_are_added_up(tmp_path: Path) -> None:
+    write(tmp_path, 0, [1])
+    write(tmp_path, 1, [2])
+    log = tmp_path / lake.METADATA
+    second = (log / "1.compact").read_text().splitlines()
+    (log / "0.compact").rename(log / "0")
+    (log / "1").write_text("\n".join([second[0], second[2]]))
+    (log / "1.compact").unlink()
+    assert ids(tmp_path) == [1, 2]
+    with pytest.raises(UsageError, match=r"compactInterval to 1"):
+        lake.compact(str(tmp_path))
+    (log / "0").unlink()
+    with pytest.raises(StoreDamaged, match=r"micro-batches \[0\] are missing"):
+        lake.files(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["v2\n{}", "v1\nno json", 'v1\n{"size":1}'])
+def test_a_list_that_is_none_is_named_and_nothing_guessed(text: str, tmp_path: Path) -> None:
+    write(tmp_path, 0, [1])
+    (tmp_path / lake.METADATA / "0.compact").write_text(text)
+    with pytest.raises(StoreDamaged, match=r"0\.compact"):
+        lake.files(str(tmp_path))
+
+
+def test_small_files_become_one_and_each_holds_one_day(tmp_path: Path) -> None:
+    for batch in range(6):
+        write(tmp_path, batch, list(range(batch * 10, batch * 10 + 10)), day=batch % 2)
+    write(tmp_path, 6, [])
+    before = ids(tmp_path)
+    done = lake.compact(str(tmp_path))
+    assert (done.files_before, done.files_after) == (7, 2)
+    assert ids(tmp_path) == before == list(range(60))
+    days = [set(parquet.read_table(path)["__day"].to_pylist()) for path in lake.files(str(tmp_path))]
+    assert sorted(map(tuple, days)) == [(0,), (1,)]
+    # The next micro-batch of Spark goes on from the new list; the old files are gone when they may be.
+    write(tmp_path, 7, [60], day=0)
+    assert lake.clean(str(tmp_path)) == []
+    assert len(lake.clean(str(tmp_path), keep_seconds=0)) == 7
+    assert ids(tmp_path) == list(range(61))
+    assert not (tmp_path / lake.METADATA / ".6.compact.crc").exists()
+    assert lake.clean(str(tmp_path), keep_seconds=0) == []
+
+
+def test_large_files_stay_and_new_ones_are_of_the_target_size(tmp_path: Path) -> None:
+    for batch in range(8):
+        write(tmp_path, batch, list(range(batch * 1000, batch * 1000 + 1000)))
+    each = int(next(iter(tmp_path.glob("*.parquet"))).stat().st_size)
+    done = lake.compact(str(tmp_path), target_bytes=3 * each)
+    assert done.files_after == 3
+    again = lake.compact(str(tmp_path), target_bytes=each)
+    assert again.files_before == again.files_after == 3
+    assert ids(tmp_path) == list(range(8000))
+
+
+def test_files_from_before_a_column_was_added_have_null_in_it(tmp_path: Path) -> None:
+    write(tmp_path, 0, [1])
+    write(tmp_path, 1, [2], name="new")
+    lake.compact(str(tmp_path))
+    (only,) = lake.files(str(tmp_path))
+    assert parquet.read_table(only).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "new"}]
+
+
+def test_a_blank_in_the_path_is_no_matter(tmp_path: Path) -> None:
+    table = tmp_path / "a table"
+    write(table, 0, [1], [2])
+    lake.compact(str(table))
+    assert ids(table) == [1, 2]
+    assert len(lake.files(table.as_uri())) == 1
+
+
+KILLED = """
+import os, sys
+from geminga.spark.pipelines import lake
+table, step = sys.argv[1], int(sys.argv[2])
+done = 0
+def maybe(name, call):
+    def inner(*arguments, **named):
+        global done
+        done += 1
+        if done == step:
+            os.kill(os.getpid(), 9)
+        return call(*arguments, **named)
+    return inner
+for name in ("open", "fsync", "replace", "unlink"):
+    setattr(lake.os, name, maybe(name, getattr(os, name)))
+lake.parquet.ParquetWriter.write_batch = maybe("write", lake.parquet.ParquetWriter.write_batch)
+lake.compact(table)
+lake.clean(table, keep_seconds=0)
+print("finished", done)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_killed_at_any_step_the_table_is_the_same(tmp_path: Path) -> None:
+    """At each system call of a compaction and of the cleaning after it."""
+    before = None
+    for step in range(1, 100):
+        table = tmp_path / f"t{step}"
+        for batch in range(3):
+            write(table, batch, [batch * 2, batch * 2 + 1], day=batch % 2)
+        before = before or ids(table)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(table), str(step)], capture_output=True, text=True, timeout=60
+        )
+        assert ids(table) == before, f"after a kill at step {step}"
+        lake.compact(str(table))
+        lake.clean(str(table), keep_seconds=0)
+        assert ids(table) == before, f"compacted again after a kill at step {step}"
+        assert {str(path) for path in table.glob("*.parquet")} == set(lake.files(str(table)))
+        if "finished" in done.stdout:
+            assert step > 8
+            return
+        assert done.returncode == -9, done.stderr
+    pytest.fail("the compaction never came to its end")
+
+
+def test_files_that_are_being_written_are_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, 0, [1])
+    young = tmp_path / "part-young.snappy.parquet"
+    parquet.write_table(pa.table({"id": [2]}), young)
+    old = tmp_path / "part-old.snappy.parquet"
+    parquet.write_table(pa.table({"id": [3]}), old)
+    long_ago = time.time() - 2 * lake.KEEP_SECONDS
+    os.utime(old, (long_ago, long_ago))
+    assert lake.clean(str(tmp_path)) == [str(old)]
+    assert young.exists()
+    with pytest.raises(InvalidConfiguration, match="keep_seconds=-1"):
+        lake.clean(str(tmp_path), keep_seconds=-1)
+
+
+def test_a_table_that_no_stream_wrote_is_not_touched(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1]}), tmp_path / "part-0.parquet")
+    assert ids(tmp_path) == [1]
+    for act in (lake.compact, lake.clean):
+        with pytest.raises(UsageError, match="no table that a stream has written"):
+            act(str(tmp_path))

@@ -1,0 +1,134 @@
+"""``format("pulsar_stats")``: which topics are asked, what their rows say, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import geminga
+from geminga.client.admin import admin
+from geminga.errors import ConnectError, InvalidConfiguration
+from geminga.spark import health
+from geminga.spark.health import (
+    COLUMNS,
+    StatsOptions,
+    StatsReader,
+    SubscriptionStatsSource,
+    sample,
+    topics_of,
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[geminga.EmbeddedBroker]:
+    with geminga.embedded() as broker:
+        yield broker
+
+
+def options(broker: geminga.EmbeddedBroker, **more: str) -> StatsOptions:
+    return StatsOptions.of({"path": "public/default", "admin.url": broker.admin_url, **more})
+
+
+def test_partitions_are_topics_and_names_are_matched_without_their_number(
+    broker: geminga.EmbeddedBroker,
+) -> None:
+    admin(broker.admin_url, "PUT", "persistent/public/default/parts/partitions", 2)
+    with broker.client() as client:
+        for name in ("parts", "plain", "other"):
+            client.create_producer(name).close()
+    name = "persistent://public/default/"
+    assert topics_of(options(broker, pattern="parts|plain")) == [
+        f"{name}parts-partition-0", f"{name}parts-partition-1", f"{name}plain",
+    ]  # fmt: skip
+
+
+def test_a_row_for_each_subscription_and_none_for_what_is_gone(broker: geminga.EmbeddedBroker) -> None:
+    topic = "persistent://public/default/measured"
+    with broker.client() as client:
+        producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=5)
+        earliest = geminga.InitialPosition.Earliest
+        consumer = client.subscribe(topic, "a", geminga.ConsumerType.Shared, initial_position=earliest)
+        client.subscribe(topic, "b", initial_position=earliest)
+        for number in range(20):
+            producer.send_async(b"%d" % number, lambda result, message_id: None)
+        producer.flush()
+        for number in range(20):
+            message = consumer.receive(5000)
+            if 5 <= number < 10:
+                consumer.acknowledge(message)
+        names = [topic, "persistent://public/default/gone"]
+        for _ in range(50):
+            rows = sample(broker.admin_url, names).to_pylist()
+            if rows[0]["ack_holes"]:
+                break
+    assert [(row["topic"], row["subscription"]) for row in rows] == [(topic, "a"), (topic, "b")]
+    first, second = rows
+    assert (first["backlog"], first["ack_holes"], first["consumers"]) == (3, 1, 1)
+    assert (second["backlog"], second["ack_holes"], second["type"]) == (4, 0, "Exclusive")
+    assert first["batch_fill"] == 5
+    assert first["last_acknowledged_at"] is not None
+    assert second["last_acknowledged_at"] is None
+
+
+def test_a_topic_without_subscriptions_has_a_row(broker: geminga.EmbeddedBroker) -> None:
+    with broker.client() as client:
+        client.create_producer("alone").close()
+    (row,) = sample(broker.admin_url, ["persistent://public/default/alone"]).to_pylist()
+    assert (row["subscription"], row["backlog"], row["batch_fill"]) == (None, None, None)
+
+
+def test_many_topics_are_many_tasks(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"persistent://public/default/t{number}" for number in range(1201)]
+    monkeypatch.setattr(health, "topics_of", lambda options: names)
+    reader = StatsReader(options(broker))
+    parts = reader.partitions({"sample": 0}, {"sample": 1})
+    assert [len(part.names) for part in parts] == [500, 500, 201]  # type: ignore[attr-defined]
+    monkeypatch.setattr(health, "topics_of", lambda options: [])
+    (empty,) = reader.partitions({"sample": 0}, {"sample": 1})
+    assert list(reader.read(empty)) == []
+
+
+def test_samples_come_at_their_pace_and_a_run_takes_so_many(broker: geminga.EmbeddedBroker) -> None:
+    reader = SubscriptionStatsSource(
+        {"path": "public/default", "admin.url": broker.admin_url, "samples": "3", "every": "10 seconds"}
+    ).streamReader(SubscriptionStatsSource({}).schema())
+    assert isinstance(reader, StatsReader)
+    now = [0.0]
+    vars(reader).update(clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    reader.prepareForTriggerAvailableNow()
+    offset, moments = {"sample": 7}, []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        moments.append(now[0])
+        now[0] += 4
+        offset = end
+    assert (offset, moments) == ({"sample": 10}, [0.0, 10.0, 20.0])
+
+
+def test_spark_has_the_columns_as_they_are() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert to_arrow_schema(SubscriptionStatsSource({}).schema(), timezone="UTC").equals(COLUMNS)
+    assert pa.RecordBatch.from_pylist([], schema=COLUMNS).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"admin.url": "http://h:1"}, "needs admin.url, and namespaces"),
+        ({"path": "public", "admin.url": "http://h:1"}, "path="),
+        ({"path": "a/b", "admin.url": "http://h:1", "pattern": "("}, "pattern="),
+        ({"path": "a/b", "admin.url": "http://h:1", "samples": "0"}, "samples="),
+        ({"path": "a/b", "admin.url": "http://h:1", "every": "soon"}, "every="),
+        ({"path": "a/b", "admin.url": "http://h:1", "sample": "1"}, "did you mean 'samples'"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=said):
+        StatsOptions.of(given)
+
+
+def test_a_broker_that_is_not_there_is_no_empty_sample() -> None:
+    with pytest.raises(ConnectError):
+        sample("http://127.0.0.1:9", ["persistent://public/default/t"])
