@@ -1,7 +1,8 @@
-"""A load generator that costs little: it sends ready-made frames and counts receipts.
+"""A load generator that costs little: it sends ready-made frames and counts receipts, or counts messages.
 
 The frames are built with the generated protobuf module alone, before the clock starts, so that what is
-measured is the broker. A window of unreceipted frames is kept, as a client's pending queue would.
+measured is the broker. A window of unreceipted frames is kept, as a client's pending queue would, and
+permits are given as a client's receive queue would.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ def _frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(body) + len(entry), len(body)) + body + entry
 
 
+PONG = _frame(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+
+
 def batch_entry(messages: int, size: int) -> bytes:
     """A stored entry: ``messages`` of ``size`` bytes as a batch, or one plain message."""
     metadata = pb.MessageMetadata(producer_name="load", sequence_id=0, publish_time=int(time.time() * 1000))
@@ -38,8 +42,8 @@ def batch_entry(messages: int, size: int) -> bytes:
     return b"\x0e\x01" + struct.pack(">I", crc32c.crc32c(checked)) + checked
 
 
-class Peer:
-    """A plain connection that speaks just enough of the protocol to publish."""
+class Link:
+    """A plain connection that speaks just enough of the protocol to find a topic."""
 
     def __init__(self, address: tuple[str, int], topic: str) -> None:
         self.socket = socket.create_connection(address, timeout=60)
@@ -58,11 +62,6 @@ class Peer:
         lookup.lookupTopic.request_id = 2
         lookup.lookupTopic.authoritative = False
         self.ask(lookup, pb.BaseCommand.LOOKUP_RESPONSE)
-        producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-        producer.producer.topic = topic
-        producer.producer.producer_id = 1
-        producer.producer.request_id = 3
-        self.ask(producer, pb.BaseCommand.PRODUCER_SUCCESS)
 
     def _read_frame(self) -> pb.BaseCommand:
         while len(self._buffer) < 4 or len(self._buffer) < 4 + int.from_bytes(self._buffer[:4], "big"):
@@ -84,6 +83,21 @@ class Peer:
                 return got
             if got.type in (pb.BaseCommand.ERROR, pb.BaseCommand.SEND_ERROR):
                 raise RuntimeError(str(got))
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Peer(Link):
+    """One that publishes."""
+
+    def __init__(self, address: tuple[str, int], topic: str) -> None:
+        super().__init__(address, topic)
+        producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
+        producer.producer.topic = topic
+        producer.producer.producer_id = 1
+        producer.producer.request_id = 3
+        self.ask(producer, pb.BaseCommand.PRODUCER_SUCCESS)
 
     def publish(self, *, entries: int, messages: int, size: int, window: int) -> float:
         """Send ``entries`` entries of ``messages`` messages; seconds until the last receipt."""
@@ -145,9 +159,7 @@ class Peer:
                     if kind == pb.BaseCommand.SEND_RECEIPT:
                         counted += 1
                     elif kind == pb.BaseCommand.PING:
-                        self.socket.sendall(
-                            _frame(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
-                        )
+                        self.socket.sendall(PONG)
                     elif kind == pb.BaseCommand.SEND_ERROR:
                         raise RuntimeError(
                             str(pb.BaseCommand.FromString(buffer[offset + 8 : offset + total]))
@@ -161,8 +173,68 @@ class Peer:
             failure.append(error)
             permits.release(1)
 
-    def close(self) -> None:
-        self.socket.close()
+
+class Receiver(Link):
+    """One that subscribes from the beginning, alone, and gives permits as fast as it receives."""
+
+    def __init__(self, address: tuple[str, int], topic: str, subscription: str) -> None:
+        super().__init__(address, topic)
+        subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        body = subscribe.subscribe
+        body.topic, body.subscription, body.subType = topic, subscription, pb.CommandSubscribe.Exclusive
+        body.consumer_id, body.request_id = 1, 3
+        body.initialPosition = pb.CommandSubscribe.Earliest
+        self.ask(subscribe, pb.BaseCommand.SUCCESS)
+
+    def receive(self, *, entries: int, messages: int, permits: int) -> float:
+        """Take so many entries of ``messages`` messages; seconds from the first permits to the last one."""
+
+        def flow(count: int) -> bytes:
+            command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+            command.flow.consumer_id, command.flow.messagePermits = 1, count
+            return _frame(command)
+
+        more = flow(permits // 2)
+        buffer, left, used = bytes(self._buffer), entries, 0
+        start = time.perf_counter()
+        self.socket.sendall(flow(permits))
+        while left:
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise ConnectionError(f"the broker closed the connection with {left} entries missing")
+            buffer = buffer + data if buffer else data
+            offset, limit = 0, len(buffer)
+            while limit - offset >= 10:
+                total = int.from_bytes(buffer[offset : offset + 4], "big") + 4
+                if limit - offset < total:
+                    break
+                kind = buffer[offset + 9]
+                if kind == pb.BaseCommand.MESSAGE:
+                    left -= 1
+                    used += messages
+                elif kind == pb.BaseCommand.PING:
+                    self.socket.sendall(PONG)
+                offset += total
+            buffer = buffer[offset:]
+            while used >= permits // 2:
+                self.socket.sendall(more)
+                used -= permits // 2
+        return time.perf_counter() - start
+
+
+def measure_delivery(
+    work: str, who: str, address: tuple[str, int], pid: int, topic: str, *,
+    entries: int, messages: int, permits: int,
+) -> Measurement:  # fmt: skip
+    """One consumer receives what was published; the broker's rate and CPU."""
+    receiver = Receiver(address, topic, f"s-{time.time_ns()}")
+    try:
+        cpu = process_cpu_seconds(pid)
+        seconds = receiver.receive(entries=entries, messages=messages, permits=permits)
+        cpu = process_cpu_seconds(pid) - cpu
+    finally:
+        receiver.close()
+    return Measurement(work=work, who=who, messages=entries * messages, seconds=seconds, cpu_seconds=cpu)
 
 
 def measure(

@@ -60,6 +60,37 @@ def _broker_load(folder: Path, runs: int, work: str, *, entries: int, messages: 
     return results
 
 
+def delivery(folder: Path, runs: int) -> Results:
+    """To one Exclusive consumer, from the beginning; the first run of each broker is its warm-up.
+
+    Without pulsar-lite: it stops in the midst of a backlog of 2,000 entries.
+    """
+    results: Results = []
+    ways = (
+        ("delivery to one consumer: batches of 1,000 × 100 B", 2_000, 1_000, 200_000),
+        ("delivery to one consumer: unbatched 100 B", 100_000, 1, 20_000),
+    )
+    with ExitStack() as stack:
+        running = [stack.enter_context(start(folder)) for start in (brokers.geminga, brokers.apache)]
+        for work, entries, messages, permits in ways:
+            topic = _topic(work, 0)
+            for broker in running:
+                window = 64 if messages > 1 else 2_000
+                load.measure(
+                    work, broker.who, broker.address, broker.pid, topic,
+                    entries=entries, messages=messages, window=window,
+                )  # fmt: skip
+            for run in range(runs + 1):
+                for broker in running:
+                    one = load.measure_delivery(
+                        work, broker.who, broker.address, broker.pid, topic,
+                        entries=entries, messages=messages, permits=permits,
+                    )  # fmt: skip
+                    if run:
+                        results.append(one)
+    return results
+
+
 def _disk_bound(folder: Path, runs: int) -> Results:
     """A bare loop of write and fdatasync of 2 MiB on the same disk, as messages of 100 B a second."""
     import os
@@ -259,6 +290,7 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "start": start_and_memory,
     "ready-made": broker_ready_made,
     "unbatched": broker_unbatched,
+    "delivery": delivery,
     "row-produce": row_produce,
     "column-produce": column_produce,
     "stuck-partition": stuck_partition.measure,
