@@ -110,7 +110,7 @@ def test_cold_and_recent_entries_come_in_one_answer(settings: StoreSettings) -> 
 
 
 def test_the_cache_keeps_to_its_limit(settings: StoreSettings) -> None:
-    store = open_store(dataclasses.replace(settings, cache_bytes=5000), SimulatedDisk())
+    store = open_store(dataclasses.replace(settings, cache_bytes=40_000), SimulatedDisk())
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(20)]
     for number in range(600):
         store.append(ledgers[number * 7 % 20], bytes(40), nothing)
@@ -118,7 +118,7 @@ def test_the_cache_keeps_to_its_limit(settings: StoreSettings) -> None:
             store.poll()
     store.poll()
     held = [entry for ledger in ledgers for entry in store._state.ledgers[ledger].recent]
-    assert 0 < len(held) <= 5000 // 240
+    assert 0 < len(held) <= 40_000 // 240
     for ledger in ledgers:
         assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 30
     store.close()

@@ -37,7 +37,11 @@ def message_count(entry: Buffer) -> int:
 
 def backlog_count(entry: Buffer) -> int:
     """How many messages an entry counts for in a backlog: of a chunked message only the last chunk counts."""
-    head = head_of(entry)
+    return backlog_count_of(head_of(entry))
+
+
+def backlog_count_of(head: EntryHead | None) -> int:
+    """The same of an entry whose metadata were read."""
     if head is not None and head.num_chunks > 1 and head.chunk_id < head.num_chunks - 1:
         return 0
     return count_of(head)

@@ -382,8 +382,20 @@ class FrameDecoder:
             self._read(bytes(pending), 0, frames, FRAMES_UNLIMITED)
         else:
             # Nothing changes this buffer any more: a large frame is not copied once again.
-            frames.append(_read_frame(memoryview(pending).toreadonly(), 0, len(pending)))
+            view = memoryview(pending).toreadonly()
+            frames.append(self._read_hot(view) or _read_frame(view, 0, len(view)))
         return taken
+
+    def _read_hot(self, data: memoryview) -> Frame | None:
+        """The frame if it is of the busiest commands; it is complete, and larger than their heads."""
+        total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data)
+        reader = self._readers.get(kind << 8 | tag)
+        if reader is None or id_tag != 8 or body_size != size - 4 or body_size > 127 or size + 4 > total:
+            return None
+        try:
+            return reader(data, _HOT_HEAD_SIZE, 8 + size, len(data), number)  # type: ignore[arg-type]
+        except (IndexError, ValueError):
+            return None
 
     def _frame_size(self, data: Buffer, position: int) -> int:
         """The checked size of the frame at ``position``, its length field included."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.session import Session
-from geminga.broker.entries import message_count
+from geminga.broker.entries import backlog_count_of, count_of, head_of
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.producer import Producer
@@ -190,11 +190,13 @@ def on_send(session: Session, frame: SendFrame) -> None:
             frame.highest_sequence_id or frame.sequence_id, pb.ChecksumError, "Checksum failed on the broker"
         )
         return
+    counted = None
     if frame.num_messages != 1:
         if frame.num_messages < 1:
             raise Violation(f"SEND with {frame.num_messages} messages")
         # Permits follow what consumers will see, which is what the entry itself says.
-        frame.num_messages = message_count(frame.entry)
+        head = head_of(frame.entry)
+        frame.num_messages, counted = count_of(head), backlog_count_of(head)
     highest = frame.highest_sequence_id
     if highest and highest < frame.sequence_id:
         producer.error(
@@ -204,7 +206,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     if frame.txnid_most_bits or frame.txnid_least_bits:
         producer.error(highest or frame.sequence_id, pb.NotAllowedError, "Transactions are not enabled.")
         return
-    producer.topic.publish(producer, frame)
+    producer.topic.publish(producer, frame, counted)
 
 
 def on_send_run(session: Session, run: SendRun) -> None:

@@ -196,7 +196,7 @@ class NonPersistentTopic:
     def idle(self) -> bool:
         return not (self.access.producers or self.consumers_connected)
 
-    def publish(self, producer: Producer, frame: SendFrame) -> None:
+    def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
         """Offer an entry to every subscription and receipt it."""
         entry = bytes(frame.entry)
         messages = frame.num_messages

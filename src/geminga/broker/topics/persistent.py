@@ -185,7 +185,7 @@ class PersistentTopic:
             subscription.policies_changed()
 
     # --- publishing ---
-    def publish(self, producer: Producer, frame: SendFrame) -> None:
+    def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
         """Take an entry in. Its receipt or error is written when the store reports."""
         entry = frame.entry
         sequence_id = frame.sequence_id
@@ -202,13 +202,15 @@ class PersistentTopic:
             if record is Record.ANSWERED:
                 return
         messages = frame.num_messages
+        if counted is None:
+            counted = backlog_count(entry) if messages > 1 or frame.is_chunk else 1
         entries, ledger = self._entries, self.ledger
         entries.append((self, producer, sequence_id, highest, record, ledger.end, size))
         try:
             ledger.append(
                 entry,
                 messages,
-                counted=backlog_count(entry) if messages > 1 or frame.is_chunk else 1,
+                counted=counted,
                 now_ms=self.agenda.now_ms,
                 limits=self.limits,
                 keep=self.consumers_connected > 0,

@@ -19,8 +19,11 @@ class PublishedTopic(Protocol):
 
     text: str
 
-    def publish(self, producer: Producer, frame: SendFrame) -> None:
-        """Take an entry in; its receipt or error is written now or later."""
+    def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
+        """Take an entry in; its receipt or error is written now or later.
+
+        ``counted``: as how many messages it counts in backlogs, if that was looked up.
+        """
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
         """The same for entries that follow each other."""
@@ -171,7 +174,7 @@ class _Closing:
         self._topic = topic
         self.text = topic.text
 
-    def publish(self, producer: Producer, frame: SendFrame) -> None:
+    def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
         """The client still has it."""
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
