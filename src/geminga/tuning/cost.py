@@ -4,12 +4,14 @@ The work of a broker is counted in entries: it opens no batch. One entry wakes a
 entries that come close together share what was woken, so that the second thousand a second costs less than
 the first. The model says that with two numbers, and is otherwise a sum::
 
-    CPU s/s = entry x w(E) + delivered_entry x w(E) x subscriptions + copied_entry x w(E) x (copies - 1)
+    CPU s/s = flowing + entry x w(E) + delivered_entry x w(E) x subscriptions + copied_entry x w(E) x (copies - 1)
               + byte x B + delivered_byte x B x subscriptions + copied_byte x B x (copies - 1)
 
     w(E) = E / (1 + E / together) ^ sharing
 
-with E entries and B stored bytes a second. Compression shows in B alone. The coefficients are found by least
+with E entries and B stored bytes a second. ``flowing`` is what a broker takes beyond its idling as soon as
+anything flows at all: collections of garbage, statistics, what is done once a second. Compression shows in
+B alone. The coefficients are found by least
 squares, none below zero, each run weighed by how well it could be measured; ``together`` and ``sharing`` by
 trying. The intervals come from fits to resampled runs (95 %), and the error of a prediction from runs that
 were left out of the fit.
@@ -32,7 +34,7 @@ from typing import Any
 from geminga.config import refuse
 from geminga.errors import InvalidConfiguration
 
-FORMAT = 1
+FORMAT = 2
 RUNS_MIN = 8
 RESAMPLES = 100
 RELATIVE_NOISE = 0.1
@@ -91,6 +93,7 @@ class Load:
 
 
 TERMS = {
+    "flowing": "s of CPU a second as soon as anything flows",
     "entry": "s of CPU an entry that comes alone",
     "delivered_entry": "s of CPU an entry and subscription",
     "copied_entry": "s of CPU an entry and further copy",
@@ -181,6 +184,7 @@ def features(load: Load, together: float, sharing: float) -> dict[str, float]:
     woken = entries / (1 + entries / together) ** sharing
     copies = load.write_quorum - 1
     return {
+        "flowing": 1.0 if entries else 0.0,
         "entry": woken,
         "delivered_entry": woken * load.subscriptions,
         "copied_entry": woken * copies,
@@ -244,6 +248,22 @@ def load_of(run: Observation) -> Load:
         subscriptions=run.subscriptions,
         write_quorum=run.write_quorum,
     )
+
+
+def repeated_error(runs: Sequence[Observation]) -> float | None:
+    """By how much the CPU of one load differs when it is measured again, as a standard deviation of
+    logarithms: no model can be better. None where no load was measured twice."""
+    by_load: dict[str, list[float]] = {}
+    for run in runs:
+        if run.cpu_seconds > 0:
+            by_load.setdefault(run.title, []).append(math.log(run.cpu_seconds / run.seconds))
+    squares = [
+        (value - statistics.fmean(values)) ** 2 * len(values) / (len(values) - 1)
+        for values in by_load.values()
+        if len(values) > 1
+        for value in values
+    ]
+    return math.sqrt(statistics.fmean(squares)) if squares else None
 
 
 class _Fitter:

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from geminga.tuning.cost import CostModel, load_of
+from geminga.tuning.cost import CostModel, load_of, repeated_error
 from geminga.tuning.pictures import new_figure, save
 
 _SHOWN = {
+    "flowing": (1e3, "ms a second as soon as anything flows"),
     "entry": (1e6, "µs an entry that comes alone"),
     "delivered_entry": (1e6, "µs an entry and subscription"),
     "copied_entry": (1e6, "µs an entry and further copy"),
@@ -18,6 +19,13 @@ _SHOWN = {
     "delivered_byte": (1e9, "ms a MB and subscription"),
     "copied_byte": (1e9, "ms a MB and further copy"),
 }
+
+
+def _repeated(model: CostModel) -> str:
+    again = repeated_error(model.observations)
+    if again is None:
+        return ""
+    return f"; the same load measured again differs by {100 * math.expm1(again):.0f} %"
 
 
 def fitted(model: CostModel) -> list[tuple[str, float, float]]:
@@ -35,12 +43,12 @@ def text(model: CostModel) -> str:
         f"{model.broker} on {machine['cores']} cores, {machine['processor']}, {machine['at']}: "
         f"{len(model.observations)} loads",
         "",
-        "broker CPU above idle                            95 % interval",
+        "broker CPU above idle                                  95 % interval",
     ]
     for name, estimate in model.terms.items():
         factor, unit = _SHOWN[name]
         shown = estimate.scaled(factor)
-        lines.append(f"  {shown.value:8.2f} {unit:32} {shown.low:8.2f} to {shown.high:.2f}")
+        lines.append(f"  {shown.value:8.2f} {unit:38} {shown.low:8.2f} to {shown.high:.2f}")
     lines += [
         f"  above {model.together:.0f} entries/s they share what they wake, to the power of {model.sharing:g}"
         if model.sharing
@@ -50,7 +58,7 @@ def text(model: CostModel) -> str:
         f"{model.delivered_overhead_bytes:.0f} on its way to each subscription",
         f"receipts without waiting: {model.receipt_p50_seconds * 1000:.1f} ms p50, "
         f"{model.receipt_p99_seconds * 1000:.1f} ms p99",
-        f"error on loads left out of the fit: {100 * math.expm1(model.error):.0f} %",
+        f"error on loads left out of the fit: {100 * math.expm1(model.error):.0f} %{_repeated(model)}",
         "",
         "measured  fitted  ratio   (% of a core)",
     ]
