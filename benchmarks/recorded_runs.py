@@ -134,7 +134,7 @@ class Probe:
 
 def record(view: BrokerView, profile: TrafficProfile, fields: dict[str, Any], seconds: float) -> Recorded:
     """One run, with the round trips beside it."""
-    settings = PublishSettings(producer=ProducerSettings(**fields))
+    settings = PublishSettings(producer=ProducerSettings(batching_enabled=True, **fields))
     subject = Subject(title="recorded", library="geminga", settings=settings)
     conditions = Conditions(profile=profile, seconds=seconds, warm_seconds=WARM_SECONDS)
     probe = Probe(view, seconds)
@@ -182,7 +182,7 @@ def row_of(name: str, view: BrokerView, found: Recorded) -> dict[str, Any]:
         "case": name,
         "broker_title": view.title,
         "profile": profile.to_dict(),
-        "settings": PublishSettings(producer=ProducerSettings(**fields)).to_dict(),
+        "settings": PublishSettings(producer=ProducerSettings(batching_enabled=True, **fields)).to_dict(),
         "batch_fill": outcome.batch_fill,
         "entries_per_second": outcome.entries_per_second,
         "stored_bytes_per_second": outcome.stored_bytes / outcome.seconds,

@@ -53,9 +53,7 @@ def partitioned(broker, topic, count):
 
 def test_a_producer_with_a_latency_budget_fills_batches_and_loses_nothing(client, pulsar_broker, topic):
     partitioned(pulsar_broker, topic, 4)
-    with client.create_producer(
-        topic, batching_enabled=True, latency_budget_ms=100, block_if_queue_full=True
-    ) as producer:
+    with client.create_producer(topic, latency_budget_ms=100, block_if_queue_full=True) as producer:
         outcomes = Counter()
         for number in range(3000):
             producer.send_async(b"%d" % number, lambda result, message_id: outcomes.update([result]))
@@ -73,7 +71,7 @@ def test_an_async_producer_takes_a_latency_budget(pulsar_broker, topic):
     async def main():
         async with (
             geminga.asyncio.Client(pulsar_broker.service_url) as client,
-            await client.create_producer(topic, batching_enabled=True, latency_budget_ms=50) as producer,
+            await client.create_producer(topic, latency_budget_ms=50) as producer,
         ):
             return await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
 

@@ -166,6 +166,8 @@ def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
     for field, name in IN_MILLISECONDS.items():
         if given[name] is not None:
             chosen[field] = check_milliseconds(name, given[name])
+    if given["latency_budget_ms"] is not None:
+        chosen["batching_enabled"] = True  # what it asks for is how long batches may take
     if given["message_router"] is not None:
         chosen["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
     chosen.update(

@@ -169,7 +169,7 @@ class Client(SyncBase):
         part of any of them can read what is sent. With ``latency_budget_ms`` the producer tunes itself:
         delay, batch limits and partition stay follow rate, sizes and receipts, so that 99 of 100 messages
         have their receipt within so many milliseconds and the broker gets as few entries as that allows;
-        ``batching_enabled`` must be on then, and the other batching arguments stay at their defaults.
+        batching is on then, and its other arguments stay at their defaults.
         ``compression_level`` is that of ZSTD (1 to 19) or ZLib (1 to 9); 0, the default, compresses as hard
         as the other clients do.
 

@@ -4,7 +4,8 @@ The work of a broker is counted in entries: it opens no batch. One entry wakes a
 entries that come close together share what was woken, so that the second thousand a second costs less than
 the first. The model says that with two numbers, and is otherwise a sum::
 
-    CPU s/s = flowing + entry x w(E) + delivered_entry x w(E) x subscriptions + copied_entry x w(E) x (copies - 1)
+    CPU s/s = flowing
+              + entry x w(E) + delivered_entry x w(E) x subscriptions + copied_entry x w(E) x (copies - 1)
               + byte x B + delivered_byte x B x subscriptions + copied_byte x B x (copies - 1)
 
     w(E) = E / (1 + E / together) ^ sharing
