@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.delivery import cursor as cursor_module
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import StoreBusy
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -608,3 +610,36 @@ def test_a_single_ack_before_connect_closes_the_connection(harness: Any) -> None
     peer = harness.peer(connect=False)
     peer.ack((1, 1))
     assert peer.is_closed
+
+
+def test_the_last_message_id_waits_for_a_busy_disk(
+    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it refused, official clients would take the topic for read to its end."""
+    producer.publish(3)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=0)
+    busy_for, asked = [5], []
+
+    def busy(self: PersistentTopic) -> int:
+        asked.append(harness.now)
+        if len(asked) <= busy_for[0]:
+            raise StoreBusy("the disk does not answer")
+        return -1
+
+    monkeypatch.setattr(PersistentTopic, "last_batch_index", busy)
+    peer.command("getLastMessageId", consumer_id=1, request_id=5)
+    assert peer.frames == []
+    harness.advance(1)
+    assert peer.pop().command.getLastMessageIdResponse.last_message_id.entryId == 2
+    assert len(asked) == 6
+    busy_for[0] = 1 << 30
+    peer.command("getLastMessageId", consumer_id=1, request_id=6)
+    harness.advance(19)
+    assert peer.frames == []
+    harness.advance(2)
+    assert peer.pop().command.error.error == pb.ServiceNotReady
+    peer.command("getLastMessageId", consumer_id=1, request_id=7)
+    peer.command("close_consumer", consumer_id=1, request_id=8)
+    harness.advance(21)
+    assert [frame.type for frame in peer.frames] == [pb.BaseCommand.SUCCESS]

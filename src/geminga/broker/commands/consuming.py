@@ -11,10 +11,15 @@ from geminga.broker.rates import iso_time
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
-from geminga.errors import StoreError
+from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed
 from geminga.wire.acks import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+BUSY_DISK_SECONDS_MAX = 20.0
+"""So long a question that needs the disk is tried again; clients give up after 30 s ..."""
+BUSY_RETRY_SECONDS = 0.05
+"""... this often. What the disk gave meanwhile is kept."""
 
 
 # --- SUBSCRIBE ---
@@ -263,10 +268,31 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
     if consumer is None:
         session.refuse(body.request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
+    _answer_last_message_id(session, body, consumer, session.agenda.now + BUSY_DISK_SECONDS_MAX)
+
+
+def _answer_last_message_id(
+    session: Session, body: pb.CommandGetLastMessageId, consumer: Consumer, until: float
+) -> None:
+    """The newest entry may have to be read for it. A busy disk is waited for, until then.
+
+    Were it refused, ``pulsar-client`` would say that no message is available, and its application would stop
+    reading in the middle.
+    """
+    if session.consumers.get(body.consumer_id) is not consumer:
+        return  # the client closed it meanwhile, or is gone
     try:
         last = consumer.subscription.last_message()
     except Refused as refused:
         session.refuse(body.request_id, refused)
+        return
+    except StoreBusy as error:
+        if session.agenda.now >= until:
+            session.refuse(body.request_id, storage_refusal(error))
+            return
+        session.agenda.after(
+            BUSY_RETRY_SECONDS, lambda: _answer_last_message_id(session, body, consumer, until), consumer
+        )
         return
     except StoreError as error:
         session.refuse(body.request_id, storage_refusal(error))
