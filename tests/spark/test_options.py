@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,14 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.offsets import Offset
-from geminga.spark.options import OPTIONS, ConnectionOptions, read_options, write_options
+from geminga.spark.options import (
+    OPTIONS,
+    ConnectionOptions,
+    ReadOptions,
+    WriteOptions,
+    read_options,
+    write_options,
+)
 
 URL = {"service.url": "pulsar://localhost:6650"}
 READ = {**URL, "topic": "t"}
@@ -21,6 +30,22 @@ def test_defaults() -> None:
     assert (options.columns, options.starting_offsets, options.ending_offsets) == (None, None, "latest")
     assert write_options(READ).topic == TOPIC
     assert write_options(URL).topic is None
+
+
+def test_defaults_are_those_that_the_table_tells() -> None:
+    """The client's and the producer's come from their settings: the text must not stay behind."""
+    fields = {
+        f.name: f.default
+        for kind in (ConnectionOptions, ReadOptions, WriteOptions)
+        for f in dataclasses.fields(kind)
+    }
+    told = {
+        option.field: found.group(1)
+        for option in OPTIONS.values()
+        if (found := re.search(r"Default (\d+|true|false)\b", option.text)) and option.field in fields
+    }
+    assert len(told) > 10
+    assert {name: str(fields[name]).lower() for name in told} == told
 
 
 def test_names_in_lower_case_and_aliases() -> None:

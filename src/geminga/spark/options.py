@@ -12,17 +12,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from geminga.client.settings import ClientSettings
 from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidUrl
-from geminga.producer.settings import CompressionType, check_compression_level
+from geminga.producer.settings import CompressionType, ProducerSettings, check_compression_level
 from geminga.spark import offsets
 from geminga.spark import option_values as values
 from geminga.spark.option_names import NO_EFFECT, REFUSED
 from geminga.spark.option_values import Times
 
 logger = logging.getLogger("geminga.spark")
+
+_CLIENT = ClientSettings(service_url="pulsar://localhost")
+_PRODUCER = ProducerSettings()
+"""What clients and producers do without options, they do here."""
 
 READ = "read"
 WRITE = "write"
@@ -276,13 +281,13 @@ class ConnectionOptions:
     auth_params: str | None = field(default=None, repr=False)
     tls_certificate_file_path: str | None = None
     tls_key_file_path: str | None = None
-    connection_timeout_ms: int = 10_000
-    keep_alive_interval_seconds: int = 30
+    connection_timeout_ms: int = round(_CLIENT.connection_timeout_seconds * 1000)
+    keep_alive_interval_seconds: int = round(_CLIENT.keepalive_interval_seconds)
     listener_name: str | None = None
     tls_trust_certs_file_path: str | None = None
     tls_allow_insecure_connection: bool = False
     tls_validate_hostname: bool = True
-    operation_timeout_ms: int = 30_000
+    operation_timeout_ms: int = round(_CLIENT.operation_timeout_seconds * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,12 +377,12 @@ class WriteOptions:
     connection: ConnectionOptions
     topics: tuple[str, ...] = ()
     compression: str = "NONE"
-    compression_level: int = 0
+    compression_level: int = _PRODUCER.compression_level
     hashing: str = "JavaStringHash"
-    batching_max_messages: int = 1000
-    batching_max_bytes: int = 128 * 1024
+    batching_max_messages: int = _PRODUCER.batching_max_messages
+    batching_max_bytes: int = _PRODUCER.batching_max_allowed_size_in_bytes
     batching_enabled: bool = True
-    send_timeout_ms: int = 30_000
+    send_timeout_ms: int = round(_PRODUCER.send_timeout_seconds * 1000)
     crypto_public_key_path: str | None = field(default=None)
     encryption_keys: tuple[str, ...] = ()
     value_schema: str = "BYTES"
