@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -306,6 +307,32 @@ def test_a_small_file_system_that_fills_up(tmp_path: Path) -> None:
         pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
     try:
         fill_and_free(tmp_path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_store_on_a_full_file_system_is_not_opened_and_not_harmed(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
+    try:
+        heard: list[StoreError | None] = []
+        with FileStore.open(tmp_path / "store") as store:
+            ledger = store.create_ledger("a")
+            store.append(ledger, b"entry", heard.append)
+        assert heard == [None]
+        catalog = (tmp_path / "store" / "catalog.db").read_bytes()
+        with open(tmp_path / "somebody", "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)) == 4096:
+                pass
+        with pytest.raises(StoreError, match="free a few MiB of its disk first"):
+            FileStore.open(tmp_path / "store")
+        assert (tmp_path / "store" / "catalog.db").read_bytes() == catalog
+        (tmp_path / "somebody").unlink()
+        with FileStore.open(tmp_path / "store") as store:
+            assert store.read(ledger, 0, entries_max=1, bytes_max=100) == [b"entry"]
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 

@@ -275,8 +275,12 @@ class RealFileSystem:
             # sqlite3 creates files with the process's umask: ours are private to the user.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a commit that returned stays
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")  # a commit that returned stays
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def copy_database(self, path: str) -> sqlite3.Connection:

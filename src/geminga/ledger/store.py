@@ -49,7 +49,7 @@ from geminga.ledger.reading import EntryReader, Found
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import Rewriter, restatement
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.space import SpaceGauge
+from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import Census, StoreState
 from geminga.ledger.worker import Worker
 
@@ -94,7 +94,8 @@ class FileStore:
                 lock.release()
                 raise
         except (OSError, sqlite3.OperationalError) as error:
-            raise StoreError(f"the store in {path} cannot be opened: {error}") from error
+            advice = "; free a few MiB of its disk first" if is_no_space(error) else ""
+            raise StoreError(f"the store in {path} cannot be opened: {error}{advice}") from error
 
     def __init__(
         self,
@@ -263,6 +264,8 @@ class FileStore:
                 catalog.create(store_id)
                 return catalog
         except (sqlite3.DatabaseError, StoreDamaged) as error:
+            if is_no_space(error):
+                raise
             return self._replace_catalog(store_id, str(error))
         return self._replace_catalog(store_id, "it is damaged, or of another store")
 
@@ -299,10 +302,8 @@ class FileStore:
     # --- room ---
     @property
     def space(self) -> Space | None:
-        space = self._gauge.space
-        if space is None or (self._journal.full is None and not self._checkpoints.lacks_room):
-            return space
-        return dataclasses.replace(space, free_bytes=0)
+        space, is_full = self._gauge.space, self._journal.full is not None or self._checkpoints.lacks_room
+        return dataclasses.replace(space, free_bytes=0) if is_full and space is not None else space
 
     def measure_space(self) -> None:
         if self._measuring or self._closed:
