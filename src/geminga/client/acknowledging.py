@@ -46,6 +46,8 @@ class Acknowledging:
         self._delay_seconds = settings.ack_grouping_time_ms / 1000
         if settings.ack_timeout_seconds:
             self._delay_seconds = max(self._delay_seconds, TAKEN_GROUPING_SECONDS)
+        self.said = 0
+        """Acknowledgements, negative ones included, that the application has said."""
         self._timer: asyncio.TimerHandle | None = None
 
     # --- when to empty the inbox -----------------------------------------------------------------
@@ -87,6 +89,7 @@ class Acknowledging:
             for handle, messages in self._group.by_handle(taken):
                 handle.consumer.taken(messages, now)
             items = [item for item in items if type(item) is not Taken]
+        self.said += len(items)
         if set(map(type, items)) == {Message}:
             self._acknowledge_run(items, now)  # type: ignore[arg-type]
         else:

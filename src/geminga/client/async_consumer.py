@@ -21,6 +21,7 @@ from geminga.client.core import ClientCore
 from geminga.client.forwarding import Forwarder
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receivers import Receivers
+from geminga.client.statistics_log import Counts
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
@@ -105,6 +106,19 @@ class AsyncConsumer:
         """True when every topic is terminated and was read to its end."""
         handles = self.group.handles.values()
         return bool(handles) and all(handle.consumer.reached_end for handle in handles)
+
+    def counts(self) -> Counts:
+        """For the log; see `StatisticsLog`."""
+        cores = [handle.consumer for handle in self.group.handles.values()]
+        return Counts(
+            f"consumer {self._subscription!r} of {self.topic()!r} {self._name!r}",
+            {
+                "received_messages": sum(core.flow.received_messages for core in cores),
+                "received_bytes": sum(core.flow.received_bytes for core in cores),
+                "acknowledgements": self.acknowledging.said,
+            },
+            {"waiting_messages": len(self.queue)},
+        )
 
     # --- receiving -------------------------------------------------------------------------------
 

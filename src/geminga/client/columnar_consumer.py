@@ -14,11 +14,13 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
+from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import BATCH_DESERIALIZE_ERROR, CHECKSUM_MISMATCH, InvalidEntry
 from geminga.errors import (
@@ -68,55 +70,65 @@ async def collect_entries(
     while not queue:
         if not await consumer.wait(deadline) and not queue:
             raise Timeout(f"no message within {timeout_millis} ms")
-    entries: list[ReceivedEntry] = []
-    singles: dict[tuple[Any, int, int], ReceivedEntry] = {}
-    rows = 0
-    while rows < max_rows:
-        try:
-            message = queue.messages.popleft()
-        except IndexError:
-            break
-        # Queued before the switch: the messages of an entry are put together again.
-        rows += 1
-        _regroup(message, singles, entries)
-        consumer.group.took(message)
+    messages = _take_messages(queue, max_rows)
+    # Queued before the switch: the messages of an entry are put together again.
+    entries = _regroup(messages)
+    rows = len(messages)
+    for message in messages:
+        if message._release is not None:
+            consumer.group.took(message)
     while queue.entries and rows < max_rows:
         entry = queue.entries.popleft()
         rows += entry.count
         entries.append(entry)
-    for entry in entries:
-        _finish(entry)
     consumer.group.took_entries(entries)
     if consumer.tracks_taken:
         _track(consumer, entries)
     return entries
 
 
-def _regroup(
-    message: Message,
-    singles: dict[tuple[Any, int, int], ReceivedEntry],
-    entries: list[ReceivedEntry],
-) -> None:
-    opened = message._entry
-    key = (opened.origin, opened.ledger_id, opened.entry_id)
-    entry = singles.get(key)
-    if entry is None:
-        raw = opened.raw
-        if raw is None:
-            raw = _raw_of(opened)
-        entry = ReceivedEntry(
-            opened.origin, opened.ledger_id, opened.entry_id, opened.metadata, batched=opened.batched,
-            raw=raw, count=opened.count, redelivery_count=opened.redelivery_count, acks=opened.acks,
-            chunk_ids=opened.chunk_ids,
-        )  # fmt: skip
-        singles[key] = entry
-        entries.append(entry)
-        if opened.acks is not None:
-            wanted = EntryAcks(opened.ledger_id, opened.entry_id, opened.count)
-            wanted.settle_through(opened.count - 1)
-            entry.ack_set = wanted  # type: ignore[assignment]
-    if isinstance(entry.ack_set, EntryAcks):
-        entry.ack_set.flags[message._index] = 1
+def _take_messages(queue: ReceiveQueue, count_max: int) -> list[Message]:
+    """Up to ``count_max`` messages from the front; other receivers may take some at the same time."""
+    messages: list[Message] = []
+    take, add = queue.messages.popleft, messages.append
+    try:
+        while len(messages) < count_max:
+            add(take())
+    except IndexError:
+        pass
+    return messages
+
+
+def _regroup(messages: list[Message]) -> list[ReceivedEntry]:
+    """The entries of these messages, each with the set of those that are among them.
+
+    Messages of an entry lie together, but for some that were put back in front of others. An entry that was
+    delivered twice is there once.
+    """
+    of_entry: dict[tuple[Any, int, int], tuple[ReceivedEntry, list[Message]]] = {}
+    for opened, group in itertools.groupby(messages, attrgetter("_entry")):
+        key = (opened.origin, opened.ledger_id, opened.entry_id)
+        of_entry.setdefault(key, (opened, []))[1].extend(group)
+    return [_whole(opened, theirs) for opened, theirs in of_entry.values()]
+
+
+def _whole(opened: ReceivedEntry, messages: list[Message]) -> ReceivedEntry:
+    raw = opened.raw
+    if raw is None:
+        raw = _raw_of(opened)
+    entry = ReceivedEntry(
+        opened.origin, opened.ledger_id, opened.entry_id, opened.metadata, batched=opened.batched,
+        raw=raw, count=opened.count, redelivery_count=opened.redelivery_count, acks=opened.acks,
+        chunk_ids=opened.chunk_ids,
+    )  # fmt: skip
+    indexes = {message._index for message in messages}
+    if opened.acks is not None and len(indexes) < opened.count:
+        wanted = EntryAcks(opened.ledger_id, opened.entry_id, opened.count)
+        wanted.settle_through(opened.count - 1)
+        for index in indexes:
+            wanted.flags[index] = 1
+        entry.ack_set = wanted.ack_set()
+    return entry
 
 
 def _raw_of(entry: ReceivedEntry) -> bytes:
@@ -128,14 +140,6 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
     metadata.ClearField("uncompressed_size")
     assert entry.body is not None
     return build_entry(metadata.SerializeToString(), entry.body)
-
-
-def _finish(entry: ReceivedEntry) -> None:
-    """Make an entry that was put together again ready for decoding."""
-    if isinstance(entry.ack_set, EntryAcks):
-        wanted = entry.ack_set
-        full = wanted.flags.count(1) == entry.count
-        entry.ack_set = () if full else wanted.ack_set()
 
 
 def _track(consumer: AsyncConsumer, entries: list[ReceivedEntry]) -> None:

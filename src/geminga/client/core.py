@@ -17,6 +17,7 @@ from geminga.client.schema_versions import SchemaVersions
 from geminga.client.service_lookup import ServiceAwaitedInVain, make_lookup
 from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
 from geminga.client.settings import ClientSettings
+from geminga.client.statistics_log import StatisticsLog
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.backoff import Backoff
@@ -90,6 +91,9 @@ class ClientCore:
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
         self._handles: set[Closable] = set()
+        self._statistics = StatisticsLog(
+            self.loop, settings.statistics_interval_seconds, lambda: list(self._handles)
+        )
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
         """Answers where topics live."""
@@ -144,6 +148,7 @@ class ClientCore:
         """The client's close will close this handle."""
         self.check_open()
         self._handles.add(handle)
+        self._statistics.start()
 
     def unregister(self, handle: Closable) -> None:
         """The handle was closed by its user."""
@@ -396,6 +401,7 @@ class ClientCore:
     def shutdown(self) -> None:
         """Drop everything at once, without waiting for what is pending. Whoever waits is told."""
         self.closed = True
+        self._statistics.stop()
         handles, self._handles = list(self._handles), set()
         for handle in handles:
             try:

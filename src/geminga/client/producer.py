@@ -18,6 +18,7 @@ from geminga.client.many import ManySent, ManyWaiter, Rows, callbacks_of, set_ou
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
+from geminga.client.statistics_log import Counts
 from geminga.client.sync_faces import ProducerFace
 from geminga.client.tokens import ReceiptWaiter, fail_token
 from geminga.config import check_type
@@ -332,6 +333,26 @@ class AsyncProducer:
         """End at once: what is pending fails."""
         self._stop_tasks()
         self._publisher.abandon()
+
+    def counts(self) -> Counts:
+        """For the log; see `StatisticsLog`."""
+        now = self._state.statistics()
+        return Counts(
+            f"producer {now.topic!r} {self._state.producer_name!r}",
+            {
+                "sent_messages": now.sent_messages,
+                "sent_batches": now.sent_batches,
+                "sent_bytes": now.sent_bytes,
+                "acknowledged_messages": now.acknowledged_messages,
+                "failed_messages": now.failed_messages,
+                "reconnects": now.reconnects,
+            },
+            {
+                "pending_messages": now.pending_messages,
+                "latency_mean_seconds": now.latency_mean_seconds,
+                "latency_p99_seconds": now.latency_p99_seconds,
+            },
+        )
 
     def _stop_tasks(self) -> None:
         tasks = (self._watching, self._renewing)

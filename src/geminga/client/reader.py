@@ -33,6 +33,8 @@ from geminga.wire.metadata import parse_entry
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from geminga.client.statistics_log import Counts
+
 logger = logging.getLogger("geminga")
 
 LOOK_AGAIN_MILLIS = 1000
@@ -53,6 +55,10 @@ class AsyncReader:
 
     def topic(self) -> str:
         return self.consumer.topic()
+
+    def counts(self) -> Counts:
+        """For the log; see `StatisticsLog`."""
+        return self.consumer.counts()
 
     def is_connected(self) -> bool:
         return not self.consumer.closed and self.consumer.is_connected()

@@ -54,7 +54,8 @@ class FlowControl:
 
     __slots__ = (
         "_aside", "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
-        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "overshoot", "stop",
+        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "overshoot",
+        "received_bytes", "received_messages", "stop",
     )  # fmt: skip
 
     def __init__(self, queue_size: int, queue_bytes_max: int, stop: MessageId | None = None) -> None:
@@ -66,6 +67,8 @@ class FlowControl:
         self._earned = 0
         self._outstanding = 0
         self._block = 0
+        self.received_messages = self.received_bytes = 0
+        """Ever: of bodies, or of entries that were queued whole."""
         self.stop = None if stop is None else (stop.ledger_id, stop.entry_id)
         """The last entry that is wanted."""
         self._entries_left: int | None = None
@@ -163,6 +166,8 @@ class FlowControl:
 
     def _note(self, messages: int, size_bytes: int) -> int:
         """Add what arrived to the open block; returns the size at which a block is closed."""
+        self.received_messages += messages
+        self.received_bytes += size_bytes
         self._outstanding -= messages
         if self._queue_size == 0 or messages == 0:
             return self._block + 1

@@ -1,0 +1,80 @@
+"""stats_interval_in_seconds: what producers and consumers say in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.client.statistics_log import Counts, StatisticsLog
+
+
+class Handle:
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def counts(self) -> Counts:
+        return Counts("handle", {"sent": self.sent}, {"pending": 2.5})
+
+
+def test_what_was_done_since_the_last_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        busy, silent = Handle(), object()
+        log = StatisticsLog(asyncio.get_running_loop(), 0.01, lambda: [busy, silent])
+        log.start()
+        log.start()
+        for sent in (3, 3, 10):
+            busy.sent = sent
+            lines = len(caplog.records)
+            for _ in range(3 if sent == 3 and lines else 100):
+                if len(caplog.records) > lines:
+                    break
+                await asyncio.sleep(0.01)
+        log.stop()
+
+    with caplog.at_level(logging.INFO, "geminga.statistics"):
+        asyncio.run(main())
+    assert [record.message for record in caplog.records] == [
+        "handle in 0.01 s: sent=3, pending=2.5",
+        "handle in 0.01 s: sent=7, pending=2.5",
+    ]
+
+
+def test_never_with_an_interval_of_zero() -> None:
+    async def main() -> None:
+        log = StatisticsLog(asyncio.get_running_loop(), 0, list)
+        log.start()
+        assert log._timer is None
+        log.stop()
+
+    asyncio.run(main())
+
+
+def test_producers_consumers_and_readers(
+    pulsar_broker: Any, pulsar_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "geminga.statistics"),
+        geminga.Client(pulsar_broker.service_url, stats_interval_in_seconds=1) as client,
+    ):
+        consumer = client.subscribe(pulsar_topic, "s")
+        reader = client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+        producer = client.create_producer(pulsar_topic)
+        for _ in range(3):
+            producer.send(b"12345")
+        for _ in range(3):
+            consumer.acknowledge(consumer.receive(5000))
+            reader.read_next(5000)
+
+        async def tell() -> None:
+            client.core._statistics._tell()
+
+        client.runtime.call(tell())  # not waiting for the second to pass
+    said = "\n".join(record.message for record in caplog.records)
+    assert re.search(r"producer 'persistent://[^']*' '.*sent_messages=3, .*acknowledged_messages=3", said)
+    assert re.search(r"consumer 's' of .*received_messages=3, received_bytes=15", said)
+    assert said.count("received_messages=3") == 2  # the reader too
