@@ -13,8 +13,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,15 @@ class Count:
             self.failed += 1
 
 
-def rate(library: Any, url: str, topic: str, work: str, *, batching_enabled: bool = True) -> str:
+def rate(
+    library: Any,
+    url: str,
+    topic: str,
+    work: str,
+    *,
+    batching_enabled: bool = True,
+    keys: Sequence[str] | None = None,
+) -> str:
     """Publish from one thread as fast as it goes; a row of the table."""
     client = library.Client(url)
     producer = client.create_producer(
@@ -57,13 +66,52 @@ def rate(library: Any, url: str, topic: str, work: str, *, batching_enabled: boo
         producer.send_async(content, receipted)
     producer.flush()
     start, cpu, thread = time.perf_counter(), _cpu(), time.thread_time()
-    for _ in range(messages):
-        producer.send_async(content, receipted)
+    if keys is None:
+        for _ in range(messages):
+            producer.send_async(content, receipted)
+    else:
+        for key in islice(cycle(keys), messages):
+            producer.send_async(content, receipted, partition_key=key)
     thread = time.thread_time() - thread
     producer.flush()
     seconds, cpu = time.perf_counter() - start, _cpu() - cpu
     client.close()
     note = f"{count.failed} failed" if count.failed else ""
+    return (
+        f"| {work} | {library.__name__} | {messages / seconds / 1000:.0f} k msg/s | "
+        f"{thread / messages * 1e6:.2f} | {cpu / messages * 1e6:.2f} | {note} |"
+    )
+
+
+def keyed(library: Any, url: str, topic: str, work: str) -> str:
+    """`rate` of messages with a hundred keys."""
+    return rate(library, url, topic, work, keys=[f"key-{number}" for number in range(100)])
+
+
+def many(library: Any, url: str, topic: str, work: str) -> str:
+    """Publish a thousand values in each call, with one callback."""
+    client = library.Client(url)
+    producer = client.create_producer(
+        topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=20_000
+    )
+    values, failed = [CONTENT] * 1000, 0
+
+    def done(sent: Any) -> None:
+        nonlocal failed
+        failed += len(sent.failures)
+
+    for _ in range(10):
+        producer.send_many(values, done)
+    producer.flush()
+    messages = MESSAGES[library.__name__]
+    start, cpu, thread = time.perf_counter(), _cpu(), time.thread_time()
+    for _ in range(messages // len(values)):
+        producer.send_many(values, done)
+    thread = time.thread_time() - thread
+    producer.flush()
+    seconds, cpu = time.perf_counter() - start, _cpu() - cpu
+    client.close()
+    note = f"{failed} failed" if failed else ""
     return (
         f"| {work} | {library.__name__} | {messages / seconds / 1000:.0f} k msg/s | "
         f"{thread / messages * 1e6:.2f} | {cpu / messages * 1e6:.2f} | {note} |"
@@ -143,6 +191,8 @@ def rate_alone(library: Any, url: str, topic: str, work: str) -> str:
 MEASURES: dict[str, Callable[..., str]] = {
     "rate": rate,
     "rate-alone": rate_alone,
+    "keyed": keyed,
+    "many": many,
     "latency": latency,
     "for-seconds": for_seconds,
 }
@@ -175,6 +225,9 @@ def main() -> None:
             topic = f"persistent://public/default/rows-{library}"
             _in_process("rate", library, broker.service_url, topic, "100 B rows, synced broker")
             _in_process("rate-alone", library, broker.service_url, f"{topic}-a", "the same without batches")
+            _in_process("keyed", library, broker.service_url, f"{topic}-k", "the same with 100 keys")
+            if library == "geminga":
+                _in_process("many", library, broker.service_url, f"{topic}-m", "the same by send_many")
             _in_process("latency", library, broker.service_url, f"{topic}-l", "send() and wait")
     for stuck in ((), ("3",)):
         with withholding(*stuck) as url:
