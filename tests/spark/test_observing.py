@@ -45,6 +45,10 @@ def test_numbers_for_prometheus() -> None:
     assert f"geminga_spark_input_rows{{{labels}}} 10" in listener.text()
     assert f'geminga_spark_lag_messages{{{labels},topic="{TOPIC}"}} 20' in listener.text()
     assert "lag_bytes" not in listener.text()
+    found = {"pulsar": {"rows": 10, "malformed": 2, "newestPublishTime": "2024-01-01T00:00:00Z"}}
+    listener.onQueryProgress(SimpleNamespace(progress={**progress(), "observedMetrics": found}))
+    assert f'geminga_spark_observed{{{labels},metrics="pulsar",field="malformed"}} 2' in listener.text()
+    assert "newestPublishTime" not in listener.text()
     listener.onQueryTerminated(SimpleNamespace(id="q"))
     assert listener.text() == ""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
+    from geminga.spark.observing import observed as observed
     from geminga.spark.observing import query_lag as query_lag
     from geminga.spark.observing import serve_metrics as serve_metrics
     from geminga.spark.sessions import register as register
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "PulsarDataSource": "geminga.spark.datasource",
+    "observed": "geminga.spark.observing",
     "query_lag": "geminga.spark.observing",
     "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",
 }
 
-__all__ = ("PulsarDataSource", "query_lag", "register", "serve_metrics", "session")
+__all__ = ("PulsarDataSource", "observed", "query_lag", "register", "serve_metrics", "session")
 
 
 def __getattr__(name: str) -> Any:

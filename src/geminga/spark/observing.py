@@ -4,9 +4,11 @@
 
     geminga.spark.query_lag(query.lastProgress)  # {'persistent://...': {'messages': 7000, ...}}
     with geminga.spark.serve_metrics(spark, port=9095): ...
+    frame = geminga.spark.observed(frame)      # query.lastProgress.observedMetrics["pulsar"]["malformed"]
 
-The numbers come from the queries' progress, where `geminga.spark.lag` puts them; so Spark's own listeners,
-logs and event files have them too.
+The lag comes from the queries' progress, where `geminga.spark.lag` puts it; so Spark's own listeners, logs
+and event files have it too. Spark gives Python sources no metrics of their own: what is in the rows is
+counted by Spark's observed metrics.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from geminga.spark.lag import LAG
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TOPIC_GAUGES = {
     "messages": ("geminga_spark_lag_messages", "Messages behind the end of the last micro-batch."),
@@ -58,6 +60,24 @@ def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
         if isinstance(latest, dict):
             found.update(latest.get(LAG, {}))
     return found
+
+
+def observed(frame: DataFrame, name: str = "pulsar", *, corrupt_column: str = "_corrupt_record") -> DataFrame:
+    """``frame``, counted as it is read.
+
+    ``observedMetrics[name]`` of a query's progress then has ``rows``, ``malformed`` (rows with something in
+    ``corrupt_column``, where the frame has it) and ``newestPublishTime`` (where it has ``__publishTime``). Of
+    a batch query, ``pyspark.sql.Observation`` is the way to them. Messages that ``mode=DROPMALFORMED`` leaves
+    out are in no row: read with ``PERMISSIVE``, count, and drop them behind this.
+    """
+    from pyspark.sql import functions as F
+
+    metrics = [F.count(F.lit(1)).alias("rows")]
+    if corrupt_column in frame.columns:
+        metrics.append(F.count(F.col(corrupt_column)).alias("malformed"))
+    if "__publishTime" in frame.columns:
+        metrics.append(F.max("__publishTime").alias("newestPublishTime"))
+    return frame.observe(name, *metrics)
 
 
 def _as_json(progress: Any) -> Mapping[str, Any]:
@@ -105,12 +125,22 @@ class MetricsListener(StreamingQueryListener):
             lines += _gauge(name, about, samples)
         for field, (name, about) in _TOPIC_GAUGES.items():
             samples = [
-                (_labels(each, topic), one[field])
+                (_labels(each, topic=topic), one[field])
                 for each in kept
                 for topic, one in query_lag(each).items()
                 if one.get(field) is not None
             ]
             lines += _gauge(name, about, samples)
+        counted = [
+            (_labels(each, metrics=name, field=field), value)
+            for each in kept
+            for name, found in (each.get("observedMetrics") or {}).items()
+            for field, value in found.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        lines += _gauge(
+            "geminga_spark_observed", "Spark's observed metrics of the last micro-batch.", counted
+        )
         return "\n".join([*lines, ""])
 
 
@@ -119,8 +149,8 @@ def _gauge(name: str, about: str, samples: list[tuple[str, float]]) -> list[str]
     return head + [f"{name}{labels} {value}" for labels, value in samples]
 
 
-def _labels(progress: Mapping[str, Any], topic: str | None = None) -> str:
-    pairs = {"query": progress.get("name") or "", "id": progress["id"], **({"topic": topic} if topic else {})}
+def _labels(progress: Mapping[str, Any], **more: str) -> str:
+    pairs = {"query": progress.get("name") or "", "id": progress["id"], **more}
     text = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in pairs.items())
     return f"{{{text}}}"
 

@@ -120,5 +120,46 @@ def test_a_frame_and_back(
     assert spark.table("target").where("id = 1000").select("part.words").collect()[0].words == ["w"]
 
 
+def test_malformed_messages_show_in_the_progress(
+    spark: SparkSession,
+    pulsar_broker: EmbeddedBroker,
+    pulsar_client: Client,
+    pulsar_topic: str,
+    tmp_path: Path,
+) -> None:
+    import geminga.spark
+
+    publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo"), Reading("Rome")])
+    publish(pulsar_client, pulsar_topic, BytesSchema(), [b"garbage"])
+    canary = {"auth.plugin": "basic", "auth.params": '{"username": "u", "password": "canary"}'}
+    given = {"service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "mode": "PERMISSIVE", **canary}
+    frame = (
+        spark.readStream.format("pulsar")
+        .options(**given)
+        .option("startingOffsets", "earliest")
+        .load(pulsar_topic)
+    )
+    query = (
+        geminga.spark.observed(frame)
+        .where("_corrupt_record IS NULL")
+        .writeStream.format("memory")
+        .queryName("kept_readings")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    (found,) = [each["observedMetrics"]["pulsar"] for each in query.recentProgress if each["numInputRows"]]
+    assert (found["rows"], found["malformed"]) == (3, 1)
+    assert spark.table("kept_readings").count() == 2
+    # No secret where plans and checkpoints are shown and kept.
+    shown = [str(progress) for progress in query.recentProgress]
+    shown.append(spark._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended"))
+    shown += [
+        path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
+    ]
+    assert not [text for text in shown if "canary" in text]
+
+
 def sql_options(given: dict[str, str]) -> str:
     return ", ".join(f"'{name}' '{value}'" for name, value in given.items())

@@ -50,87 +50,80 @@ def _little_endian(buffer, position, size):
 
 
 @inlined
-def _leaf(buffer, position, end, op, argument, number):
-    """Reads one leaf into ``number``; returns the next position, -1 for damage."""
-    if op == NULL:
-        return position
-    if op == BOOLEAN:
-        if position >= end or buffer[position] > 1:
-            return np.int64(-1)
-        number[0] = np.int64(buffer[position])
-        return position + 1
+def _leaf(buffer, position, end, op, argument):
+    """(number, size of its bytes, next position) of one leaf; the next position is -1 for damage."""
+    value = np.int64(0)
+    size = np.int64(0)
     if op in (INT, LONG, ENUM):
         value, position = _number(buffer, position, end)
-        number[0] = value
-        if position >= 0 and (
-            (op == INT and (value > 2147483647 or value < -2147483648))
-            or (op == ENUM and (value < 0 or value >= argument))
+        if (op == INT and (value > 2147483647 or value < -2147483648)) or (
+            op == ENUM and (value < 0 or value >= argument)
         ):
-            return np.int64(-1)
-        return position
-    if op in (FLOAT, DOUBLE):
-        size = 4 if op == FLOAT else 8
-        if size > end - position:
-            return np.int64(-1)
-        number[0] = _little_endian(buffer, position, size)
-        return position + size
-    size = np.int64(argument)
-    if op == BYTES:
-        size, position = _number(buffer, position, end)
-        if position < 0:
-            return np.int64(-1)
-    if size < 0 or size > end - position:
-        return np.int64(-1)
-    number[0] = position
-    number[1] = size
-    return position + size
-
-
-@inlined
-def _append(node, op, number, counts, keep, base, out, writing):
-    if writing and keep[node]:
-        if op in (BYTES, FIXED):
-            place = base[node] + 2 * counts[node]
-            out[place] = number[0]
-            out[place + 1] = number[1]
-        elif op != NULL:
-            out[base[node] + counts[node]] = number[0]
-    counts[node] += 1
+            position = np.int64(-1)
+    elif op in (BYTES, FIXED):
+        size = np.int64(argument)
+        if op == BYTES:
+            size, position = _number(buffer, position, end)
+        value = position
+        if position < 0 or size < 0 or size > end - position:
+            position = np.int64(-1)
+        else:
+            position += size
+    elif op == BOOLEAN:
+        if position >= end or buffer[position] > 1:
+            position = np.int64(-1)
+        else:
+            value = np.int64(buffer[position])
+            position += 1
+    elif op != NULL:
+        width = np.int64(4 if op == FLOAT else 8)
+        if width > end - position:
+            position = np.int64(-1)
+        else:
+            value = _little_endian(buffer, position, width)
+            position += width
+    return value, size, position
 
 
 @inlined
 def _value(
-    buffer, position, end, ops, arguments, first, children, keep, base, counts, out, stack, left, number,
-    writing,
+    buffer, position, end, ops, arguments, first, children, keep, base, counts, out, stack, left, writing
 ):  # fmt: skip
     """Reads one payload; returns where it ends, -1 for damage."""
     items_left = end - position + FREE_ITEMS
     depth = -1
     node = 0
-    while True:
+    while node >= 0:
         op = ops[node]
-        if op == UNION:
+        if op < RECORD:
+            value, size, position = _leaf(buffer, position, end, op, arguments[node])
+            if position < 0:
+                break
+            if writing and keep[node]:
+                if op in (BYTES, FIXED):
+                    place = base[node] + 2 * counts[node]
+                    out[place] = value
+                    out[place + 1] = size
+                elif op != NULL:
+                    out[base[node] + counts[node]] = value
+            counts[node] += 1
+        elif op == UNION:
             value, position = _number(buffer, position, end)
             if position < 0 or value < 0 or value >= arguments[node]:
-                return np.int64(-1)
-            number[0] = value
-            _append(node, op, number, counts, keep, base, out, writing)
+                position = np.int64(-1)
+                break
+            if writing and keep[node]:
+                out[base[node] + counts[node]] = value
+            counts[node] += 1
             node = children[first[node] + value]
             continue
-        if op >= RECORD:
+        else:
             depth += 1
             stack[depth] = node
             left[depth] = 0
-            if op == RECORD:
-                counts[node] += 1
-            else:
-                number[0] = 0
-                _append(node, op, number, counts, keep, base, out, writing)
-        else:
-            position = _leaf(buffer, position, end, op, arguments[node], number)
-            if position < 0:
-                return position
-            _append(node, op, number, counts, keep, base, out, writing)
+            if op != RECORD and writing and keep[node]:
+                out[base[node] + counts[node]] = 0
+            counts[node] += 1
         # What comes next: the innermost open type that has something left.
         node = -1
         while depth >= 0 and node < 0:
@@ -139,9 +132,9 @@ def _value(
             if op == RECORD:
                 if left[depth] == arguments[open_node]:
                     depth -= 1
-                    continue
-                node = children[first[open_node] + left[depth]]
-                left[depth] += 1
+                else:
+                    node = children[first[open_node] + left[depth]]
+                    left[depth] += 1
                 continue
             if left[depth] == 0:
                 count, position = _number(buffer, position, end)
@@ -149,7 +142,7 @@ def _value(
                     count = -count
                     size, position = _number(buffer, position, end)
                     if size < 0 or size > end - position:
-                        return np.int64(-1)
+                        position = np.int64(-1)
                 if position < 0 or count < 0 or count > items_left:
                     return np.int64(-1)
                 if count == 0:
@@ -162,13 +155,16 @@ def _value(
             left[depth] -= 1
             node = children[first[open_node]]
             if op == MAP:
-                position = _leaf(buffer, position, end, BYTES, 0, number)
+                value, size, position = _leaf(buffer, position, end, BYTES, 0)
                 if position < 0:
                     return position
-                _append(node, BYTES, number, counts, keep, base, out, writing)
+                if writing and keep[node]:
+                    place = base[node] + 2 * counts[node]
+                    out[place] = value
+                    out[place + 1] = size
+                counts[node] += 1
                 node = children[first[open_node] + 1]
-        if node < 0:
-            return position
+    return position
 
 
 @kernel
@@ -183,13 +179,12 @@ def walk(
     """
     stack = np.zeros(len(ops) + 1, np.int64)
     left = np.zeros(len(ops) + 1, np.int64)
-    number = np.zeros(2, np.int64)
     damaged = 0
     for i in range(len(starts)):
         if good[i]:
             position = _value(
                 buffer, starts[i], ends[i], ops, arguments, first, children, keep, base, counts, out, stack,
-                left, number, writing,
+                left, writing,
             )  # fmt: skip
             if position != ends[i]:
                 good[i] = False

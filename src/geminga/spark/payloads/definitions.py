@@ -13,14 +13,16 @@ from typing import Any
 from geminga.errors import IncompatibleSchema
 from geminga.schema.key_value import KeyValueEncodingType, encoding_of, parts_of
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.payloads.nodes import DEPTH_MAX, NO_DEFAULT, NODES_MAX, Definition, Field, Node
+from geminga.spark.payloads.nodes import DEPTH_MAX, NO_DEFAULT, NODES_MAX, Definition, Field, Node, check_size
 from geminga.spark.payloads.protobuf import node_of
 
 
 def definition_of(info: SchemaInfo) -> Definition:
     """Raises `IncompatibleSchema` for a definition that is damaged, recursive, or of an unknown type."""
     try:
-        return _of(info)
+        found = _of(info)
+        check_size(found.root)
+        return found
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         name = SchemaType(info.type).name if info.type in set(SchemaType) else str(info.type)
         raise IncompatibleSchema(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from geminga.errors import IncompatibleSchema
 from geminga.spark.payloads.nodes import NO_DEFAULT, Field, Node
 from geminga.spark.payloads.types import same_name
 
@@ -84,7 +85,12 @@ def _struct(array: pa.StructArray, kind: pa.StructType, reader: Node | None) -> 
 def _absent(count: int, kind: pa.DataType, reader: Field | None) -> pa.Array:
     if reader is None or reader.default is None or reader.default is NO_DEFAULT:
         return pa.nulls(count, kind)
-    value = pa.scalar(default_value(reader.default, reader.node), kind)
+    try:
+        value = pa.scalar(default_value(reader.default, reader.node), kind)
+    except (pa.ArrowException, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise IncompatibleSchema(
+            f"the default {reader.default!r} of the field {reader.name!r} is no {kind}: {error}"
+        ) from None
     return pa.repeat(value, count) if value.is_valid else pa.nulls(count, kind)
 
 

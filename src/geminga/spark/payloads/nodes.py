@@ -81,3 +81,25 @@ class Definition:
     def is_record(self) -> bool:
         """Its fields are columns; any other value is the column ``value``."""
         return self.root.inner.kind == "record"
+
+
+def check_size(root: Node) -> None:
+    """Raises `ValueError` for a tree that is too deep or too large to be walked.
+
+    Named types are written once and used again and again: what is small as a definition may not be as a tree.
+    """
+    measured: dict[int, tuple[int, int]] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        below = [*(field.node for field in node.fields), *node.branches]
+        waiting = [child for child in below if id(child) not in measured]
+        if waiting:
+            stack += waiting
+            continue
+        stack.pop()
+        sizes, depths = zip(*((0, 0), *(measured[id(child)] for child in below)), strict=True)
+        size, depth = 1 + sum(sizes), 1 + max(depths)
+        if depth > DEPTH_MAX or size > NODES_MAX:
+            raise ValueError(f"it is deeper than {DEPTH_MAX} or has more than {NODES_MAX} types")
+        measured[id(node)] = size, depth

@@ -42,16 +42,23 @@ def node_of(info: SchemaInfo) -> Node:
     """The tree of a registered Protobuf schema. Raises `ValueError` for damaged and recursive ones."""
     from geminga.schema.protobuf import message_class_of
 
-    return _record(message_class_of(info.data).DESCRIPTOR, ())
+    return _record(message_class_of(info.data).DESCRIPTOR, (), {})
 
 
-def _record(descriptor: Any, above: tuple[str, ...]) -> Node:
+Known = dict[str, Node]
+"""Messages that are nodes already, by their names."""
+
+
+def _record(descriptor: Any, above: tuple[str, ...], known: Known) -> Node:
     if descriptor.full_name in above or len(above) > DEPTH_MAX:
         raise ValueError(f"{descriptor.full_name} contains itself, which Spark has no type for")
-    above = (*above, descriptor.full_name)
-    if descriptor.full_name == "google.protobuf.Timestamp":
+    name = descriptor.full_name
+    if name == "google.protobuf.Timestamp":
         return Node("long", "timestamp-micros")
-    return Node("record", fields=tuple(Field(f.name, _of_field(f, above)) for f in descriptor.fields))
+    if name not in known:
+        fields = (Field(each.name, _of_field(each, (*above, name), known)) for each in descriptor.fields)
+        known[name] = Node("record", fields=tuple(fields))
+    return known[name]
 
 
 def _is_map(field: Any) -> bool:
@@ -59,23 +66,27 @@ def _is_map(field: Any) -> bool:
     return kind is not None and bool(kind.GetOptions().map_entry)
 
 
-def _of_field(field: Any, above: tuple[str, ...]) -> Node:
+def _of_field(field: Any, above: tuple[str, ...], known: Known) -> Node:
     if _is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         if key.cpp_type != FieldDescriptor.CPPTYPE_STRING:
             # Spark's maps of a definition have text as keys.
             pair = Node(
-                "record", fields=(Field("key", _single(key, above)), Field("value", _single(value, above)))
+                "record",
+                fields=(
+                    Field("key", _single(key, above, known)),
+                    Field("value", _single(value, above, known)),
+                ),
             )
             return Node("array", branches=(pair,))
-        return Node("map", branches=(_single(value, above),))
-    node = _single(field, above)
+        return Node("map", branches=(_single(value, above, known),))
+    node = _single(field, above, known)
     return Node("array", branches=(node,)) if field.is_repeated else node
 
 
-def _single(field: Any, above: tuple[str, ...]) -> Node:
+def _single(field: Any, above: tuple[str, ...], known: Known) -> Node:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-        return _record(field.message_type, above)
+        return _record(field.message_type, above, known)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return Node("bytes" if field.type == FieldDescriptor.TYPE_BYTES else "string")
     return _KINDS[field.cpp_type]
