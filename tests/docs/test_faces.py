@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -34,6 +35,43 @@ URL = "pulsar://localhost:6650"
 def test_the_face_for_threads_is_fresh() -> None:
     for path, text in generate_sync.files().items():
         assert path.read_text() == text, f"client/{path.name} is stale: run `make docs`"
+
+
+def made(text: str) -> str:
+    """What the generator makes of a method."""
+    (given,) = ast.parse(text).body
+    return str(ast.unparse(generate_sync.method(given)))
+
+
+def test_a_coroutine_becomes_a_call() -> None:
+    assert made(
+        "async def get(self, topic: str, schema: Schema | None = None, *, more: int = 1) -> AsyncReader:\n"
+        "    return await self._open(await self._ask(topic), [await x for x in schema])"
+    ) == (
+        "def get(self, topic: str, schema: Schema | type=_BYTES, *, more: int=1) -> Reader:\n"
+        "    return self._open(self._ask(topic), [x for x in schema])"
+    )
+
+
+def test_arguments_of_one_face_alone() -> None:
+    found = made(
+        "async def subscribe(self, topic, consumer_type=1, receiver_queue_size=2, initial_position=3, "
+        "is_pattern_topic=False, *, pattern_auto_discovery_period=60):\n"
+        "    '''Text. With ``is_pattern_topic`` the topic is the text of a pattern.'''\n"
+        "    return await self.f(topic, is_pattern_topic)"
+    )
+    assert found.splitlines() == [
+        "def subscribe(self, topic, consumer_type=1, "
+        "message_listener: Callable[[Any, Any], Any] | None=None, receiver_queue_size=2, "
+        "pattern_auto_discovery_period=60, initial_position=3):",
+        '    """Text."""',
+        "    return self.f(topic)",
+    ]
+
+
+def test_a_sentence_that_is_gone_is_told() -> None:
+    with pytest.raises(SystemExit, match=r"not said in aio\.py any more"):
+        made("async def create_table_view(self, topic):\n    '''Another text.'''")
 
 
 def test_every_difference_between_the_faces_has_its_reason() -> None:
