@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
+import pytest
+
 from geminga.broker.agenda import Agenda
 from geminga.broker.commands import watchers
-from geminga.broker.commands.topic_list import TopicsPattern
+from geminga.broker.commands.topic_list import TopicsPattern, topics_hash
 from geminga.broker.commands.watchers import WatchedLists, Watcher
 from geminga.broker.turns import Turns
 from geminga.ids import TopicName
@@ -30,3 +35,43 @@ def test_a_change_costs_the_same_however_many_names_there_are() -> None:
     assert len(told) == 3
     assert len(watched.names) == lists.held == 21_000
     assert watched.names == sorted(watched.names)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_list_that_changes_while_it_is_told_stays_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of the job is a turn of its own, and topics come and go between them."""
+    random = Random(seed)
+    monkeypatch.setattr(Turns, "enough", True)
+    jobs: list[Any] = []
+    monkeypatch.setattr(Turns, "start", lambda _, job, about: jobs.append(job))
+    lists = WatchedLists(Agenda(0.0, 0), Turns(lambda: 0.0, lambda: None, lambda about, error: None))
+    names = [TopicName.parse(f"t{number:03}") for number in range(60)]
+    there = set(random.sample(names, 30))
+    watched = lists.make("public/default", TopicsPattern(".*"))
+    jobs.append(watched.fill(iter(sorted(map(str, there)))))
+    told: list[set[str]] = [set()]
+
+    class Told:
+        def tell(self, added: Any, removed: Any, _hash: str) -> None:
+            told[0] = (told[0] - set(removed)) | set(added)
+
+    def step() -> None:
+        for job in [*jobs]:
+            if next(job, jobs) is jobs:
+                jobs.remove(job)
+
+    for _ in range(400):
+        step()
+        assert len(jobs) <= 1, "one job tells at a time"
+        if watched.is_filled and not watched._watchers:
+            told[0] = set(watched.names)
+            watched.watch(Told())  # type: ignore[arg-type]
+        for name in random.sample(names, 3) if random.random() < 0.3 else ():
+            there ^= {name}
+            lists.topic_changed(name, name in there)
+    while jobs:
+        step()
+    assert watched.names == sorted(map(str, there))
+    assert told[0] == set(watched.names)
+    assert watched.hash == topics_hash(watched.names)
+    assert lists.held == len(watched.names)

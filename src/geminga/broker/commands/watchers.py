@@ -33,7 +33,10 @@ UPDATE_BYTES_MAX: Final = 1024 * 1024
 class WatchedList:
     """The names of one namespace that match one pattern, and who wants to know of changes."""
 
-    __slots__ = ("_changes", "_lists", "_timer", "_watchers", "hash", "is_filled", "key", "names", "pattern")
+    __slots__ = (
+        "_changes", "_is_dropped", "_is_telling", "_lists", "_timer", "_watchers", "hash", "is_filled", "key",
+        "names", "pattern",
+    )  # fmt: skip
 
     def __init__(self, lists: WatchedLists, namespace: str, pattern: TopicsPattern) -> None:
         self._lists = lists
@@ -42,6 +45,7 @@ class WatchedList:
         self.names: list[str] = []
         self.hash = ""
         self.is_filled = False
+        self._is_dropped = self._is_telling = False
         self._changes: dict[str, bool] = {}
         self._watchers: dict[Watcher, None] = {}
         self._timer: Timer | None = None
@@ -86,43 +90,66 @@ class WatchedList:
         """Nobody wants the list."""
         if self._timer is not None:
             self._timer.cancel()
+        self._is_dropped = True
         self._lists.remove(self)
 
     def _changed(self) -> None:
-        if not self._changes or self._timer is not None:
+        if not self._changes or self._timer is not None or self._is_telling or self._is_dropped:
             return
         lists = self._lists
         if len(self.names) <= SHORT_LIST:
-            lists.turns.start(self._tell(), self)
+            self._begin_to_tell()
         else:
             self._timer = lists.agenda.after(len(self.names) * SECONDS_PER_NAME, self._due, self)
 
     def _due(self) -> None:
         self._timer = None
+        self._begin_to_tell()
+
+    def _begin_to_tell(self) -> None:
+        self._is_telling = True
         self._lists.turns.start(self._tell(), self)
 
     def _tell(self) -> Job:
-        """A job: take the changes over and tell them."""
-        changes, self._changes = self._changes, {}
-        added = sorted(name for name, exists in changes.items() if exists and not self._has(name))
-        removed = sorted(name for name, exists in changes.items() if not exists and self._has(name))
-        if not added and not removed:
-            return
-        self._lists.hold(len(added) - len(removed), refuse=False)
-        if removed:
-            gone = set(removed)
-            self.names = [name for name in self.names if name not in gone]
-        self.names += added
-        self.names.sort()  # two runs in order: merged, not sorted anew
-        yield from self._hash()
-        for some_added, some_removed in _in_parts(added, removed):
-            for watcher in list(self._watchers):
-                watcher.tell(some_added, some_removed, self.hash)
+        """A job, one at a time: take the changes over and tell them."""
+        try:
+            yield from self._tell_changes()
+        finally:
+            self._is_telling = False
         self._changed()
 
-    def _has(self, name: str) -> bool:
-        place = bisect_left(self.names, name)
-        return place < len(self.names) and self.names[place] == name
+    def _tell_changes(self) -> Job:
+        turns = self._lists.turns
+        changes, self._changes = self._changes, {}
+        names, merged = self.names, list[str]()
+        added, removed, copied = list[str](), list[str](), 0
+        for name in sorted(changes):
+            place = bisect_left(names, name, copied)
+            is_there = place < len(names) and names[place] == name
+            if changes[name] != is_there:
+                merged += names[copied:place]
+                copied = place
+                if is_there:
+                    copied += 1
+                    removed.append(name)
+                else:
+                    merged.append(name)
+                    added.append(name)
+            if turns.enough:
+                yield None
+        if self._is_dropped or not (added or removed):
+            return
+        merged += names[copied:]
+        self._lists.hold(len(added) - len(removed), refuse=False)
+        self.names = merged
+        yield from self._hash()
+        watchers = list(self._watchers)  # who comes later has it all
+        for some_added, some_removed in _in_parts(added, removed):
+            for watcher in watchers:
+                if watcher in self._watchers:
+                    watcher.tell(some_added, some_removed, self.hash)
+                if turns.enough:
+                    yield None
 
     def _hash(self) -> Job:
         self.hash = yield from hash_in_steps(self.names, self._lists.turns)
