@@ -202,7 +202,7 @@ def keep(file: Path, row: dict[str, Any], seconds: float) -> None:
     before = json.loads(file.read_text())["runs"] if file.exists() else []
     who = (row["broker_title"], row["case"])
     same = [old for old in before if (old["broker_title"], old["case"]) == who]
-    if same and same[0]["others_cores"] < row["others_cores"]:
+    if same and same[0]["others_cores"] is not None and same[0]["others_cores"] < row["others_cores"]:
         return
     rows = [old for old in before if (old["broker_title"], old["case"]) != who] + [row]
     rows.sort(key=lambda one: (one["broker_title"], list(CASES).index(one["case"])))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +16,9 @@ from click.testing import CliRunner
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.cli.main import command
-from geminga.errors import InvalidConfiguration
+from geminga.client.admin import admin
+from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.testing.apache_pulsar import free_ports
 from geminga.tuning import prove
 from geminga.tuning.measuring.broker_view import BrokerView
 from geminga.tuning.proof_report import headline, kept, picture, table
@@ -102,6 +109,54 @@ def test_what_was_measured_is_kept_when_the_broker_goes_away(
     assert "nothing listens there" in proof.stopped
     assert "It ended early" in table(proof)
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_broker_that_is_killed_while_messages_flow_costs_the_run_it_was_in(tmp_path: Path) -> None:
+    port, web_port = free_ports(2)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "geminga.cli.main", "standalone", "--data-dir", str(tmp_path / "data"),
+         "--port", str(port), "--web-port", str(web_port)],
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        service_url, admin_url = f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}"
+        for _ in range(300):
+            with contextlib.suppress(PulsarException):
+                admin(admin_url, "GET", "clusters")
+                break
+            time.sleep(0.1)
+        wanted = Plan(
+            service_url=service_url, admin_url=admin_url, profile=PROFILE, clients=("geminga",), repeats=1,
+            seconds=1.0, warm_seconds=0.2, idle_seconds=0.1, parts=("settings",),
+            only=("*stock, LZ4", "*formula, ZSTD"),
+        )  # fmt: skip
+        prover = Prover(wanted, tmp_path / "proof", lambda line: None)
+        measure = prove.Run.measure
+
+        def measured(run: prove.Run, events: object = None) -> prove.Outcome:
+            return measure(run, Kill(server) if prover.proof.outcomes else None)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prove.Run, "measure", measured)
+            proof = prover.prove()
+    finally:
+        server.kill()
+        server.wait()
+    assert [outcome.subject for outcome in proof.outcomes] == ["Geminga, stock, LZ4"]
+    assert "no answer from" in proof.stopped
+    assert proof.outcomes == Proof.kept(tmp_path / "proof").outcomes, "it is measured again, not kept by half"
+
+
+class Kill:
+    """Kills the broker in the middle of the measured part."""
+
+    def __init__(self, server: subprocess.Popen[bytes]) -> None:
+        self._server = server
+
+    def measuring(self) -> None:
+        threading.Timer(0.4, self._server.kill).start()
 
 
 def test_no_broker_at_all_is_a_sentence(tmp_path: Path) -> None:
