@@ -18,10 +18,19 @@ import pyarrow as pa
 from geminga.errors import InvalidConfiguration, StoreDamaged
 from geminga.ids import TopicName
 from geminga.spark.filesystems import resolve
-from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, from_json, to_json
+from geminga.spark.offsets import (
+    EARLIEST,
+    WHOLE_ENTRY,
+    Offset,
+    Offsets,
+    Partition,
+    from_json,
+    partition_topic,
+    to_json,
+)
 
-COLUMNS = ("__topic", "__partition", "__ledgerId", "__entryId", "__batchIndex")
-"""What a table notes of where each of its rows lay in the topic."""
+COLUMNS = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
+"""What a table notes of where each of its rows lay; the topic is the partition's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +45,11 @@ class Seam:
         return json.dumps(_to_text(self.offsets))
 
     @property
-    def places(self) -> list[tuple[str, int, tuple[int, int, int]]]:
-        """(topic, partition, (ledger, entry, batch index)) of each partition that the table has rows of."""
+    def places(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """(the partition's topic, (ledger, entry, batch index)) of each that the table has rows of."""
         return [
-            (topic, index, (place.ledger, place.entry, place.batch_index))
-            for (topic, index), place in sorted(self.offsets.items())
+            (partition_topic(partition), (place.ledger, place.entry, place.batch_index))
+            for partition, place in sorted(self.offsets.items())
             if place != EARLIEST
         ]
 
@@ -75,7 +84,10 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Seam:
                 "make a new project"
             )
         return seam
-    seam = Seam({**_partitions(service_url, topic), **last_places(table, name)})
+    places = last_places(table, name)
+    if not places:
+        raise InvalidConfiguration(f"{table} has no row of {name}: was it made of this topic?")
+    seam = Seam({**_partitions(service_url, topic), **places})
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with open(unfinished, "w", encoding="utf-8") as stream:
@@ -112,23 +124,24 @@ def last_places(table: str, topic: str) -> dict[Partition, Offset]:
         )
     found: dict[Partition, Offset] = {}
     for batch in rows.to_batches(columns=list(COLUMNS)):
-        for partition, place in _last_of(batch).items():
+        for name, place in _last_of(batch).items():
+            parsed = TopicName.parse(name)
+            partition = (str(parsed.base), parsed.partition)
             if partition[0] == topic:
                 found[partition] = max(place, found.get(partition, EARLIEST))
     return found
 
 
-def _last_of(batch: pa.RecordBatch) -> dict[Partition, Offset]:
+def _last_of(batch: pa.RecordBatch) -> dict[str, Offset]:
     if not len(batch):
         return {}
     topics = batch[COLUMNS[0]].dictionary_encode()
     codes = topics.indices.to_numpy(zero_copy_only=False)
-    numbers = [batch[name].to_numpy(zero_copy_only=False) for name in COLUMNS[1:]]
-    partition, ledger, entry, index = numbers
-    order = np.lexsort((index, entry, ledger, partition, codes))
-    ends = np.flatnonzero(np.append((np.diff(codes[order]) != 0) | (np.diff(partition[order]) != 0), True))
+    ledger, entry, index = (batch[name].to_numpy(zero_copy_only=False) for name in COLUMNS[1:])
+    order = np.lexsort((index, entry, ledger, codes))
+    ends = np.flatnonzero(np.append(np.diff(codes[order]) != 0, True))
     return {
-        (topics.dictionary[int(codes[at])].as_py(), int(partition[at])): Offset(
+        topics.dictionary[int(codes[at])].as_py(): Offset(
             int(ledger[at]), int(entry[at]), int(index[at]) if index[at] >= 0 else WHOLE_ENTRY
         )
         for at in order[ends]
