@@ -9,13 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, StructType
 
 from geminga.errors import IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import Node
-from geminga.spark.payloads.types import arrow_type, spark_type
+from geminga.spark.payloads.rows import Columns, version_reader
+from geminga.spark.payloads.types import arrow_type, columns_of, spark_type
+from geminga.spark.payloads.writing import PayloadWriter
 
 
 def node(*fields: dict[str, Any]) -> Node:
@@ -75,6 +78,26 @@ def test_aliases_and_nesting() -> None:
     expected = [{"parts": [{"new": 1}, None]}, {"parts": None}, None]
     assert fit(written, kind, reader).to_pylist() == expected
     assert fit(written.slice(1), kind, reader).to_pylist() == expected[1:]
+
+
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
+def test_aliases_of_what_is_read(kind: SchemaType) -> None:
+    """Through unions and arrays, for a reader that asks for the new names alone."""
+
+    def of(*names: dict[str, Any]) -> SchemaInfo:
+        part = {"type": "record", "name": "P", "fields": [{"type": ["null", "long"], **n} for n in names]}
+        parts = ["null", {"type": "array", "items": ["null", part]}]
+        definition = {"type": "record", "name": "R", "fields": [{"name": "parts", "type": parts}]}
+        return SchemaInfo(type=int(kind), data=json.dumps(definition).encode())
+
+    old, new = of({"name": "old"}, {"name": "more"}), of({"name": "new", "aliases": ["old"]})
+    wanted = columns_of(definition_of(new))
+    frame = StructType().add("parts", ArrayType(StructType().add("old", "long").add("more", "long")))
+    given = pa.array([[{"old": 5, "more": 6}, None], None], arrow_type(frame["parts"].dataType))
+    payloads = PayloadWriter(old, frame).write([given], 2)
+    found, damaged = version_reader(old, new, Columns(wanted, arrow_type(wanted))).read(payloads, None)
+    assert not damaged.any()
+    assert found.to_pylist() == [{"parts": [{"new": 5}, None]}, {"parts": None}]
 
 
 def test_definitions_that_are_refused() -> None:

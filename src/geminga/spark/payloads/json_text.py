@@ -116,7 +116,8 @@ def pruned(node: Node, wanted: pa.DataType | None, reader: Node | None) -> Node:
         )
         return Node("record", fields=fields)
     if node.kind == "array" and pa.types.is_list(wanted):
-        return Node("array", branches=(pruned(node.branches[0], wanted.value_type, None),))
+        items = reader.branches[0] if reader is not None and reader.kind == "array" else None
+        return Node("array", branches=(pruned(node.branches[0], wanted.value_type, items),))
     return node
 
 

@@ -135,7 +135,7 @@ def _child(node: Node | None, name: str) -> Node | None:
 
 
 @functools.lru_cache(maxsize=VERSIONS_MAX)
-def version_reader(writer: SchemaInfo, newest: SchemaInfo | None, wanted: _Columns) -> VersionReader:
+def version_reader(writer: SchemaInfo, newest: SchemaInfo | None, wanted: Columns) -> VersionReader:
     """Kept between tasks. Raises `IncompatibleSchema`."""
     reader = None if newest is None else definition_of(newest).root
     if writer == ANY_JSON:
@@ -149,7 +149,7 @@ def version_reader(writer: SchemaInfo, newest: SchemaInfo | None, wanted: _Colum
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class Columns:
     """The payload's columns that a query asks for."""
 
     spark: StructType
@@ -180,7 +180,7 @@ class PayloadShaper:
         self.of_payload = [
             name for name in asked if name not in self.of_message and name != plan.corrupt_column
         ]
-        self.wanted = _Columns(
+        self.wanted = Columns(
             StructType([asked[name] for name in self.of_payload]),
             pa.struct([self.schema.field(name).with_nullable(True) for name in self.of_payload]),
         )
