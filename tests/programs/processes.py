@@ -117,12 +117,13 @@ def termination(place: Place) -> Any:
     p, topic = place.p, place.topic("termination")
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
     client = place.client()
     producer = client.create_producer(topic, block_if_queue_full=True)
     told: list[Any] = []
     sent = 0
-    while not stopping.is_set():
+    # From here on: on a busy machine the signal else comes before there is anything to send with.
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    while not sent or not stopping.is_set():
         producer.send_async(b"%d" % sent, lambda result, message_id: told.append(result))
         sent += 1
     producer.flush()
