@@ -346,9 +346,12 @@ def test_unloading_loses_and_repeats_nothing(
 
     thread = threading.Thread(target=publish)
     thread.start()
-    for _ in range(3):
+    for unloads in range(1, 4):
         time.sleep(0.3)
         rest(apache_pulsar, "PUT", name, "unload")
+        end = time.monotonic() + 20
+        while producer.statistics().reconnects < unloads and time.monotonic() < end:
+            time.sleep(0.01)
     time.sleep(0.3)
     stop.set()
     thread.join(20)
