@@ -197,3 +197,17 @@ def test_frames_of_a_run_are_those_of_its_messages(
     behind = b"\x18" + varint(1_700_000_000_000) + schema
     run = encode_sends(producer_id, first, payloads, producer_name + b"\x10", behind)
     assert run == bytes(singles)
+
+
+@pytest.mark.parametrize("left_out", [1, 4, 11, None])
+def test_a_send_that_ends_inside_its_command_is_no_part_of_a_run(left_out: int | None) -> None:
+    """It was taken for one without an entry, and an empty entry was stored."""
+    head = encode_send(1, 3, 1, None, 0)
+    total = 0 if left_out is None else len(head) - 4 - left_out
+    data = send(1) + send(2) + total.to_bytes(4, "big") + head[4:] + send(4)
+    plain, reading = FrameDecoder(), BrokerFrameDecoder()
+    found = reading.feed(data)
+    assert singly(found) == singly(plain.feed(data))
+    assert len(singly(found)) == 2
+    assert isinstance(reading.error, ProtocolError)
+    assert str(reading.error) == str(plain.error)

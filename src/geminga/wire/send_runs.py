@@ -79,7 +79,8 @@ def read_run(
     shape = _shape(len(head), len(number))
     unpack, size = shape.unpack_from, shape.size
     end = len(data)
-    total_max = min(frame_size_max - 4, size - 4 + ENTRY_COPY_BYTES_MAX)
+    # One that ends inside its command is no SEND, whatever stands where its entry would begin.
+    least, total_max = size - 4, min(frame_size_max - 4, size - 4 + ENTRY_COPY_BYTES_MAX)
     entries: list[bytes] = [first.entry]  # type: ignore[list-item]
     numbers: list[bytes] = []
     add_entry, add_number = entries.append, numbers.append
@@ -88,7 +89,7 @@ def read_run(
     while at <= stop:
         total, found, number = unpack(data, at)
         next_at = at + 4 + total
-        if found != head or next_at > end or total > total_max or count_max <= 0:
+        if found != head or next_at > end or not least <= total <= total_max or count_max <= 0:
             break
         add_entry(data[at + size : next_at])
         add_number(number)

@@ -264,3 +264,40 @@ def test_a_peer_that_leaves_while_it_waits_harms_nobody(
         broker.turn()
     assert peer.pop().type == pb.BaseCommand.SUCCESS
     assert broker.harness.broker.topics.in_memory(TopicName.parse(TOPIC)) is not None
+
+
+# --- a topic that is gone, and another one of its name ---
+@pytest.mark.parametrize("how", ["delete", "inactive"])
+def test_what_was_under_way_when_a_topic_was_deleted_harms_no_later_one_of_its_name(
+    make_harness: Any, how: str
+) -> None:
+    harness = make_harness()
+    harness.auto_poll = False
+    peer = harness.peer()
+    harness.auto_poll = True
+    peer.producer("t")
+    harness.auto_poll = False
+    peer.send(0)
+    if how == "inactive":  # its producer is closing, which waits for the receipt
+        peer.command("close_producer", producer_id=1, request_id=7)
+    harness.actions.delete(NAME, True, lambda error: None)
+    harness.poll()  # the store reports on an entry of a topic that is gone
+    harness.auto_poll = True
+    later = harness.peer()
+    later.producer("t", 2)
+    later.subscribe("t", consumer_id=3)
+    topic = harness.broker.topics.find(NAME)
+    for sequence_id in range(40):  # 20 minutes
+        harness.advance(30)
+        later.send(sequence_id, producer_id=2)
+        assert harness.broker.topics.find(NAME) is topic
+        assert [message.entry_id for message in later.messages()] == [sequence_id]
+    assert harness.store.get(topic_key(str(NAME))) is not None
+
+
+def test_a_topic_that_left_is_not_let_go_once_more(topics: Any) -> None:
+    gone = topics.find_or_create(NAME)
+    topics.delete_topic(NAME, None)
+    there = topics.find_or_create(NAME)
+    topics.let_go(gone)
+    assert topics.find(NAME) is there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.broker.topics.looks import PLANNED_ROUNDS_MAX, ROUND_SECONDS, Looks
+from geminga.broker.topics.looks import GONE, PLANNED_ROUNDS_MAX, ROUND_SECONDS, Looks
 
 
 class Topic:
@@ -44,7 +44,7 @@ def test_what_happens_while_a_round_runs_is_for_the_next_one() -> None:
     looks.drop(c)
     assert [topic.name for topic in running] == ["b"]
     assert names(looks) == ["a"]
-    assert (a.look_round, b.look_round, c.look_round) == (0, 0, 0)
+    assert (a.look_round, b.look_round, c.look_round) == (0, 0, GONE)
 
 
 def test_nothing_is_kept_of_what_left() -> None:
@@ -54,4 +54,16 @@ def test_nothing_is_kept_of_what_left() -> None:
     for topic in topics:
         looks.drop(topic)
         looks.drop(topic)
+    assert not looks._rounds
+
+
+def test_what_left_is_never_looked_at_again() -> None:
+    looks, topic = Looks[Topic](), Topic("a")
+    looks.plan(topic, 0)
+    looks.drop(topic)
+    looks.soon(topic)
+    looks.plan(topic, 0)
+    looks.drop(topic)
+    looks.soon(topic)
+    assert names(looks) == []
     assert not looks._rounds

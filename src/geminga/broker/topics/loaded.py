@@ -368,8 +368,8 @@ class LoadedTopics:
             return
         # Out of the map first: who is disconnected and comes back finds no topic, or makes a new one.
         del self._loaded[str(name)]
-        topic.delete(done)
         self._services.looks.drop(topic)
+        topic.delete(done)
         self._changed(name, False)
 
     def delete_partition_record(self, name: TopicName, done: Done | None) -> None:
@@ -383,6 +383,8 @@ class LoadedTopics:
 
     def let_go(self, topic: Topic) -> None:
         """A topic that nobody is connected to leaves memory. Raises `StoreError`: then it stays."""
+        if not self._is_here(topic):
+            return  # it left before; another one may have its name now
         topic.close()
         self._services.looks.drop(topic)
         del self._loaded[topic.text]

@@ -25,8 +25,12 @@ class Looked(Protocol):
     """A topic, as far as this module knows one."""
 
     look_round: int
-    """The round in which it is looked at next; 0 when none is planned."""
+    """The round in which it is looked at next; 0 when none is planned, `GONE` when none ever will be."""
 
+
+GONE: Final = -1
+"""Of a topic that has left memory. What was under way then may still be reported to it, and there may be
+another one of its name: to care for the one that is gone would be to harm that."""
 
 T = TypeVar("T", bound=Looked)
 
@@ -53,14 +57,18 @@ class Looks(Generic[T]):
     def _plan(self, topic: T, number: int) -> None:
         planned = topic.look_round
         if planned:
-            if planned <= number:
+            if planned <= number:  # as `GONE` is
                 return
-            self.drop(topic)
+            self._drop(topic)
         topic.look_round = number
         self._rounds.setdefault(number, {})[topic] = None
 
     def drop(self, topic: T) -> None:
-        """The topic leaves memory."""
+        """The topic leaves memory: it is never looked at again, whoever asks for it."""
+        self._drop(topic)
+        topic.look_round = GONE
+
+    def _drop(self, topic: T) -> None:
         number, topic.look_round = topic.look_round, 0
         topics = self._rounds.get(number)
         if topics is not None:
@@ -76,5 +84,5 @@ class Looks(Generic[T]):
         while topics:
             topic = topics.pop()
             if topic.look_round == number:
-                self.drop(topic)
+                self._drop(topic)
                 yield topic
