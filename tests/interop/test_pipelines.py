@@ -53,7 +53,9 @@ class World:
 
     def publish(self, count: int) -> None:
         """The next flights, keyed by carrier, with the hour as event time; and one message that is none."""
-        producer = self.client.create_producer(TOPIC, batching_enabled=True, batching_max_messages=50)
+        producer = self.client.create_producer(
+            TOPIC, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
+        )
         for flight in self.flights[len(self.published) : len(self.published) + count]:
             at = int(flight["at"])
             row = {name: value for name, value in flight.items() if name != "at"}
@@ -202,7 +204,7 @@ def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Pat
     expected: dict[str, dict[str, Any]] = {}
 
     def publish(flights: list[dict[str, Any]]) -> None:
-        producer = world.client.create_producer("tails", batching_enabled=True)
+        producer = world.client.create_producer("tails", batching_enabled=True, block_if_queue_full=True)
         for number, flight in enumerate(flights):
             key = flight["tailnum"] or "unknown"
             row = {name: value for name, value in flight.items() if name != "at"}
