@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.commands.last_message_id import REQUESTS_MAX
 from geminga.broker.delivery import cursor as cursor_module
+from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.errors import StoreBusy
+from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -612,34 +614,96 @@ def test_a_single_ack_before_connect_closes_the_connection(harness: Any) -> None
     assert peer.is_closed
 
 
-def test_the_last_message_id_waits_for_a_busy_disk(
-    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The newest entry has to be read; the disk gives it when it is told to."""
+
+    class Disk:
+        def __init__(self) -> None:
+            self.busy = False
+            self.waiting: list[Any] = []
+            self.asked = 0
+
+        def answers(self, error: StoreError | None = None) -> None:
+            waiting, self.waiting = self.waiting, []
+            for done in waiting:
+                done(error)
+
+        def fetch(self, offset: int, stop: int, *, done: Any, **limits: int) -> None:
+            self.asked += 1
+            if self.busy:
+                raise StoreBusy("too many reads wait")
+
+            def read(error: StoreError | None) -> None:
+                self.has_answered = error is None
+                done(error)
+
+            self.waiting.append(read)
+
+    disk = Disk()
+    disk.has_answered = False  # type: ignore[attr-defined]
+    at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # type: ignore[attr-defined]  # noqa: E731
+    monkeypatch.setattr(ManagedLedger, "in_memory", at_hand)
+    monkeypatch.setattr(ManagedLedger, "fetch", lambda self, *args, **limits: disk.fetch(*args, **limits))
+    monkeypatch.setattr(PersistentTopic, "last_batch_index", lambda self: -1)
+    return disk
+
+
+def ask_for_the_last(peer: Any, request_id: int) -> None:
+    peer.command("getLastMessageId", consumer_id=1, request_id=request_id)
+
+
+def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, disk: Any) -> None:
     """Were it refused, official clients would take the topic for read to its end."""
     producer.publish(3)
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=0)
-    busy_for, asked = [5], []
-
-    def busy(self: PersistentTopic) -> int:
-        asked.append(harness.now)
-        if len(asked) <= busy_for[0]:
-            raise StoreBusy("the disk does not answer")
-        return -1
-
-    monkeypatch.setattr(PersistentTopic, "last_batch_index", busy)
-    peer.command("getLastMessageId", consumer_id=1, request_id=5)
+    disk.busy = True
+    ask_for_the_last(peer, 5)
+    harness.advance(5)
     assert peer.frames == []
-    harness.advance(1)
-    assert peer.pop().command.getLastMessageIdResponse.last_message_id.entryId == 2
-    assert len(asked) == 6
-    busy_for[0] = 1 << 30
-    peer.command("getLastMessageId", consumer_id=1, request_id=6)
+    disk.busy = False
+    harness.advance(2)
+    disk.answers()
+    answer = peer.pop().command.getLastMessageIdResponse
+    assert (answer.request_id, answer.last_message_id.entryId) == (5, 2)
+    disk.has_answered = False
+    ask_for_the_last(peer, 6)
     harness.advance(19)
     assert peer.frames == []
     harness.advance(2)
     assert peer.pop().command.error.error == pb.ServiceNotReady
-    peer.command("getLastMessageId", consumer_id=1, request_id=7)
-    peer.command("close_consumer", consumer_id=1, request_id=8)
+    disk.answers()  # nobody waits for it any more
+    disk.has_answered = False
+    ask_for_the_last(peer, 7)
+    disk.answers(StoreError("cannot be read now"))
+    assert peer.pop().command.error.error == pb.PersistenceError
+    ask_for_the_last(peer, 8)
+    peer.command("close_consumer", consumer_id=1, request_id=9)
     harness.advance(21)
     assert [frame.type for frame in peer.frames] == [pb.BaseCommand.SUCCESS]
+    assert not peer.session.last_message_questions
+
+
+def test_however_many_ask_for_the_last_message_id_the_disk_is_asked_once(
+    harness: Any, producer: Any, disk: Any
+) -> None:
+    """Each was tried again 20 times a second: 20,000 from one peer kept the broker from everything else."""
+    producer.publish(3)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=0)
+    for request_id in range(3 * REQUESTS_MAX):
+        ask_for_the_last(peer, request_id)
+    refused = [frame.command.error for frame in peer.take(pb.BaseCommand.ERROR)]
+    assert [error.request_id for error in refused] == [*range(REQUESTS_MAX, 3 * REQUESTS_MAX)]
+    assert {error.error for error in refused} == {pb.TooManyRequests}
+    harness.advance(15)
+    assert disk.asked == 1
+    disk.answers()
+    answers = [frame.command.getLastMessageIdResponse.request_id for frame in peer.frames]
+    assert answers == [*range(REQUESTS_MAX)]
+    assert not peer.session.last_message_questions
+    disk.has_answered = False
+    ask_for_the_last(peer, 1)
+    peer.disconnect()
+    disk.answers()

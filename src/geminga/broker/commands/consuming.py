@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
+from geminga.broker.commands.last_message_id import LastMessageQuestions
 from geminga.broker.commands.producing import NAME_MAX, SUBSCRIPTION_NAME_MAX, check_length, pairs
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
@@ -11,15 +12,10 @@ from geminga.broker.rates import iso_time
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
-from geminga.errors import StoreBusy, StoreError
+from geminga.errors import StoreError
 from geminga.ids import to_signed
 from geminga.wire.acks import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-BUSY_DISK_SECONDS_MAX = 20.0
-"""So long a question that needs the disk is tried again; clients give up after 30 s ..."""
-BUSY_RETRY_SECONDS = 0.05
-"""... this often. What the disk gave meanwhile is kept."""
 
 
 # --- SUBSCRIBE ---
@@ -268,44 +264,10 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
     if consumer is None:
         session.refuse(body.request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
-    _answer_last_message_id(session, body, consumer, session.agenda.now + BUSY_DISK_SECONDS_MAX)
-
-
-def _answer_last_message_id(
-    session: Session, body: pb.CommandGetLastMessageId, consumer: Consumer, until: float
-) -> None:
-    """The newest entry may have to be read for it. A busy disk is waited for, until then.
-
-    Were it refused, ``pulsar-client`` would say that no message is available, and its application would stop
-    reading in the middle.
-    """
-    if session.consumers.get(body.consumer_id) is not consumer:
-        return  # the client closed it meanwhile, or is gone
-    try:
-        last = consumer.subscription.last_message()
-    except Refused as refused:
-        session.refuse(body.request_id, refused)
-        return
-    except StoreBusy as error:
-        if session.agenda.now >= until:
-            session.refuse(body.request_id, storage_refusal(error))
-            return
-        session.agenda.after(
-            BUSY_RETRY_SECONDS, lambda: _answer_last_message_id(session, body, consumer, until), consumer
-        )
-        return
-    except StoreError as error:
-        session.refuse(body.request_id, storage_refusal(error))
-        return
-    session.output.write(
-        answers.last_message_id(
-            body.request_id,
-            last.position,
-            consumer.subscription.partition,
-            last.batch_index,
-            last.mark_delete_position,
-        )
-    )
+    questions = session.last_message_questions.get(consumer)
+    if questions is None:
+        questions = session.last_message_questions[consumer] = LastMessageQuestions(session, consumer)
+    questions.ask(body.request_id)
 
 
 def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:

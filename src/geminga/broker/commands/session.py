@@ -25,6 +25,7 @@ from geminga.broker.agenda import Timer
 from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_WORK
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Handles
+from geminga.broker.commands.last_message_id import LastMessageQuestions
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import Watcher
 from geminga.broker.delivery.consumer import Consumer
@@ -83,8 +84,8 @@ class Session:
     __slots__ = (
         "_bytes", "_counted", "_handshake", "_holds", "_keepalive", "_late", "_parked", "_ping_pending",
         "_probe_timer", "_probes", "_recently_closed", "_table", "_turns", "_work", "address", "agenda",
-        "client_version", "consumers", "decoder", "is_cpp_client", "output", "pending_bytes", "producers",
-        "protocol_version", "services", "state", "watchers",
+        "client_version", "consumers", "decoder", "is_cpp_client", "last_message_questions", "output",
+        "pending_bytes", "producers", "protocol_version", "services", "state", "watchers",
     )  # fmt: skip
 
     def __init__(self, services: Services, table: CommandTable, output: Output, address: str) -> None:
@@ -102,6 +103,7 @@ class Session:
         self.producers: Handles[Producer] = Handles()
         self.consumers: Handles[Consumer] = Handles()
         self.watchers: dict[int, Watcher] = {}
+        self.last_message_questions: dict[Consumer, LastMessageQuestions] = {}
         self.pending_bytes = 0
         self._table = table
         self._holds = 0
@@ -282,6 +284,7 @@ class Session:
         for watcher in self.watchers.values():
             isolated("session", self, watcher.close)
         self.watchers.clear()
+        self.last_message_questions.clear()
         for producer in self.producers.take_all():
             isolated("session", producer, producer.topic.remove_producer, producer)
         for consumer in self.consumers.take_all():

@@ -98,8 +98,11 @@ class Subscription(Protocol):
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
         """Move to a message id or a publish time. Raises `Refused` or `StoreError`."""
 
-    def last_message(self) -> LastMessage:
-        """Where the topic ends. Raises `Refused` or `StoreError`."""
+    def last_message(self, ready: Done) -> LastMessage | None:
+        """Where the topic ends; None while that is read, and ``ready`` is called then.
+
+        Raises `Refused` or `StoreError`.
+        """
 
     def delete(self, done: Done) -> None:
         """Remove the subscription; its consumers are disconnected."""

@@ -85,6 +85,8 @@ class OwningTopic(SubscribedTopic, Protocol):
     @property
     def last_position(self) -> tuple[int, int]: ...
 
+    def last_at_hand(self, ready: Done) -> bool: ...
+
     def last_batch_index(self) -> int: ...
 
     def offset_by_time(self, publish_time_ms: int) -> int: ...
@@ -385,9 +387,11 @@ class PersistentSubscription:
         self._notify_end()
 
     # --- as a whole ---
-    def last_message(self) -> LastMessage:
+    def last_message(self, ready: Done) -> LastMessage | None:
         """The newest durable entry, and the place before the first that is not acknowledged."""
         topic = self.topic
+        if not topic.last_at_hand(ready):
+            return None
         mark = topic.ledger.position_before(self.cursor.mark)
         return LastMessage(topic.last_position, topic.last_batch_index(), mark)
 

@@ -133,7 +133,7 @@ class NonPersistentSubscription:
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
         raise Refused(pb.MetadataError, "A non-persistent topic has no place to seek to")
 
-    def last_message(self) -> LastMessage:
+    def last_message(self, ready: Done) -> LastMessage | None:
         raise Refused(pb.MetadataError, "getLastMessageId is not supported on a non-persistent topic")
 
     def delete(self, done: Done) -> None:

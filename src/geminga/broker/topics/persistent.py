@@ -501,6 +501,19 @@ class PersistentTopic:
             return -1, -1
         return ledger.position(ledger.confirmed - 1)
 
+    def last_at_hand(self, ready: Done) -> bool:
+        """Whether the newest entry is in memory; if not it is read, and ``ready`` is called then.
+
+        Raises `StoreBusy` when too many reads wait already.
+        """
+        ledger, offset = self.ledger, self.ledger.confirmed - 1
+        if offset < ledger.start or ledger.in_memory(offset, offset + 1, 1):
+            return True
+        found = ledger.fetch(
+            offset, offset + 1, bytes_max=1, ahead_stop=offset + 1, ahead_bytes_max=1, done=ready
+        )
+        return found is not None
+
     def last_batch_index(self) -> int:
         """Index of the last message in the newest entry if it is a batch, else -1."""
         head = self._head(self.ledger.confirmed - 1)
