@@ -10,6 +10,7 @@ import pytest
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker
+from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
 from geminga.ledger.api import Buffer
 from geminga.ledger.memory import MemoryStore
@@ -34,7 +35,14 @@ class Peer:
     """A client's end of a connection: it sends commands and keeps the frames that came back."""
 
     def __init__(
-        self, harness: Harness, *, connect: bool = True, version: int = 21, client: str = "test"
+        self,
+        harness: Harness,
+        *,
+        connect: bool = True,
+        version: int = 21,
+        client: str = "test",
+        token: str | None = None,
+        refreshes: bool = True,
     ) -> None:
         self.harness = harness
         self.frames: list[Frame] = []
@@ -47,7 +55,11 @@ class Peer:
         self.request_id = 1000
         self.session: Session = harness.broker.open_session(self, "/10.0.0.1:4242", harness.now)
         if connect:
-            self.command("connect", client_version=client, protocol_version=version)
+            shown: dict[str, Any] = {}
+            if token is not None:
+                flags = {"supports_auth_refresh": refreshes}
+                shown = {"auth_method_name": "token", "auth_data": token.encode(), "feature_flags": flags}
+            self.command("connect", client_version=client, protocol_version=version, **shown)
             assert self.pop().type == Command.CONNECTED
 
     # --- the core's Output ---
@@ -210,7 +222,10 @@ class Harness:
         self.broker = self._open()
 
     def _open(self) -> Broker:
-        return Broker(self.store, self.settings, now=self.now, now_ms=self.now_ms)
+        authentication = make_authentication(self.settings)
+        return Broker(
+            self.store, self.settings, now=self.now, now_ms=self.now_ms, authentication=authentication
+        )
 
     @property
     def actions(self) -> TopicActions:

@@ -17,6 +17,7 @@ from typing import cast
 from geminga._version import __version__
 from geminga.broker.agenda import Agenda
 from geminga.broker.byte_ledger import ByteLedger
+from geminga.broker.commands.permissions import GUARDED_TABLE, disconnect_forbidden
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
@@ -25,6 +26,8 @@ from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.peer import Output
+from geminga.broker.rules.authentication import Authentication
+from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
@@ -54,8 +57,12 @@ class Broker:
         now_ms: int,
         clock: Callable[[], float] | None = None,
         wake: Callable[[], None] = lambda: None,
+        authentication: Authentication | None = None,
     ) -> None:
-        """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick."""
+        """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick.
+
+        Without ``authentication`` nobody is asked who they are and everybody may do everything.
+        """
         self.store = store
         self.settings = settings
         self.agenda = Agenda(now, now_ms, lambda: store.is_writing)
@@ -88,6 +95,12 @@ class Broker:
         self.disk = DiskGuard(self.agenda, store, settings, self.bytes)
         self.disk.give_way = self.giving_way.go
         self.topics.watch(self.watched.topic_changed)
+        self.authentication = authentication
+        self.authorization = None
+        if authentication is not None and settings.authorization:
+            self.authorization = Authorization(self.namespaces, settings.super_user_roles)
+            self.namespaces.watch_permissions(self._permissions_changed)
+        self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
@@ -99,13 +112,25 @@ class Broker:
             watched=self.watched,
             bytes=self.bytes,
             disk=self.disk,
+            authentication=authentication,
+            authorization=self.authorization,
         )
 
     # --- from the shell ---
-    def open_session(self, output: Output, address: str, now: float) -> Session:
-        """A connection was accepted; ``address`` is its peer's for logs and stats."""
+    def open_session(
+        self, output: Output, address: str, now: float, certificate_name: str | None = None
+    ) -> Session:
+        """A connection was accepted; ``address`` is its peer's for logs and stats.
+
+        ``certificate_name`` is the common name of a client certificate that TLS has verified.
+        """
         self.agenda.enter(now)
-        return Session(self._services, TABLE, output, address)
+        return Session(self._services, self._table, output, address, certificate_name)
+
+    def _permissions_changed(self, tenant: str) -> None:
+        assert self.authorization is not None
+        sessions = list(self.sessions)
+        self.turns.start(disconnect_forbidden(sessions, self.authorization, tenant, self.turns), tenant)
 
     @property
     def sessions(self) -> set[Session]:

@@ -8,6 +8,7 @@ client sends them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+from geminga.errors import InvalidConfiguration
 
 SyncMode = Literal["always", "interval", "never"]
 TopicKind = Literal["non-partitioned", "partitioned"]
@@ -106,6 +108,29 @@ class BrokerSettings:
     shutdown_seconds: float = 10.0
     """How long a graceful stop waits for the last bytes to reach the peers."""
 
+    # --- who may do what ---
+    token_secret_key: str | None = dataclasses.field(default=None, repr=False)
+    """Secret that tokens are signed with, as for Pulsar: a file's path or ``file:`` URL, ``data:;base64,…``,
+    or base64. With it, or a public key, whoever connects needs a token."""
+    token_public_key: str | None = None
+    """Public key (RSA or elliptic curve) of tokens that are signed with a private key; forms as above."""
+    token_role_claim: str = "sub"
+    """Claim of a token that names the role."""
+    token_audience: str | None = None
+    """What a token's ``token_audience_claim`` must hold; None: not looked at."""
+    token_audience_claim: str = "aud"
+    """See ``token_audience``."""
+    token_clock_skew_seconds: float = 0.0
+    """How far the clocks of those who make tokens may be off."""
+    authentication_refresh_seconds: float = 60.0
+    """A client whose token has expired is asked for a fresh one and closed when none has come by then."""
+    authorization: bool = True
+    """With authentication: whether roles need permissions. False: who is known may do everything."""
+    super_user_roles: tuple[str, ...] = ()
+    """Roles that may do everything."""
+    anonymous_role: str | None = None
+    """With authentication: the role of those who show no credentials; None refuses them."""
+
     # --- topics ---
     auto_create_topics: bool = True
     """Whether the first producer or consumer makes an unknown topic. Namespace policies override it."""
@@ -178,6 +203,7 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         self._check_where()
         self._check_connections()
+        self._check_security()
         self._check_topics()
         self._check_policies()
         if self.data_dir is not None:
@@ -233,6 +259,24 @@ class BrokerSettings:
         check_int("write_buffer_high_bytes", self.write_buffer_high_bytes, self.write_buffer_low_bytes)
         check_int("write_buffer_limit_bytes", self.write_buffer_limit_bytes, self.write_buffer_high_bytes)
 
+    def _check_security(self) -> None:
+        for name in ("token_public_key", "token_audience", "anonymous_role"):
+            check_type(name, getattr(self, name), str, optional=True)
+        if not isinstance(self.token_secret_key, str | None):
+            raise InvalidConfiguration("token_secret_key must be a text")  # its value is not for messages
+        if self.token_secret_key is not None and self.token_public_key is not None:
+            raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
+        for name in ("token_role_claim", "token_audience_claim"):
+            check_type(name, getattr(self, name), str)
+        check_seconds("token_clock_skew_seconds", self.token_clock_skew_seconds, 0.0)
+        check_seconds("authentication_refresh_seconds", self.authentication_refresh_seconds, 0.01)
+        check_type("authorization", self.authorization, bool)
+        check_type("super_user_roles", self.super_user_roles, tuple, list)
+        for role in self.super_user_roles:
+            if not isinstance(role, str) or not role.strip():
+                refuse("super_user_roles", role, "names of roles")
+        object.__setattr__(self, "super_user_roles", tuple(self.super_user_roles))
+
     def _check_topics(self) -> None:
         for field in (
             "auto_create_topics", "auto_create_subscriptions", "delete_inactive_topics",
@@ -265,6 +309,16 @@ class BrokerSettings:
         check_int("ledger_entries_max", self.ledger_entries_max, 1)
         check_int("ledger_bytes_max", self.ledger_bytes_max, 1)
         check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001, LEDGER_SECONDS_LIMIT)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether whoever connects must prove who it is."""
+        return self.token_secret_key is not None or self.token_public_key is not None
+
+    @property
+    def is_beyond_loopback(self) -> bool:
+        """Whether others than this machine may reach the broker."""
+        return not (self.host == "localhost" or self.host == "::1" or self.host.startswith("127."))
 
     @property
     def lookup_through_service_url(self) -> bool:

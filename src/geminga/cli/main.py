@@ -29,6 +29,7 @@ COMMANDS = {
     "topics": ("geminga.cli.topics", "List, create, describe and delete topics."),
     "explain": ("geminga.cli.explain", "Say why a consumer is stuck, and what mends it."),
     "pipeline": ("geminga.cli.pipeline", "Pipelines from topics to a lake and back, on Spark."),
+    "token": ("geminga.cli.token", "Make keys and tokens, and look at them."),
     "store": ("geminga.cli.store", "Check and repair the folder of a broker that is stopped."),
     "tune": ("geminga.cli.tune", "Producer settings: advised, measured and proven."),
     "demo": (

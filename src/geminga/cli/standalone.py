@@ -62,6 +62,22 @@ from geminga.cli.common import PORT, SIZE
     "--redeliver-unacked-after", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
     help="Push messages again that were delivered and not acknowledged for so long; 0, the default, never.",
 )  # fmt: skip
+@click.option(
+    "--token-secret-key", envvar="GEMINGA_TOKEN_SECRET_KEY", metavar="KEY",
+    help="Ask for tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
+)  # fmt: skip
+@click.option(
+    "--token-public-key", metavar="KEY",
+    help="Ask for tokens signed with the private key of this public key; forms as above.",
+)  # fmt: skip
+@click.option(
+    "--super-user", "super_user_roles", multiple=True, metavar="ROLE",
+    help="A role that may do everything; may be given again.",
+)  # fmt: skip
+@click.option(
+    "--anonymous", is_flag=True,
+    help="Listen beyond this machine without asking anybody who they are.",
+)  # fmt: skip
 def command(
     data_dir: Path | None,
     memory: bool,
@@ -78,6 +94,10 @@ def command(
     disk_limit: int | None,
     disk_low_water: int | None,
     redeliver_unacked_after: float,
+    token_secret_key: str | None,
+    token_public_key: str | None,
+    super_user_roles: tuple[str, ...],
+    anonymous: bool,
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
 
@@ -100,7 +120,17 @@ def command(
         max_message_size=max_message_size,
         deduplication=deduplication,
         redeliver_unacked_after_seconds=redeliver_unacked_after,
+        token_secret_key=token_secret_key,
+        token_public_key=token_public_key,
+        super_user_roles=super_user_roles,
     )
+    if anonymous and settings.authenticates:
+        raise click.UsageError("--anonymous is for a broker without authentication; leave one of both out")
+    if settings.is_beyond_loopback and not settings.authenticates and not anonymous:
+        raise click.UsageError(
+            f"--host {host} lets others than this machine in, and nobody is asked who they are: "
+            "give --token-secret-key or --token-public-key, or --anonymous if that is meant"
+        )
     if retention_minutes is not None:
         settings = replace(settings, retention_minutes=retention_minutes)
     if disk_limit is not None:

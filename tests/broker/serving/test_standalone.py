@@ -212,3 +212,15 @@ def test_a_web_request_that_was_broken_off_leaves_the_stop_quiet(started: list[P
     code, _, err = process.end()
     assert code == 0
     assert err.splitlines()[1:] == ["geminga: SIGTERM, stopping"]
+
+
+def test_who_lets_others_in_says_whom_he_asks(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from geminga.cli.standalone import command
+
+    refused = CliRunner().invoke(command, ["--memory", "--host", "0.0.0.0"])
+    assert refused.exit_code == 2
+    assert "--anonymous" in refused.output
+    both = CliRunner().invoke(command, ["--memory", "--anonymous", "--token-secret-key", "A" * 44])
+    assert both.exit_code == 2

@@ -103,9 +103,15 @@ class Brokers(Resource):
     # --- configuration ---
     def _configuration(self) -> dict[str, str]:
         settings = self.server.settings
-        own = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+        # What is not for reprs (secrets) is not for administrators' eyes either.
+        own = {
+            field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.repr
+        }
         pulsar_names: dict[str, Any] = {
             "clusterName": settings.cluster,
+            "authenticationEnabled": settings.authenticates,
+            "authorizationEnabled": settings.authenticates and settings.authorization,
+            "superUserRoles": ",".join(settings.super_user_roles),
             "advertisedAddress": settings.advertised_host,
             "bindAddress": settings.host,
             "brokerServicePort": settings.port,

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from geminga.broker.admin.door import Doorkeeper
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.topic_actions import TopicActions
@@ -38,6 +39,7 @@ DONE_SECONDS_MAX = 60.0
 _PIECE_BYTES = 64 * 1024
 """A longer answer goes out in pieces, as it is made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
+DOORKEEPER: web.AppKey[Doorkeeper] = web.AppKey("doorkeeper", Doorkeeper)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
@@ -286,9 +288,15 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         request.app[WEB_HOSTS].check(request.host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
         # An idle broker's clock stands where the last entry into the core left it.
         request.app[SERVER].call(lambda: None)
+        doorkeeper = request.app.get(DOORKEEPER)
+        if doorkeeper is not None:
+            doorkeeper.admit(request, request.app[SERVER].broker.agenda.now_ms)
         return await handler(request)
     except AdminError as error:
-        return _refusal(error.status, error.reason)
+        refusal = _refusal(error.status, error.reason)
+        if error.status == 401:
+            refusal.headers["WWW-Authenticate"] = "Bearer"
+        return refusal
     except RuleBroken as error:
         refused = admin_error(error)
         return _refusal(refused.status, refused.reason)

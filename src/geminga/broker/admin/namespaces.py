@@ -211,7 +211,7 @@ class Namespaces(Resource):
         found = {"namespace": f"{tenant}/{namespace}", "bundle": part(request, "bundle")}
         return answer({**found, "topicHashPositions": positions})
 
-    # --- permissions: kept and shown; a broker without authentication asks nobody ---
+    # --- permissions: in force where the broker has authentication (`rules.authorization`) ---
     async def permissions(self, request: web.Request) -> web.Response:
         return answer(self._auth(request)["namespace_auth"])
 

@@ -10,11 +10,13 @@ from aiohttp import web
 
 from geminga.broker.admin.brokers import Brokers, BrokerStats
 from geminga.broker.admin.damage import DamagedThings
-from geminga.broker.admin.http import SERVER, WEB_HOSTS, Server, errors_as_json
+from geminga.broker.admin.door import Doorkeeper
+from geminga.broker.admin.http import DOORKEEPER, SERVER, WEB_HOSTS, Server, errors_as_json
 from geminga.broker.admin.lookup import Lookup
 from geminga.broker.admin.namespaces import Namespaces
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.partitioned import PartitionedTopics
+from geminga.broker.admin.permissions import PERMISSIONS
 from geminga.broker.admin.policy_routes import NamespacePolicies, TopicPolicies
 from geminga.broker.admin.schemas import Schemas
 from geminga.broker.admin.subscriptions import Subscriptions
@@ -36,6 +38,9 @@ def make_application(server: Server) -> web.Application:
     application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
     application[SERVER] = server
     application[WEB_HOSTS] = WebHosts(server.settings)
+    broker = server.broker
+    if broker.authentication is not None:
+        application[DOORKEEPER] = Doorkeeper(broker.authentication, broker.authorization, PERMISSIONS)
     for resource in _RESOURCES:
         resource(server).register(application.router)
     return application

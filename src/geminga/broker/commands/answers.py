@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from geminga.ids import to_unsigned
-from geminga.wire.frames import encode_command
+from geminga.wire.frames import PROTOCOL_VERSION, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 UNSOLICITED = (1 << 64) - 1
@@ -37,6 +37,16 @@ def connected(protocol_version: int, max_message_size: int, server_version: str)
     body.max_message_size = max_message_size
     body.feature_flags.supports_topic_watchers = True
     body.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    return encode_command(command)
+
+
+def auth_challenge(method: str) -> bytes:
+    """Asks for fresh credentials (framing.md section 2)."""
+    command = pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE)
+    body = command.authChallenge
+    body.protocol_version = PROTOCOL_VERSION
+    body.challenge.auth_method_name = method
+    body.challenge.auth_data = b"PulsarAuthRefresh"
     return encode_command(command)
 
 

@@ -63,10 +63,15 @@ class Handles(dict[int, H]):
         found = self.pop(handle_id, None)
         return found if found is not None or attempt is None else attempt.waiting
 
-    def take_all(self) -> list[H]:
-        """The connection ends: every handle that was open or waiting."""
+    def all(self) -> list[H]:
+        """Every handle that is open or waits to be."""
         found = list(self.values())
         found += [attempt.waiting for attempt in self.attempts.values() if attempt.waiting is not None]
+        return found
+
+    def take_all(self) -> list[H]:
+        """The connection ends: every handle that was open or waiting."""
+        found = self.all()
         self.clear()
         self.attempts.clear()
         return found

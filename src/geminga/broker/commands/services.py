@@ -9,6 +9,8 @@ from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.watchers import WatchedLists
 from geminga.broker.disk import DiskGuard
 from geminga.broker.peer import Peer
+from geminga.broker.rules.authentication import Authentication
+from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import LoadedTopics
@@ -30,4 +32,8 @@ class Services:
     watched: WatchedLists
     bytes: ByteLedger
     disk: DiskGuard
+    authentication: Authentication | None = None
+    """None: nobody is asked who they are."""
+    authorization: Authorization | None = None
+    """Who may do what; set where permissions count."""
     peers: set[Peer] = field(default_factory=set)

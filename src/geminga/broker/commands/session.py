@@ -5,7 +5,7 @@ The session's states and what each command may do in them:
 ====================  =========================  =====================================
 state                 CONNECT                    other commands
 ====================  =========================  =====================================
-CONNECTING            answered, then CONNECTED   PING is answered, PONG is taken; else closed
+CONNECTING            CONNECTED, or closed       PING is answered, PONG is taken; else closed
 CONNECTED             closed                     handled; unknown ones close the connection
 CLOSED                nothing is read any more   nothing is read any more
 ====================  =========================  =====================================
@@ -24,6 +24,7 @@ from enum import Enum
 from geminga.broker.agenda import Timer
 from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_WORK
 from geminga.broker.commands import answers
+from geminga.broker.commands.credentials import Identity
 from geminga.broker.commands.handles import Handles
 from geminga.broker.commands.last_message_id import LastMessageQuestions
 from geminga.broker.commands.services import Services
@@ -82,14 +83,25 @@ class Session:
     """``receive`` takes what came in; answers leave through ``output``. To topics it is a `Peer`."""
 
     __slots__ = (
-        "_bytes", "_counted", "_handshake", "_holds", "_keepalive", "_late", "_parked", "_ping_pending",
-        "_probe_timer", "_probes", "_recently_closed", "_table", "_turns", "_work", "address", "agenda",
-        "client_version", "consumers", "decoder", "is_cpp_client", "last_message_questions", "output",
+        "_bytes", "_certificate_name", "_counted", "_handshake", "_holds", "_keepalive", "_late", "_parked",
+        "_ping_pending", "_probe_timer", "_probes", "_recently_closed", "_table", "_turns", "_work",
+        "address", "agenda", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
+        "last_message_questions", "output",
         "pending_bytes", "producers", "protocol_version", "services", "state", "watchers",
     )  # fmt: skip
 
-    def __init__(self, services: Services, table: CommandTable, output: Output, address: str) -> None:
+    def __init__(
+        self,
+        services: Services,
+        table: CommandTable,
+        output: Output,
+        address: str,
+        certificate_name: str | None = None,
+    ) -> None:
+        """``certificate_name`` is whom the peer's TLS certificate names, verified."""
         self.services = services
+        self.identity: Identity | None = None
+        self._certificate_name = certificate_name
         self._bytes = services.bytes
         self._turns = services.turns
         self.agenda = services.agenda
@@ -276,6 +288,8 @@ class Session:
         for timer in (self._handshake, self._keepalive):
             if timer is not None:
                 timer.cancel()
+        if self.identity is not None:
+            self.identity.end()
         self.services.peers.discard(self)
         self._bytes.forget(self)
         self._work = None
@@ -348,6 +362,8 @@ class Session:
         if self.state is State.CONNECTED:
             raise Violation("a second CONNECT")
         body = command.connect
+        if self.services.authentication is not None and not self._prove(body):
+            return
         self.state = State.CONNECTED
         self.decoder.max_frame_size = self.services.settings.max_message_size + FRAME_PADDING
         self.client_version = body.client_version
@@ -364,6 +380,41 @@ class Session:
             )
         )
         self._arm_keepalive()
+
+    def _prove(self, body: pb.CommandConnect) -> bool:
+        """Finds out who the peer is; one that cannot prove it hears so and is closed."""
+        assert self.services.authentication is not None
+        try:
+            self.identity = Identity(
+                self.services.authentication,
+                self.agenda,
+                self.output,
+                self.services.settings.authentication_refresh_seconds,
+                self._close_because,
+                body,
+                self._certificate_name,
+            )
+        except Refused as refused:
+            self._turn_away(refused)
+            return False
+        return True
+
+    def respond(self, command: pb.BaseCommand) -> None:
+        """AUTH_RESPONSE: fresh credentials. Nothing is answered when they are good."""
+        if self.identity is None:
+            raise Violation("AUTH_RESPONSE without authentication")
+        try:
+            self.identity.respond(command.authResponse)
+        except Refused as refused:
+            self._turn_away(refused)
+
+    def _turn_away(self, refused: Refused) -> None:
+        self.output.write(answers.error(answers.UNSOLICITED, refused.code, refused.reason))
+        self._close_because(str(refused))
+
+    def _close_because(self, why: str) -> None:
+        log.warning("%s: connection closed: %s", self, why)
+        self.close()
 
     def refuse(self, request_id: int, refused: Refused) -> None:
         """Answer a request with an ERROR."""

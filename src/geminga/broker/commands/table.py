@@ -52,6 +52,7 @@ TRANSACTION_BODIES = {
 
 HANDLERS: dict[int, Handler] = {
     Command.CONNECT: Session.connect,
+    Command.AUTH_RESPONSE: Session.respond,
     Command.PING: _on_ping,
     Command.PONG: _on_pong,
     Command.PARTITIONED_METADATA: lookup.on_partitioned_metadata,

@@ -180,6 +180,11 @@ class Watcher:
         self._write = write
         watched.watch(self)
 
+    @property
+    def namespace(self) -> str:
+        """``tenant/namespace``"""
+        return self._watched.key[0]
+
     def tell(self, added: Sequence[str], removed: Sequence[str], topics_hash: str) -> None:
         """The list has changed."""
         self._write(answers.watch_update(self._watcher_id, added, removed, topics_hash))

@@ -48,6 +48,10 @@ class Subscription(Protocol):
     bytes_out_gone: int
 
     @property
+    def topic_text(self) -> str:
+        """The topic's full name."""
+
+    @property
     def replicated(self) -> bool:
         """What the client said of it; kept and shown."""
 

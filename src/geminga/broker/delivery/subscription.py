@@ -145,6 +145,10 @@ class PersistentSubscription:
         self._oldest = (-1, 0)
         self.compensation = Compensation(self)
 
+    @property
+    def topic_text(self) -> str:
+        return self.topic.text
+
     def __repr__(self) -> str:
         return f"Subscription({self.topic.text!r}, {self.name!r})"
 

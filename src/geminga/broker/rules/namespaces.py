@@ -11,7 +11,7 @@ import copy
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from geminga.broker.rules.policies import (
@@ -37,9 +37,12 @@ Watcher = Callable[[str, TopicName | None, Policies | None], None]
 """``watcher("tenant/namespace", topic or None, before)`` with the policies that were in force there before.
 
 ``before`` is None where nobody knows, and where the namespace is gone."""
+PermissionWatcher = Callable[[str], None]
+"""``watcher("tenant")`` when it changed who may do what in a tenant."""
 
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
+_ABOUT_PERMISSIONS = ("auth_policies", "subscription_auth_mode")
 _PRESENT_WHEN_UNSET: Mapping[str, Any] = {
     "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     "allowed_clusters": [],
@@ -80,6 +83,7 @@ class Namespaces:
         self._store = store
         self._settings = settings
         self._watchers: list[Watcher] = []
+        self._permission_watchers: list[PermissionWatcher] = []
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
@@ -93,6 +97,25 @@ class Namespaces:
     def watch(self, watcher: Watcher) -> None:
         """``watcher`` is called after each change of policies."""
         self._watchers.append(watcher)
+
+    # --- permissions ---
+    def watch_permissions(self, watcher: PermissionWatcher) -> None:
+        """``watcher`` is called after each change of who may do what."""
+        self._permission_watchers.append(watcher)
+
+    def admin_roles(self, tenant: str) -> Sequence[str]:
+        """The roles that may do everything in a tenant; none for one that does not exist."""
+        found: Sequence[str] = self._tenants.get(tenant, {}).get("adminRoles", ())
+        return found
+
+    def permissions(self, tenant: str, namespace: str) -> Mapping[str, Any] | None:
+        """What roles may do in a namespace (``auth_policies``, to be read only); None for one that is not."""
+        document = self._namespaces.get(f"{tenant}/{namespace}")
+        return None if document is None else document.get("auth_policies", {})
+
+    def _permissions_changed(self, tenant: str) -> None:
+        for watcher in self._permission_watchers:
+            watcher(tenant)
 
     # --- clusters ---
     def clusters(self) -> list[str]:
@@ -160,6 +183,7 @@ class Namespaces:
                     Wrong.IN_THE_WAY, f"Namespace {namespace} is replicated to {sorted(missing)[0]}"
                 )
         self._write("tenant/", self._tenants, name, fresh, done)
+        self._permissions_changed(name)
 
     def delete_tenant(self, name: str, done: Done | None = None) -> None:
         """Refused while the tenant has namespaces: their topics must be deleted first."""
@@ -284,6 +308,8 @@ class Namespaces:
         before = self.policies(tenant, namespace)
         self._write("namespace/", self._namespaces, f"{tenant}/{namespace}", document, done)
         self._changed(f"{tenant}/{namespace}", None, before)
+        if field in _ABOUT_PERMISSIONS:
+            self._permissions_changed(tenant)
 
     def get_topic_policy(self, topic: TopicName, field: str) -> Any:
         """What was set for the topic itself, None if nothing was."""

@@ -138,7 +138,7 @@ def record(**fields: tuple[Check, Any]) -> Check:
 
 
 def by_cluster(inner: Check) -> Check:
-    """A check for a map from cluster to the checked value."""
+    """A check for a map from cluster (or role, or topic) to the checked value."""
 
     def check(field: str, value: Any) -> dict[str, Any]:
         return {
@@ -231,6 +231,23 @@ def auto_topic_creation(field: str, value: Any) -> dict[str, Any]:
     return kept
 
 
+_actions_by_role = by_cluster(words(AUTH_ACTIONS))
+_auth_fields: Final[Mapping[str, Check]] = {
+    "namespace_auth": _actions_by_role,
+    "destination_auth": by_cluster(_actions_by_role),
+    "subscription_auth_roles": by_cluster(words()),
+}
+
+
+def auth_policies(field: str, value: Any) -> dict[str, Any]:
+    """Who may do what; what is unknown to us is kept and gives nobody anything."""
+    return {
+        name: _auth_fields[name](f"{field}.{name}", given) if name in _auth_fields else given
+        for name, given in any_object(field, value).items()
+        if given is not None
+    }
+
+
 dispatch_rate = record(
     dispatchThrottlingRateInMsg=(whole(-1), -1), dispatchThrottlingRateInByte=(whole(-1), -1),
     relativeToPublishRate=(flag, False), ratePeriodInSecond=(whole(1), 1),
@@ -260,7 +277,7 @@ def redeliver_unacked(field: str, value: Any) -> dict[str, Any]:
 
 
 FIELDS: Final[Mapping[str, Check]] = {
-    "auth_policies": any_object,
+    "auth_policies": auth_policies,
     "replication_clusters": words(),
     "allowed_clusters": words(),
     "bundles": any_object,

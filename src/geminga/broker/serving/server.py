@@ -27,6 +27,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.core import Broker
+from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.serving.listening import BACKLOG, bind
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
 from geminga.broker.settings import DISK_PARTS, BrokerSettings
@@ -333,6 +334,7 @@ class BrokerServer:
             now_ms=time.time_ns() // 1_000_000,
             clock=time.monotonic,
             wake=self._ask_for_turn,
+            authentication=make_authentication(self.settings),
         )
 
     def _start_web_now(self) -> None:

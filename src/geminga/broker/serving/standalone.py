@@ -106,6 +106,16 @@ def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
         parts.append(f"admin {settings.admin_url}")
     parts.append(f"store {where}")
     print("  ".join(parts), file=out, flush=True)
+    if settings.authenticates and not settings.super_user_roles:
+        print(
+            "WARNING: no role is a super user: nobody can make tenants (--super-user)", file=err, flush=True
+        )
+    elif not settings.authenticates and settings.is_beyond_loopback:
+        print(
+            f"WARNING: anonymous: whoever reaches {settings.host or '0.0.0.0'} may read, write and delete "
+            "everything; nobody is asked who they are",
+            file=err, flush=True,
+        )  # fmt: skip
     if settings.memory:
         print("WARNING: kept in memory only; nothing survives this process", file=err, flush=True)
     elif settings.sync == "always":

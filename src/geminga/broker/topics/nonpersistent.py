@@ -40,6 +40,10 @@ class NonPersistentSubscription:
         self._selector: Selector[Consumer] | None = None
         self._turn = 0
 
+    @property
+    def topic_text(self) -> str:
+        return self.topic.text
+
     def add(self, consumer: Consumer) -> None:
         """Attach a consumer; raises `Refused`."""
         if self.consumers and self.type != consumer.type:

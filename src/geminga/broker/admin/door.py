@@ -1,0 +1,120 @@
+"""Who may have a request of the web port answered: credentials first, then what the route needs.
+
+Without good credentials every path answers 401, whether it exists or not; what a role may not do answers 403,
+whether it would have found something or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from aiohttp import web
+
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.rules.authentication import Authentication, Unauthenticated
+from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
+from geminga.errors import InvalidTopicName
+from geminga.ids import TopicName
+
+Key = tuple[str, str]
+"""Method and path, with the names of the variable parts in braces."""
+
+
+class Needs(Enum):
+    """What a role needs for a route; the text completes "This needs …"."""
+
+    NOTHING = "nothing, not even credentials"
+    CREDENTIALS = "credentials of any role"
+    SUPER_USER = "a super user"
+    ADMINISTRATOR = "an administrator of the tenant"
+    LIST = "the permission to consume in the namespace"
+    SUBSCRIPTIONS = "the permission to consume in the namespace, by this subscription"
+    LOOK = "the permission to produce to the topic or to consume from it"
+    PRODUCE = "the permission to produce to the topic"
+    CONSUME = "the permission to consume from the topic, by this subscription"
+
+
+def key_of(method: str, resource: web.AbstractResource | None) -> Key | None:
+    """What the table of permissions calls a route; None where there is none."""
+    return None if resource is None else ("GET" if method == "HEAD" else method, resource.canonical)
+
+
+class Doorkeeper:
+    """Who may have a request answered."""
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        authorization: Authorization | None,
+        permissions: Mapping[Key, Needs],
+    ) -> None:
+        """Without ``authorization`` it is enough to be known. A route that is no key is refused."""
+        self._permissions = permissions
+        self._authentication = authentication
+        self._authorization = authorization
+
+    def admit(self, request: web.Request, now_ms: int) -> None:
+        """Raises `AdminError`: 401 for who is not known, 403 for what is not allowed."""
+        key = key_of(request.method, request.match_info.route.resource)
+        needs = self._permissions.get(key) if key is not None else None
+        if needs is Needs.NOTHING:
+            return
+        role = self._role(request, now_ms)
+        if key is None or self._authorization is None:
+            return  # no such path, which the router says
+        if needs is None or not _permitted(self._authorization, role, needs, request):
+            wanted = "a rule, and has none" if needs is None else needs.value
+            raise AdminError(
+                403, f"Unauthorized: {role!r} may not {request.method} {request.path}; this needs {wanted}"
+            )
+
+    def _role(self, request: web.Request, now_ms: int) -> str:
+        header = request.headers.get("Authorization")
+        name = None if request.transport is None else certificate_name(request.transport)
+        try:
+            principal = self._authentication.from_header(header, now_ms, name)
+        except Unauthenticated as error:
+            raise AdminError(401, f"Authentication required: {error}") from None
+        original = request.headers.get("X-Original-Principal")
+        if original and original != principal.role:
+            raise AdminError(403, "Unauthorized: not allowed to speak for another principal")
+        return principal.role
+
+
+def certificate_name(transport: object) -> str | None:
+    """The common name of the client certificate that TLS has verified; None without one."""
+    get_extra_info = getattr(transport, "get_extra_info", None)
+    certificate = get_extra_info("peercert") if get_extra_info is not None else None
+    for part in (certificate or {}).get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                return str(value)
+    return None
+
+
+def _permitted(authorization: Authorization, role: str, needs: Needs, request: web.Request) -> bool:
+    if needs is Needs.CREDENTIALS or authorization.is_super_user(role):
+        return True
+    if needs is Needs.SUPER_USER:
+        return False
+    names = request.match_info
+    tenant, namespace = names["tenant"], names.get("namespace", "")
+    if needs is Needs.ADMINISTRATOR:
+        return authorization.administers(role, tenant)
+    if needs is Needs.LIST:
+        return authorization.may_in_namespace(role, CONSUME, tenant, namespace)
+    subscription = names.get("subscription", "")
+    if needs is Needs.SUBSCRIPTIONS:
+        return authorization.may_use_subscriptions(role, tenant, namespace, subscription)
+    try:
+        topic = TopicName.parse(
+            f"{names.get('domain', 'persistent')}://{tenant}/{namespace}/{names['topic']}"
+        )
+    except InvalidTopicName:
+        return authorization.administers(role, tenant)
+    if needs is Needs.LOOK:
+        return authorization.may_look(role, topic)
+    if needs is Needs.PRODUCE:
+        return authorization.may(role, PRODUCE, topic)
+    return authorization.may_subscribe(role, topic, subscription)

@@ -1,0 +1,235 @@
+"""What a role needs for each route of the web port: a table without gaps, asked before the handler runs.
+
+Who may do what is Apache Pulsar's, with two differences on the careful side: what touches the subscriptions
+of everybody at once (clearing the backlog of all, expiring on all) takes an administrator, and ``/metrics``
+takes a super user, for it names the topics of every tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from aiohttp import web
+
+from geminga.broker.admin.door import Key, Needs, key_of
+from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
+
+_BROKER: Final = {
+    Needs.NOTHING: "GET /status.html",
+    Needs.CREDENTIALS: """
+        GET /admin/v2/brokers/ready
+        GET /admin/v2/brokers/version
+        GET /admin/v2/clusters
+    """,
+    Needs.SUPER_USER: """
+        GET /metrics
+        GET /metrics/
+        GET /admin/v2/bookies/all
+        GET /admin/v2/bookies/racks-info
+        GET /admin/v2/broker-stats/allocator-stats/{allocator}
+        GET /admin/v2/broker-stats/destinations
+        GET /admin/v2/broker-stats/load-report
+        GET /admin/v2/broker-stats/mbeans
+        GET /admin/v2/broker-stats/metrics
+        GET /admin/v2/broker-stats/topics
+        GET /admin/v2/brokers
+        GET /admin/v2/brokers/backlog-quota-check
+        GET /admin/v2/brokers/configuration
+        GET /admin/v2/brokers/configuration/runtime
+        GET /admin/v2/brokers/configuration/values
+        GET /admin/v2/brokers/health
+        GET /admin/v2/brokers/internal-configuration
+        GET /admin/v2/brokers/leaderBroker
+        GET /admin/v2/brokers/{cluster}
+        GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces
+        GET /admin/v2/clusters/{cluster}
+        PUT /admin/v2/clusters/{cluster}
+        POST /admin/v2/clusters/{cluster}
+        DELETE /admin/v2/clusters/{cluster}
+        GET /admin/v2/clusters/{cluster}/failureDomains
+        GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies
+        GET /admin/v2/clusters/{cluster}/peers
+        POST /admin/v2/clusters/{cluster}/peers
+        GET /admin/v2/geminga/damage
+        DELETE /admin/v2/geminga/damage/{name}
+        GET /admin/v2/geminga/disk
+        GET /admin/v2/resource-quotas
+        GET /admin/v2/resourcegroups
+        GET /admin/v2/tenants
+        GET /admin/v2/tenants/{tenant}
+        PUT /admin/v2/tenants/{tenant}
+        POST /admin/v2/tenants/{tenant}
+        DELETE /admin/v2/tenants/{tenant}
+    """,
+    Needs.ADMINISTRATOR: "GET /admin/v2/namespaces/{tenant}",
+    Needs.LIST: """
+        GET /admin/v2/{domain}/{tenant}/{namespace}
+        GET /admin/v2/{domain}/{tenant}/{namespace}/partitioned
+    """,
+    Needs.LOOK: """
+        GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}
+        GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle
+    """,
+}
+_NAMESPACE: Final = {
+    Needs.ADMINISTRATOR: """
+        GET
+        PUT
+        DELETE
+        GET /bundles
+        PUT /unload
+        PUT /{bundle}/unload
+        GET /{bundle}/topicHashPositions
+        POST /clearBacklog
+        POST /{bundle}/clearBacklog
+        GET /permissions
+        POST /permissions/{role}
+        DELETE /permissions/{role}
+        GET /permissions/subscription
+        POST /permissions/subscription/{subscription}
+        DELETE /permissions/{subscription}/{role}
+        GET /backlogQuotaMap
+        POST /backlogQuota
+        DELETE /backlogQuota
+        DELETE /removeOffloadPolicies
+        GET /antiAffinity
+        POST /antiAffinity
+        DELETE /antiAffinity
+        GET /resourcegroup
+        GET /properties
+        PUT /properties
+        DELETE /properties
+        GET /property/{key}
+        PUT /property/{key}/{value}
+        DELETE /property/{key}
+    """,
+    Needs.SUPER_USER: """
+        PUT /{bundle}/split
+        POST /resourcegroup/{group}
+        DELETE /resourcegroup
+    """,
+    Needs.LIST: "GET /topics",
+    Needs.SUBSCRIPTIONS: """
+        POST /clearBacklog/{subscription}
+        POST /{bundle}/clearBacklog/{subscription}
+        POST /unsubscribe/{subscription}
+        POST /{bundle}/unsubscribe/{subscription}
+    """,
+}
+LIMITS_FOR_TENANTS: Final = frozenset(
+    {"publishRate", "dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate"}
+)
+"""Policies of namespaces that limit a tenant: its own administrators do not set them."""
+_TOPIC: Final = {
+    Needs.ADMINISTRATOR: """
+        PUT
+        DELETE
+        PUT /partitions
+        POST /partitions
+        DELETE /partitions
+        POST /createMissedPartitions
+        POST /terminate
+        POST /terminate/partitions
+        DELETE /truncate
+        PUT /unload
+        POST /trim
+        GET /compaction
+        PUT /compaction
+        GET /offload
+        GET /shadowTopics
+        PUT /properties
+        DELETE /properties
+        GET /permissions
+        POST /permissions/{role}
+        DELETE /permissions/{role}
+        POST /all_subscription/expireMessages/{seconds}
+        GET /backlogQuotaMap
+        POST /backlogQuota
+        DELETE /backlogQuota
+        GET /messageTTL
+        POST /messageTTL
+        DELETE /messageTTL
+    """,
+    Needs.LOOK: """
+        GET /stats
+        GET /internalStats
+        GET /internal-info
+        GET /partitions
+        GET /partitioned-stats
+        GET /partitioned-internalStats
+        GET /properties
+    """,
+    Needs.CONSUME: """
+        GET /lastMessageId
+        GET /messageid/{timestamp}
+        GET /ledger/{ledger}/entry/{entry}
+        GET /examinemessage
+        PUT /backlogSize
+        GET /backlog
+        GET /subscriptions
+        PUT /subscription/{subscription}
+        DELETE /subscription/{subscription}
+        POST /subscription/{subscription}/resetcursor
+        POST /subscription/{subscription}/resetcursor/{timestamp}
+        POST /subscription/{subscription}/skip/{count}
+        POST /subscription/{subscription}/skip/{ledger}/{entry}
+        GET /subscription/{subscription}/explain
+        POST /subscription/{subscription}/skip_all
+        POST /subscription/{subscription}/expireMessages
+        POST /subscription/{subscription}/expireMessages/{seconds}
+        GET /subscription/{subscription}/position/{nth}
+        POST /subscription/{subscription}/analyzeBacklog
+        GET /subscription/{subscription}/properties
+        PUT /subscription/{subscription}/properties
+        GET /subscription/{subscription}/replicatedSubscriptionStatus
+        POST /subscription/{subscription}/replicatedSubscriptionStatus
+    """,
+}
+_SCHEMAS: Final = {
+    Needs.LOOK: """
+        GET /schema
+        GET /schema/{version}
+        GET /schemas
+        GET /metadata
+        POST /compatibility
+        POST /version
+    """,
+    Needs.PRODUCE: "POST /schema",
+    Needs.ADMINISTRATOR: "DELETE /schema",
+}
+_NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+_TOPIC_PATH: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+_SCHEMA_PATH: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+
+
+def _lines(table: Mapping[Needs, str], path: str) -> Iterator[tuple[Key, Needs]]:
+    for needs, text in table.items():
+        for line in text.strip().splitlines():
+            method, _, rest = line.strip().partition(" ")
+            yield (method, path + rest), needs
+
+
+def _all_routes() -> Mapping[Key, Needs]:
+    found = dict(_lines(_BROKER, ""))
+    found |= _lines(_NAMESPACE, _NAMESPACE_PATH)
+    found |= _lines(_TOPIC, _TOPIC_PATH)
+    found |= _lines(_SCHEMAS, _SCHEMA_PATH)
+    for path, routes in ((_NAMESPACE_PATH, NAMESPACE_ROUTES), (_TOPIC_PATH, TOPIC_ROUTES)):
+        for route in routes:
+            limits = path == _NAMESPACE_PATH and route.segment in LIMITS_FOR_TENANTS
+            for method in ("GET", route.method, "DELETE"):
+                needs = Needs.SUPER_USER if limits and method != "GET" else Needs.ADMINISTRATOR
+                found[method, f"{path}/{route.segment}"] = needs
+    return MappingProxyType(found)
+
+
+PERMISSIONS: Final = _all_routes()
+"""Every route of the web port. One that is missing here is refused to everybody, and fails a test."""
+
+
+def unmapped(routes: Iterable[web.AbstractRoute]) -> list[Key]:
+    """The routes without a rule."""
+    keys = (key for route in routes if (key := key_of(route.method, route.resource)) is not None)
+    return sorted(key for key in keys if key not in PERMISSIONS)

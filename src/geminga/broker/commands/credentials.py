@@ -1,0 +1,131 @@
+"""Who the peer of a connection is: credentials in CONNECT, and fresh ones when they expire.
+
+====================  ======================================  ==========================================
+state                 AUTH_RESPONSE                           the time of the next look
+====================  ======================================  ==========================================
+proven                judged; must prove the same role        expired: challenged, or closed if the
+                                                              client cannot answer challenges
+challenged            judged; must prove the same role        closed
+====================  ======================================  ==========================================
+
+A challenge is answered in the time of `BrokerSettings.authentication_refresh_seconds` (Pulsar's
+``authenticationRefreshCheckSeconds``), in which the connection goes on working.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.commands import answers
+from geminga.broker.peer import Output
+from geminga.broker.refusal import Refused
+from geminga.broker.rules.authentication import Authentication, Principal, Unauthenticated
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+log = logging.getLogger("geminga.broker")
+
+REFUSED_TEXT: Final = "Failed to authenticate"
+"""What peers are told, whatever was wrong."""
+_PRINTABLE_MAX: Final = 200
+
+
+class Identity:
+    """See the module. Made by the session when CONNECT came; `principal` is who the peer is."""
+
+    __slots__ = (
+        "_agenda", "_authentication", "_certificate_name", "_challenged", "_close", "_method", "_output",
+        "_refreshes", "_seconds", "_timer", "principal",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        agenda: Agenda,
+        output: Output,
+        refresh_seconds: float,
+        close: Callable[[str], None],
+        body: pb.CommandConnect,
+        certificate_name: str | None,
+    ) -> None:
+        """Raises `Refused` when CONNECT proves nothing. ``close(why)`` ends the connection."""
+        self._authentication = authentication
+        self._agenda = agenda
+        self._output = output
+        self._seconds = refresh_seconds
+        self._close = close
+        self._certificate_name = certificate_name
+        self._challenged = False
+        self._timer: Timer | None = None
+        self._refreshes = body.feature_flags.supports_auth_refresh
+        self._method = body.auth_method_name or _old_name(body)
+        self.principal = self._judge(self._method, body.auth_data)
+        if body.original_principal and body.original_principal != self.principal.role:
+            # Only a proxy may speak for others, and there is none that this broker trusts.
+            raise Refused(pb.AuthorizationError, "Not allowed to speak for another principal")
+        self._arm()
+
+    def _judge(self, method: str, data: bytes) -> Principal:
+        try:
+            return self._authentication.authenticate(
+                method, data, self._agenda.now_ms, self._certificate_name
+            )
+        except Unauthenticated as error:
+            raise Rejected(str(error)) from None
+
+    # --- expiry ---
+    def _arm(self) -> None:
+        """Look again when the credentials expire; often enough that a clock that was set matters little."""
+        expires = self.principal.expires_at_ms
+        if expires is not None:
+            wait = min(max((expires - self._agenda.now_ms) / 1000, 0.001), self._seconds)
+            self._timer = self._agenda.after(wait, self._look, self)
+
+    def _look(self) -> None:
+        self._timer = None
+        expires = self.principal.expires_at_ms
+        if self._challenged:
+            self._close("the credentials have expired and no fresh ones came")
+        elif expires is None or expires > self._agenda.now_ms:
+            self._arm()
+        elif not self._refreshes:
+            self._close("the credentials have expired")
+        else:
+            self._challenged = True
+            self._output.write(answers.auth_challenge(self._method))
+            self._timer = self._agenda.after(self._seconds, self._look, self)
+
+    def respond(self, body: pb.CommandAuthResponse) -> None:
+        """AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""
+        shown = body.response
+        fresh = self._judge(shown.auth_method_name or self._method, shown.auth_data)
+        if fresh.role != self.principal.role:
+            raise Rejected("the fresh credentials are those of another role")
+        self.principal = fresh
+        self._challenged = False
+        self.end()
+        self._arm()
+
+    def end(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Rejected(Refused):
+    """Credentials that prove nothing. The peer learns that, the log why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(pb.AuthenticationError, REFUSED_TEXT)
+        self.why = why[:_PRINTABLE_MAX]
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.why}"
+
+
+def _old_name(body: pb.CommandConnect) -> str:
+    """Clients of long ago name the method by a number."""
+    return "none" if body.auth_method == pb.AuthMethodNone else pb.AuthMethod.Name(body.auth_method)

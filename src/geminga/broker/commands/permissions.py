@@ -1,0 +1,240 @@
+"""What a role needs for each command: a table without gaps, asked before the handler runs.
+
+Commands that name a topic or a namespace are decided here. Those that act on a producer, a consumer or a
+watcher name it by the id that its connection gave it when it was permitted, so they ask nobody and cost
+nothing; when a permission is taken away, `disconnect_forbidden` closes what is open. What is refused is
+refused before it is looked whether the topic exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+from geminga.broker.commands import answers
+from geminga.broker.commands.session import CommandTable, Handler, Session
+from geminga.broker.commands.table import HANDLERS, TABLE, TRANSACTION_BODIES
+from geminga.broker.refusal import Refused
+from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
+from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.turns import Job, Turns
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Command = pb.BaseCommand
+
+
+class Free(Enum):
+    """Why a command asks for no permission."""
+
+    HANDSHAKE = "part of the connection itself"
+    HANDLE = "acts on what was permitted when it was opened on this connection"
+    REFUSED = "refused to everybody"
+
+
+Guard = Callable[[Session, pb.BaseCommand], bool]
+"""Whether the command may run; if not, the guard has answered it."""
+TopicRule = Callable[[Authorization, str, TopicName], bool]
+
+
+def _topic(text: str) -> TopicName | None:
+    """None for what is no name: the handler refuses that by itself."""
+    try:
+        return parse_topic(text)
+    except Refused:
+        return None
+
+
+def _asks(session: Session) -> tuple[Authorization, str]:
+    authorization, identity = session.services.authorization, session.identity
+    assert authorization is not None
+    assert identity is not None
+    return authorization, identity.principal.role
+
+
+def _partitioned_metadata(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.partitionMetadata
+    if _may_look(session, body.topic):
+        return True
+    reason = "Client is not authorized to Get Partition Metadata"
+    session.output.write(answers.partitions_failed(body.request_id, pb.AuthorizationError, reason))
+    return False
+
+
+def _lookup(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.lookupTopic
+    if _may_look(session, body.topic):
+        return True
+    reason = "Client is not authorized to Lookup"
+    session.output.write(answers.lookup_failed(body.request_id, pb.AuthorizationError, reason))
+    return False
+
+
+def _get_schema(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.getSchema
+    if _may_look(session, body.topic):
+        return True
+    reason = "Client is not authorized to Get Schema"
+    session.output.write(answers.schema_failed(body.request_id, pb.AuthorizationError, reason))
+    return False
+
+
+def _put_schema(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.getOrCreateSchema
+    if _may(session, PRODUCE, body.topic):
+        return True
+    reason = "Client is not authorized to Create Schema"
+    session.output.write(answers.schema_refused(body.request_id, pb.AuthorizationError, reason))
+    return False
+
+
+def _may_look(session: Session, text: str) -> bool:
+    authorization, role = _asks(session)
+    topic = _topic(text)
+    return topic is None or authorization.may_look(role, topic)
+
+
+def _may(session: Session, action: str, text: str) -> bool:
+    authorization, role = _asks(session)
+    topic = _topic(text)
+    return topic is None or authorization.may(role, action, topic)
+
+
+def _produce(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.producer
+    authorization, role = _asks(session)
+    topic = _topic(body.topic)
+    reason = ""
+    if topic is not None:
+        first = body.initial_subscription_name
+        if not authorization.may(role, PRODUCE, topic):
+            reason = "Client is not authorized to Produce"
+        elif first and not authorization.may_subscribe(role, topic, first):
+            reason = "Client is not authorized to create the initial subscription"
+    return _allowed(session, body.request_id, reason)
+
+
+def _subscribe(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.subscribe
+    authorization, role = _asks(session)
+    topic = _topic(body.topic)
+    permitted = topic is None or authorization.may_subscribe(role, topic, body.subscription)
+    return _allowed(session, body.request_id, "" if permitted else "Client is not authorized to subscribe")
+
+
+def _topics_of_namespace(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.getTopicsOfNamespace
+    return _list(session, body.request_id, body.namespace)
+
+
+def _watch(session: Session, command: pb.BaseCommand) -> bool:
+    body = command.watchTopicList
+    return _list(session, body.request_id, body.namespace)
+
+
+def _list(session: Session, request_id: int, name: str) -> bool:
+    authorization, role = _asks(session)
+    tenant, _, namespace = name.partition("/")
+    permitted = authorization.may_in_namespace(role, CONSUME, tenant, namespace)
+    return _allowed(session, request_id, "" if permitted else "Client is not authorized to list topics")
+
+
+def _allowed(session: Session, request_id: int, reason: str) -> bool:
+    if reason:
+        session.refuse(request_id, Refused(pb.AuthorizationError, reason))
+    return not reason
+
+
+PERMISSIONS: Final[Mapping[int, Guard | Free]] = {
+    Command.CONNECT: Free.HANDSHAKE,
+    Command.AUTH_RESPONSE: Free.HANDSHAKE,
+    Command.PING: Free.HANDSHAKE,
+    Command.PONG: Free.HANDSHAKE,
+    Command.PARTITIONED_METADATA: _partitioned_metadata,
+    Command.LOOKUP: _lookup,
+    Command.GET_TOPICS_OF_NAMESPACE: _topics_of_namespace,
+    Command.WATCH_TOPIC_LIST: _watch,
+    Command.WATCH_TOPIC_LIST_CLOSE: Free.HANDLE,
+    Command.PRODUCER: _produce,
+    Command.SEND: Free.HANDLE,
+    Command.CLOSE_PRODUCER: Free.HANDLE,
+    Command.SUBSCRIBE: _subscribe,
+    Command.FLOW: Free.HANDLE,
+    Command.ACK: Free.HANDLE,
+    Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: Free.HANDLE,
+    Command.UNSUBSCRIBE: Free.HANDLE,
+    Command.SEEK: Free.HANDLE,
+    Command.GET_LAST_MESSAGE_ID: Free.HANDLE,
+    Command.CONSUMER_STATS: Free.HANDLE,
+    Command.CLOSE_CONSUMER: Free.HANDLE,
+    Command.GET_SCHEMA: _get_schema,
+    Command.GET_OR_CREATE_SCHEMA: _put_schema,
+    **dict.fromkeys(TRANSACTION_BODIES, Free.REFUSED),
+}
+"""Every command that a client may send. One that is missing here is not handled where permissions count."""
+
+
+def _guarded(guard: Guard, handler: Handler) -> Handler:
+    def handle(session: Session, command: pb.BaseCommand) -> Job | None:
+        return handler(session, command) if guard(session, command) else None
+
+    return handle
+
+
+def _guarded_handlers() -> dict[int, Handler]:
+    found = {}
+    for kind, handler in HANDLERS.items():
+        rule = PERMISSIONS.get(kind)
+        if isinstance(rule, Free):
+            found[kind] = handler
+        elif rule is not None:
+            found[kind] = _guarded(rule, handler)
+    return found
+
+
+GUARDED_TABLE: Final = CommandTable(
+    on_send=TABLE.on_send,
+    on_send_run=TABLE.on_send_run,
+    on_single_ack=TABLE.on_single_ack,
+    handlers=_guarded_handlers(),
+)
+"""`TABLE` for brokers with authentication."""
+
+
+# --- when a permission is taken away ---
+def disconnect_forbidden(
+    sessions: Iterable[Session], authorization: Authorization, tenant: str, turns: Turns
+) -> Job:
+    """A job: close the producers and consumers in a tenant whose role may no longer have them."""
+    for session in sessions:
+        identity = session.identity
+        if identity is None:
+            continue
+        role = identity.principal.role
+        if not authorization.administers(role, tenant):
+            yield from _close_forbidden(session, authorization, role, tenant, turns)
+        if turns.enough:
+            yield None
+
+
+def _close_forbidden(
+    session: Session, authorization: Authorization, role: str, tenant: str, turns: Turns
+) -> Job:
+    for producer in session.producers.all():
+        name = TopicName.parse(producer.topic.text)
+        if name.tenant == tenant and not authorization.may(role, PRODUCE, name):
+            producer.disconnect()
+        if turns.enough:
+            yield None
+    for consumer in session.consumers.all():
+        subscription = consumer.subscription
+        name = TopicName.parse(subscription.topic_text)
+        if name.tenant == tenant and not authorization.may_subscribe(role, name, subscription.name):
+            consumer.disconnect()
+        if turns.enough:
+            yield None
+    for watcher_id, watcher in list(session.watchers.items()):
+        watched, _, namespace = watcher.namespace.partition("/")
+        if watched == tenant and not authorization.may_in_namespace(role, CONSUME, tenant, namespace):
+            session.watchers.pop(watcher_id).close()

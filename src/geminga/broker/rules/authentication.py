@@ -1,0 +1,95 @@
+"""Who a peer is: credentials in, a principal with a role out.
+
+A method (`token`, `tls`, `basic`) judges the bytes that a client shows for it in CONNECT, in the answer to a
+challenge, or in the header ``Authorization``. What is refused is said in general words to the peer and more
+exactly to the log; neither ever holds a part of the credentials.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from geminga.errors import PulsarException
+
+CREDENTIALS_BYTES_MAX: Final = 64 * 1024
+"""More than that is not looked at."""
+_SCHEMES: Final = {"bearer": "token", "basic": "basic"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who somebody proved to be. ``expires_at_ms`` is wall time; None where the credentials never expire."""
+
+    role: str
+    method: str
+    expires_at_ms: int | None = None
+
+
+class Unauthenticated(PulsarException):
+    """The credentials prove nothing; the text says why, without them."""
+
+
+class Method(Protocol):
+    """Judges one kind of credentials."""
+
+    def authenticate(self, data: bytes, now_ms: int) -> Principal:
+        """Raises `Unauthenticated`."""
+
+
+class Authentication:
+    """All methods that the broker takes, by the names that clients give them."""
+
+    def __init__(
+        self, methods: Mapping[str, Method], *, anonymous_role: str | None = None, certificates: bool = False
+    ) -> None:
+        """``anonymous_role`` is who shows nothing; ``certificates``: whether TLS proves a role."""
+        self._methods = dict(methods)
+        self._anonymous_role = anonymous_role
+        self._certificates = certificates
+
+    def __repr__(self) -> str:
+        return f"Authentication({', '.join(sorted(self._methods))})"
+
+    def authenticate(
+        self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None
+    ) -> Principal:
+        """Who shows ``data``; ``certificate_name`` is what a client certificate proved already.
+
+        Raises `Unauthenticated`.
+        """
+        judge = self._methods.get(method)
+        if judge is not None:
+            if len(data) > CREDENTIALS_BYTES_MAX:
+                raise Unauthenticated(f"the {method} is larger than {CREDENTIALS_BYTES_MAX} bytes")
+            return judge.authenticate(data, now_ms)
+        if method not in ("", "none", "tls"):
+            raise Unauthenticated(f"the method {method[:40]!r} is not in use; in use: {self._names()}")
+        if self._certificates and certificate_name:
+            return Principal(role=certificate_name, method="tls")
+        if method != "tls" and self._anonymous_role:
+            return Principal(role=self._anonymous_role, method="none")
+        raise Unauthenticated(f"no credentials were shown; in use: {self._names()}")
+
+    def from_header(self, header: str | None, now_ms: int, certificate_name: str | None = None) -> Principal:
+        """The same for the HTTP header ``Authorization``; None where there is none."""
+        if header is None:
+            return self.authenticate("none", b"", now_ms, certificate_name)
+        scheme, _, text = header.strip().partition(" ")
+        method = _SCHEMES.get(scheme.lower())
+        if method is None:
+            raise Unauthenticated("the header Authorization is neither Bearer nor Basic")
+        data = text.strip().encode("utf-8", "surrogateescape")
+        if method == "basic":
+            try:
+                data = base64.b64decode(data, validate=True)
+            except (binascii.Error, ValueError):
+                raise Unauthenticated("the basic credentials are not base64") from None
+        return self.authenticate(method, data, now_ms, certificate_name)
+
+    def _names(self) -> str:
+        names = sorted(self._methods)
+        return ", ".join([*names, "tls"] if self._certificates else names) or "none"

@@ -1,0 +1,97 @@
+"""Who may do what: super users, administrators of tenants, and roles with permissions.
+
+As in Apache Pulsar: a super user may do everything; who is named in a tenant's ``adminRoles`` may do
+everything in it; others need a permission of their role, given for the namespace or for the topic. What no
+rule allows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from geminga.broker.rules.namespaces import Namespaces
+from geminga.ids import TopicName
+
+PRODUCE: Final = "produce"
+CONSUME: Final = "consume"
+FUNCTIONS: Final = "functions"
+PACKAGES: Final = "packages"
+SOURCES: Final = "sources"
+SINKS: Final = "sinks"
+
+
+class Authorization:
+    """Every question is answered from what is in force now; nothing is remembered."""
+
+    def __init__(self, namespaces: Namespaces, super_user_roles: Collection[str]) -> None:
+        self._namespaces = namespaces
+        self._super = frozenset(super_user_roles)
+
+    def is_super_user(self, role: str) -> bool:
+        return role in self._super
+
+    def administers(self, role: str, tenant: str) -> bool:
+        """Whether ``role`` may do everything in a tenant; in one that does not exist only super users may."""
+        return role in self._super or role in self._namespaces.admin_roles(tenant)
+
+    def may_in_namespace(self, role: str, action: str, tenant: str, namespace: str) -> bool:
+        """Whether the permission holds for the whole namespace."""
+        if self.administers(role, tenant):
+            return True
+        given = self._namespaces.permissions(tenant, namespace)
+        return given is not None and _allows(given, "namespace_auth", role, action)
+
+    def may(self, role: str, action: str, topic: TopicName) -> bool:
+        """Whether ``role`` may do ``action`` with the topic; a partition follows its partitioned topic."""
+        if self.may_in_namespace(role, action, topic.tenant, topic.namespace):
+            return True
+        given = self._namespaces.permissions(topic.tenant, topic.namespace)
+        of_topics = None if given is None else given.get("destination_auth")
+        if not isinstance(of_topics, Mapping):
+            return False
+        names = {str(topic), str(topic.base)}
+        return any(_allows(of_topics, name, role, action) for name in names)
+
+    def may_look(self, role: str, topic: TopicName) -> bool:
+        """Whether ``role`` may find the topic and see its statistics: who produces or consumes may."""
+        return self.may(role, PRODUCE, topic) or self.may(role, CONSUME, topic)
+
+    def may_subscribe(self, role: str, topic: TopicName, subscription: str) -> bool:
+        """Whether ``role`` may consume by this subscription (an empty name: by some).
+
+        A subscription that was granted to roles is for them alone; in namespaces with the subscription mode
+        ``Prefix`` its name begins with the role.
+        """
+        if self.administers(role, topic.tenant):
+            return True
+        return self._subscription_is_free(role, topic.tenant, topic.namespace, subscription) and self.may(
+            role, CONSUME, topic
+        )
+
+    def may_use_subscriptions(self, role: str, tenant: str, namespace: str, subscription: str) -> bool:
+        """The same for the subscription of that name on all topics of a namespace."""
+        if self.administers(role, tenant):
+            return True
+        return self._subscription_is_free(role, tenant, namespace, subscription) and self.may_in_namespace(
+            role, CONSUME, tenant, namespace
+        )
+
+    def _subscription_is_free(self, role: str, tenant: str, namespace: str, subscription: str) -> bool:
+        if not subscription:
+            return True
+        given = self._namespaces.permissions(tenant, namespace)
+        if given is None:
+            return False
+        of_subscriptions = given.get("subscription_auth_roles")
+        roles = of_subscriptions.get(subscription) if isinstance(of_subscriptions, Mapping) else None
+        if roles and role not in roles:
+            return False
+        mode = self._namespaces.get_policy(tenant, namespace, "subscription_auth_mode")
+        return mode != "Prefix" or subscription.startswith(role)
+
+
+def _allows(given: Mapping[str, Any], where: str, role: str, action: str) -> bool:
+    roles = given.get(where)
+    actions = roles.get(role) if isinstance(roles, Mapping) else None
+    return isinstance(actions, list) and action in actions

@@ -1,0 +1,192 @@
+"""Tokens: JSON Web Tokens as ``pulsar tokens`` makes them, signed with a secret or a private key.
+
+Which algorithms are taken follows from the key alone, never from what a token says of itself: a secret takes
+HMAC, an RSA key RSA, an elliptic curve its own ECDSA. So a token without a signature, or one that is signed
+with a public key as if that were a secret, is refused like any other forgery.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final
+
+from geminga.broker.rules.authentication import Principal, Unauthenticated
+from geminga.errors import InvalidConfiguration, UsageError
+
+SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""HMAC algorithms, and how many bytes a secret needs for each."""
+RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_NO_CHECKS: Final = {
+    "verify_signature": True, "verify_exp": False, "verify_nbf": False, "verify_iat": False,
+    "verify_aud": False, "verify_iss": False, "verify_sub": False, "verify_jti": False,
+}  # fmt: skip
+"""The library checks the signature; times are ours to check, by the broker's own clock."""
+_TIME_MS_MAX: Final = 1 << 62
+
+
+def jwt_library() -> Any:
+    """PyJWT; raises `UsageError` that names the extra where it is not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import jwt
+    except ImportError:
+        raise UsageError("tokens need an extra: pip install 'geminga[security]'") from None
+    return jwt
+
+
+def secret_algorithms(secret: bytes) -> tuple[str, ...]:
+    """The HMAC algorithms that a secret is long enough for; refused when it is for none."""
+    found = tuple(name for name, size in SECRET_ALGORITHMS.items() if len(secret) >= size)
+    if not found:
+        raise InvalidConfiguration(f"the secret key has {len(secret)} bytes; a secret needs 32 at least")
+    return found
+
+
+def load_public_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
+    """A public key (DER or PEM, or a certificate in PEM) and its algorithms."""
+    jwt_library()
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+
+    try:
+        key: Any
+        if b"BEGIN CERTIFICATE" in data:
+            key = x509.load_pem_x509_certificate(data).public_key()
+        else:
+            key = (load_pem_public_key if b"-----BEGIN" in data else load_der_public_key)(data)
+    except Exception as error:
+        raise InvalidConfiguration(f"the public key cannot be read: {type(error).__name__}") from None
+    return key, key_algorithms(key)
+
+
+def load_private_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
+    """A private key (DER or PEM, without a pass phrase) and its algorithms."""
+    jwt_library()
+    from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
+
+    try:
+        key = (load_pem_private_key if b"-----BEGIN" in data else load_der_private_key)(data, None)
+    except Exception as error:
+        raise InvalidConfiguration(f"the private key cannot be read: {type(error).__name__}") from None
+    return key, key_algorithms(key)
+
+
+def key_algorithms(key: Any) -> tuple[str, ...]:
+    """What a key of two parts may be used for."""
+    if hasattr(key, "curve"):
+        if key.curve.name not in CURVE_ALGORITHMS:
+            known = ", ".join(CURVE_ALGORITHMS)
+            raise InvalidConfiguration(f"the key's curve {key.curve.name} is not known; known: {known}")
+        return (CURVE_ALGORITHMS[key.curve.name],)
+    if type(key).__name__ in ("RSAPublicKey", "RSAPrivateKey") or hasattr(key, "key_size"):
+        if key.key_size < 2048:
+            raise InvalidConfiguration(f"the RSA key has {key.key_size} bits; 2048 are needed at least")
+        return RSA_ALGORITHMS
+    raise InvalidConfiguration("the key is neither an RSA key nor one of an elliptic curve")
+
+
+class TokenMethod:
+    """Judges tokens by one key."""
+
+    def __init__(
+        self,
+        key: Any,
+        algorithms: tuple[str, ...],
+        *,
+        role_claim: str = "sub",
+        audience: str | None = None,
+        audience_claim: str = "aud",
+        clock_skew_seconds: float = 0.0,
+    ) -> None:
+        self._jwt = jwt_library()
+        self._key = key
+        self._algorithms = list(algorithms)
+        self._role_claim = role_claim
+        self._audience = audience
+        self._audience_claim = audience_claim
+        self._skew_ms = round(1000 * clock_skew_seconds)
+
+    def __repr__(self) -> str:
+        return f"TokenMethod({', '.join(self._algorithms)})"
+
+    def authenticate(self, data: bytes, now_ms: int) -> Principal:
+        """The role that the token's claim names, until the token expires."""
+        claims = self.claims(data, now_ms)
+        role = claims.get(self._role_claim)
+        if isinstance(role, list) and role:
+            role = role[0]
+        if not isinstance(role, str) or not role.strip():
+            raise Unauthenticated(f"the token has no role in its claim {self._role_claim!r}")
+        expires = _time_ms(claims, "exp")
+        return Principal(
+            role=role, method="token", expires_at_ms=None if expires is None else expires + self._skew_ms
+        )
+
+    def claims(self, data: bytes, now_ms: int) -> dict[str, Any]:
+        """What a token says that is signed, in force and meant for us. Raises `Unauthenticated`."""
+        try:
+            claims: dict[str, Any] = self._jwt.decode(
+                data.strip(), self._key, algorithms=self._algorithms, options=_NO_CHECKS
+            )
+        except self._jwt.InvalidSignatureError:
+            raise Unauthenticated("the token's signature does not match the key") from None
+        except self._jwt.InvalidAlgorithmError:
+            raise Unauthenticated(
+                f"the token's algorithm is not one of the key's: {', '.join(self._algorithms)}"
+            ) from None
+        except Exception as error:  # whatever a hostile token makes a parser raise; its text may quote it
+            raise Unauthenticated(f"this is no token: {type(error).__name__}") from None
+        expires, begins = _time_ms(claims, "exp"), _time_ms(claims, "nbf")
+        if expires is not None and expires + self._skew_ms <= now_ms:
+            raise Unauthenticated("the token has expired")
+        if begins is not None and begins - self._skew_ms > now_ms:
+            raise Unauthenticated("the token is not in force yet")
+        if self._audience is not None:
+            meant = claims.get(self._audience_claim)
+            if meant != self._audience and not (isinstance(meant, list) and self._audience in meant):
+                raise Unauthenticated("the token is meant for somebody else")
+        return claims
+
+
+def _time_ms(claims: dict[str, Any], name: str) -> int | None:
+    """A time of the claims; one that is no time makes the token invalid."""
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _TIME_MS_MAX / 1000:
+        raise Unauthenticated(f"the token's {name!r} is no time")
+    return int(value * 1000)
+
+
+def make_token(
+    subject: str,
+    key: Any,
+    algorithm: str,
+    *,
+    expires_at: int | None = None,
+    headers: dict[str, Any] | None = None,
+) -> str:
+    """A token as ``pulsar tokens create`` makes it; ``expires_at`` in seconds since 1970."""
+    claims: dict[str, Any] = {"sub": subject}
+    if expires_at is not None:
+        claims["exp"] = expires_at
+    jwt = jwt_library()
+    # Pulsar's tokens carry no "typ".
+    made: str = jwt.encode(claims, key, algorithm=algorithm, headers={**(headers or {}), "typ": None})
+    return made
+
+
+def parts_of(token: str) -> tuple[str, str]:
+    """Header and claims as JSON texts, not verified. Raises `UsageError` for what is no token."""
+    try:
+        parts = token.strip().split(".")
+        if len(parts) != 3:
+            raise ValueError
+        texts = [base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode() for part in parts[:2]]
+        for text in texts:
+            json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError("this is no token: three parts with dots between, each base64, are needed") from None
+    return texts[0], texts[1]

@@ -1,0 +1,71 @@
+"""Keys and password files of the settings, read from where they are: what makes an `Authentication`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import urllib.parse
+from pathlib import Path
+
+from geminga.broker.rules.authentication import Authentication, Method
+from geminga.broker.rules.tokens import TokenMethod, load_public_key, secret_algorithms
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
+
+
+def read_key(text: str, what: str) -> bytes:
+    """A key in one of Pulsar's forms: a path, ``file:PATH``, ``data:…;base64,…``, or base64.
+
+    Raises `InvalidConfiguration` that names ``what`` and never shows a key.
+    """
+    if text.startswith("data:"):
+        header, _, data = text[5:].partition(",")
+        if header.endswith("base64"):
+            return _decoded(data, what)
+        return urllib.parse.unquote_to_bytes(data)
+    if text.startswith("env:"):
+        raise InvalidConfiguration(f"{what}: env: is not a form of keys; give a file, data: or base64")
+    try:
+        if text.startswith("file:"):
+            path = Path(urllib.parse.unquote(urllib.parse.urlsplit(text).path))
+            return path.read_bytes()
+        path = Path(text)
+        if path.is_file():
+            return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        if text.startswith("file:"):
+            raise InvalidConfiguration(f"{what}: {text} cannot be read: {reason}") from None
+    return _decoded(text, what)
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidConfiguration(
+            f"{what} is neither a file that there is nor base64; "
+            "give a path, file:///PATH, data:;base64,... or base64"
+        ) from None
+
+
+def make_authentication(settings: BrokerSettings) -> Authentication | None:
+    """What the settings ask of those who connect; None: nothing. Raises `InvalidConfiguration`."""
+    if not settings.authenticates:
+        return None
+    methods: dict[str, Method] = {}
+    key: object
+    if settings.token_secret_key is not None:
+        key = read_key(settings.token_secret_key, "token_secret_key")
+        algorithms = secret_algorithms(key)
+    elif settings.token_public_key is not None:
+        key, algorithms = load_public_key(read_key(settings.token_public_key, "token_public_key"))
+    methods["token"] = TokenMethod(
+        key,
+        algorithms,
+        role_claim=settings.token_role_claim,
+        audience=settings.token_audience,
+        audience_claim=settings.token_audience_claim,
+        clock_skew_seconds=settings.token_clock_skew_seconds,
+    )
+    return Authentication(methods, anonymous_role=settings.anonymous_role)

@@ -1,0 +1,209 @@
+"""Route × role × tenant: every route of the web port, without credentials and with those of each role."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.broker.admin.door import Needs
+from geminga.broker.admin.permissions import PERMISSIONS, unmapped
+from geminga.broker.admin.web import make_application
+from geminga.broker.core import Broker
+from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.settings import BrokerSettings
+from geminga.ledger.memory import MemoryStore
+
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+KEY = bytes(range(32))
+ROLES = ("admin", "producer", "consumer", "other-admin", "nobody")
+TOPIC = "persistent://mine/ns/t"
+
+
+def token(role: str) -> str:
+    return make_token(role, KEY, "HS256")
+
+
+def call(
+    base: str,
+    method: str,
+    path: str,
+    role: str | None,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, bytes]:
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    if role is not None:
+        sent["Authorization"] = f"Bearer {token(role)}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(base + path, method=method, headers=sent, data=data)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded(token_secret_key=SECRET, super_user_roles=("super",)) as running:
+        admin = f"{running.admin_url}/admin/v2"
+        for tenant, role in (("mine", "admin"), ("others", "other-admin")):
+            info = {"adminRoles": [role], "allowedClusters": ["standalone"]}
+            assert call(admin, "PUT", f"/tenants/{tenant}", "super", info)[0] == 204
+            assert call(admin, "PUT", f"/namespaces/{tenant}/ns", role)[0] == 204
+        for role, actions in (("producer", ["produce"]), ("consumer", ["consume"])):
+            assert call(admin, "POST", f"/namespaces/mine/ns/permissions/{role}", "admin", actions)[0] == 204
+        assert call(admin, "PUT", "/persistent/mine/ns/t", "admin")[0] == 204
+        yield running
+
+
+def application_routes() -> Any:
+    settings = BrokerSettings(memory=True)
+    broker = Broker(MemoryStore(), settings, now=0.0, now_ms=0)
+    server = SimpleNamespace(settings=settings, broker=broker)
+    return make_application(server).router.routes()  # type: ignore[arg-type]
+
+
+def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
+    routes = list(application_routes())
+    assert not unmapped(routes), "give each route a rule in admin/permissions.py"
+    there = {(r.method, r.resource.canonical) for r in routes}
+    assert not set(PERMISSIONS) - there
+    nothing = {key for key, needs in PERMISSIONS.items() if needs is Needs.NOTHING}
+    assert nothing == {("GET", "/status.html")}
+
+
+ROUTES = sorted(PERMISSIONS)
+VALUES = {
+    "domain": "persistent",
+    "namespace": "ns",
+    "topic": "t",
+    "subscription": "sub",
+    "cluster": "standalone",
+}
+
+
+def path_of(canonical: str, tenant: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda m: {**VALUES, "tenant": tenant}.get(m[1], "1"), canonical)
+
+
+@pytest.mark.parametrize(("method", "canonical"), ROUTES, ids=lambda text: text)
+def test_every_route_asks_for_credentials(broker: EmbeddedBroker, method: str, canonical: str) -> None:
+    path = path_of(canonical, "mine")
+    if PERMISSIONS[method, canonical] is Needs.NOTHING:
+        assert call(broker.admin_url, method, path, None)[0] == 200
+        return
+    for header in (
+        None,
+        "Bearer",
+        "Bearer x.y.z",
+        f"Bearer {make_token('super', b'k' * 32, 'HS256')}",
+        "Basic eA==",
+    ):
+        headers = {} if header is None else {"Authorization": header}
+        status, body = call(broker.admin_url, method, path, None, headers=headers)
+        assert status == 401, (method, path, header)
+        assert set(json.loads(body)) == {"reason"}
+
+
+MAY = {
+    Needs.CREDENTIALS: set(ROLES),
+    Needs.SUPER_USER: set(),
+    Needs.ADMINISTRATOR: {"admin"},
+    Needs.LIST: {"admin", "consumer"},
+    Needs.SUBSCRIPTIONS: {"admin", "consumer"},
+    Needs.LOOK: {"admin", "producer", "consumer"},
+    Needs.PRODUCE: {"admin", "producer"},
+    Needs.CONSUME: {"admin", "consumer"},
+}
+
+
+@pytest.mark.parametrize(("method", "canonical"), ROUTES, ids=lambda text: text)
+def test_route_by_role_and_tenant(broker: EmbeddedBroker, method: str, canonical: str) -> None:
+    """Refusals are tried on all routes; what is allowed only where the call changes nothing."""
+    needs = PERMISSIONS[method, canonical]
+    if needs is Needs.NOTHING:
+        return
+    for role in ROLES:
+        for tenant in ("mine", "others") if "{tenant}" in canonical else ("mine",):
+            allowed = MAY[needs]
+            if tenant == "others" and needs is not Needs.SUPER_USER:
+                allowed = {"other-admin"}
+            if role in allowed and method != "GET":
+                continue
+            status, body = call(broker.admin_url, method, path_of(canonical, tenant), role)
+            assert (status == 403) == (role not in allowed), (role, tenant, status, body)
+    if method == "GET":
+        assert call(broker.admin_url, method, path_of(canonical, "mine"), "super")[0] not in (401, 403)
+
+
+def test_a_refusal_tells_nothing(broker: EmbeddedBroker) -> None:
+    for role, status in (("nobody", 403), (None, 401)):
+        told = set()
+        for place in ("mine/ns/t", "mine/ns/no", "mine/no/no", "no/no/no"):
+            found, body = call(broker.admin_url, "GET", f"/admin/v2/persistent/{place}/stats", role)
+            assert found == status
+            told.add(body.decode().replace(place, "PLACE"))
+        assert len(told) == 1
+    assert call(broker.admin_url, "GET", "/admin/v2/no/such/path", None)[0] == 401
+    assert call(broker.admin_url, "GET", "/admin/v2/no/such/path", "nobody")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["mine%2Fns/x/t", "mine/ns%2F..%2F..%2Fothers/t", "mine/..%2Fothers/t", "mi%6ee/ns/t", "mine/ns/%00"],
+)
+def test_names_cannot_leave_their_tenant(broker: EmbeddedBroker, place: str) -> None:
+    for role in ("other-admin", "nobody"):
+        status, _ = call(broker.admin_url, "GET", f"/admin/v2/persistent/{place}/stats", role)
+        assert status in (403, 404, 412)
+        assert call(broker.admin_url, "DELETE", f"/admin/v2/persistent/{place}", role)[0] in (403, 404, 412)
+
+
+def test_nobody_speaks_for_others(broker: EmbeddedBroker) -> None:
+    headers = {"X-Original-Principal": "super"}
+    assert call(broker.admin_url, "GET", "/admin/v2/tenants", "admin", headers=headers)[0] == 403
+    assert call(broker.admin_url, "GET", "/admin/v2/tenants", "super", headers=headers)[0] == 200
+
+
+def test_secrets_are_not_in_the_configuration(broker: EmbeddedBroker) -> None:
+    status, body = call(broker.admin_url, "GET", "/admin/v2/brokers/configuration/runtime", "super")
+    assert status == 200
+    assert b"AAECAwQF" not in body
+    assert "AAECAwQF" not in repr(broker.settings)
+    shown = json.loads(body)
+    assert shown["authenticationEnabled"] == "true"
+    assert shown["superUserRoles"] == "super"
+
+
+def test_grants_and_revocations(broker: EmbeddedBroker) -> None:
+    topic = "/admin/v2/persistent/mine/ns/t/permissions"
+    assert call(broker.admin_url, "POST", f"{topic}/temp", "admin", ["produce"])[0] == 204
+    client = geminga.Client(
+        broker.service_url,
+        authentication=geminga.AuthenticationToken(token("temp")),
+        operation_timeout_seconds=5,
+    )
+    with client:
+        client.create_producer(TOPIC).send(b"1")
+        with pytest.raises(geminga.exceptions.AuthorizationError):
+            client.subscribe(TOPIC, "s")
+        with pytest.raises(geminga.exceptions.AuthorizationError):
+            client.create_producer("persistent://mine/ns/other")
+        assert call(broker.admin_url, "DELETE", f"{topic}/temp", "admin")[0] == 204
+        with pytest.raises(geminga.exceptions.AuthorizationError):
+            client.create_producer(TOPIC)
+    malformed = call(broker.admin_url, "POST", f"{topic}/temp", "admin", ["everything"])
+    assert malformed[0] == 412
+    assert b"produce" in malformed[1]

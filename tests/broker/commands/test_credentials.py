@@ -1,0 +1,153 @@
+"""Who is let in, what the others are told, and tokens that expire on an open connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.rules.tokens import make_token
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Command = pb.BaseCommand
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+KEY = bytes(range(32))
+START = 1_800_000_000
+TOPIC = "persistent://public/default/t"
+
+
+def token(role: str = "joe", seconds: int | None = None, key: bytes = KEY) -> str:
+    return make_token(role, key, "HS256", expires_at=None if seconds is None else START + seconds)
+
+
+@pytest.fixture
+def asking(make_harness: Callable[..., Any]) -> Any:
+    return make_harness(token_secret_key=SECRET, super_user_roles=("joe",))
+
+
+CANARY = token("canary", key=b"k" * 32)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {},
+        {"auth_method_name": "none"},
+        {"auth_method_name": "token"},
+        {"auth_method_name": "token", "auth_data": CANARY.encode()},
+        {"auth_method_name": "token", "auth_data": token(seconds=0).encode()},
+        {"auth_method_name": "token", "auth_data": b"\0" * 50_000},
+        {"auth_method_name": "basic", "auth_data": b"joe:canary"},
+        {"auth_method_name": "tls"},
+        {"auth_method_name": "x" * 10_000, "auth_data": CANARY.encode()},
+        {"auth_method": 2, "auth_data": CANARY.encode()},
+    ],
+)
+def test_who_proves_nothing_is_turned_away(
+    asking: Any, shown: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    peer = asking.peer(connect=False)
+    peer.command("connect", client_version="c", protocol_version=21, **shown)
+    [frame] = peer.frames
+    error = frame.command.error
+    assert (error.request_id, error.error) == ((1 << 64) - 1, pb.AuthenticationError)
+    assert error.message == "Failed to authenticate"
+    assert peer.is_closed
+    assert "canary" not in caplog.text
+    assert CANARY not in caplog.text
+    assert "Failed to authenticate: " in caplog.text
+    peer.send_bytes(b"\0\0\0\1")
+    assert len(peer.frames) == 1
+
+
+def test_nothing_before_the_credentials(asking: Any) -> None:
+    peer = asking.peer(connect=False)
+    peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
+    assert peer.is_closed
+    assert not peer.frames
+
+
+def test_only_who_one_is(asking: Any) -> None:
+    for original, closed in (("joe", False), ("other", True)):
+        peer = asking.peer(connect=False)
+        peer.command(
+            "connect", client_version="c", auth_method_name="token", auth_data=token().encode(),
+            original_principal=original,
+        )  # fmt: skip
+        assert peer.is_closed == closed
+
+
+def test_an_anonymous_role(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(token_secret_key=SECRET, anonymous_role="guest")
+    assert harness.peer().session.identity.principal.role == "guest"
+    assert harness.peer(token=token()).session.identity.principal.role == "joe"
+    wrong = harness.peer(connect=False)
+    wrong.command("connect", client_version="c", auth_method_name="token", auth_data=b"x")
+    assert wrong.is_closed, "wrong credentials are not none"
+
+
+def test_fresh_credentials_when_the_token_expires(asking: Any) -> None:
+    peer = asking.peer(token=token(seconds=90))
+    peer.producer(TOPIC)
+    asking.advance(89)
+    assert not peer.frames
+    asking.advance(1.1)
+    [frame] = peer.frames
+    challenge = frame.command.authChallenge
+    assert frame.type == Command.AUTH_CHALLENGE
+    assert (challenge.challenge.auth_method_name, challenge.challenge.auth_data) == (
+        "token",
+        b"PulsarAuthRefresh",
+    )
+    peer.frames.clear()
+    peer.send(0)  # the connection goes on working meanwhile
+    assert len(peer.receipts()) == 1
+    respond(peer, token(seconds=1000))
+    asking.advance(900)
+    assert not peer.is_closed
+    assert not peer.frames
+    asking.advance(12)
+    assert [each.type for each in peer.frames] == [Command.AUTH_CHALLENGE]
+    asking.advance(60)
+    assert peer.is_closed, "no fresh ones came in time"
+
+
+def respond(peer: Any, text: str) -> None:
+    response = {"auth_method_name": "token", "auth_data": text.encode()}
+    peer.command("authResponse", client_version="c", response=response)
+
+
+@pytest.mark.parametrize("wrong", [token("other"), token(seconds=0), "nonsense", ""])
+def test_fresh_credentials_must_prove_the_same_role(asking: Any, wrong: str) -> None:
+    peer = asking.peer(token=token(seconds=10))
+    asking.advance(11)
+    peer.frames.clear()
+    respond(peer, wrong)
+    assert [frame.command.error.error for frame in peer.frames] == [pb.AuthenticationError]
+    assert peer.is_closed
+
+
+def test_a_client_that_cannot_refresh_is_closed(asking: Any) -> None:
+    peer = asking.peer(token=token(seconds=10), refreshes=False)
+    asking.advance(9)
+    assert not peer.is_closed
+    asking.advance(2)
+    assert peer.is_closed
+    assert not peer.frames
+
+
+def test_a_closed_connection_leaves_no_timer(asking: Any) -> None:
+    peer = asking.peer(token=token(seconds=10))
+    peer.disconnect()
+    asking.advance(100)
+    assert not peer.frames
+
+
+def test_a_clock_that_was_set_forward_is_noticed(asking: Any) -> None:
+    peer = asking.peer(token=token(seconds=1_000_000))
+    asking.start_ms += 1_000_000_000
+    asking.advance(61)
+    assert [frame.type for frame in peer.frames] == [Command.AUTH_CHALLENGE]

@@ -1,0 +1,189 @@
+"""Command × role × tenant: who may send what, over every command of the table, and what a refusal tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.commands.permissions import GUARDED_TABLE, PERMISSIONS, Free
+from geminga.broker.commands.table import HANDLERS
+from geminga.broker.rules.tokens import make_token
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Command = pb.BaseCommand
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+KEY = bytes(range(32))
+
+ROLES = ("super", "admin", "producer", "consumer", "one-topic", "other-admin", "nobody")
+MINE, OTHERS = "persistent://mine/ns/t", "persistent://others/ns/t"
+
+
+def token(role: str, **options: Any) -> str:
+    return make_token(role, KEY, "HS256", **options)
+
+
+@pytest.fixture
+def guarded(make_harness: Callable[..., Any]) -> Any:
+    harness = make_harness(token_secret_key=SECRET, super_user_roles=("super",))
+    namespaces = harness.broker.namespaces
+    namespaces.create_tenant("mine", {"adminRoles": ["admin"], "allowedClusters": ["standalone"]})
+    namespaces.create_tenant("others", {"adminRoles": ["other-admin"], "allowedClusters": ["standalone"]})
+    for tenant in ("mine", "others"):
+        namespaces.create_namespace(tenant, "ns")
+    given = {
+        "namespace_auth": {"producer": ["produce"], "consumer": ["consume"]},
+        "destination_auth": {MINE: {"one-topic": ["produce", "consume"]}},
+    }
+    namespaces.set_policy("mine", "ns", "auth_policies", given)
+    return harness
+
+
+# What each role may do with MINE; with OTHERS only its administrator and super users may do anything.
+LOOK = {"super", "admin", "producer", "consumer", "one-topic"}
+ALLOWED = {
+    "PARTITIONED_METADATA": LOOK,
+    "LOOKUP": LOOK,
+    "GET_SCHEMA": LOOK,
+    "PRODUCER": {"super", "admin", "producer", "one-topic"},
+    "GET_OR_CREATE_SCHEMA": {"super", "admin", "producer", "one-topic"},
+    "SUBSCRIBE": {"super", "admin", "consumer", "one-topic"},
+    "GET_TOPICS_OF_NAMESPACE": {"super", "admin", "consumer"},
+    "WATCH_TOPIC_LIST": {"super", "admin", "consumer"},
+}
+FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "PARTITIONED_METADATA": ("partitionMetadata", {"metadata_auto_creation_enabled": True}),
+    "LOOKUP": ("lookupTopic", {}),
+    "GET_SCHEMA": ("getSchema", {}),
+    "PRODUCER": ("producer", {"producer_id": 1}),
+    "GET_OR_CREATE_SCHEMA": ("getOrCreateSchema", {"schema": {"name": "s", "schema_data": b"", "type": 1}}),
+    "SUBSCRIBE": ("subscribe", {"subscription": "s", "consumer_id": 1, "subType": 1}),
+    "GET_TOPICS_OF_NAMESPACE": ("getTopicsOfNamespace", {}),
+    "WATCH_TOPIC_LIST": ("watchTopicList", {"watcher_id": 1, "topics_pattern": ".*"}),
+}
+
+
+def ask(peer: Any, name: str, topic: str) -> str:
+    """Sends the command; the kind of refusal, or nothing."""
+    body, fields = FIELDS[name]
+    named = {"topic": topic}
+    if name in ("GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST"):
+        named = {"namespace": topic.split("://")[1].rpartition("/")[0]}
+    frame = peer.request(body, **named, **fields)
+    return str(refusal(frame.command))
+
+
+def refusal(command: Any) -> str:
+    """The name of the error in any answer; empty for a good one."""
+    name = next(field.name for field in Command.DESCRIPTOR.fields if field.number == command.type)
+    body = getattr(command, name)
+    for field in ("error", "error_code"):
+        if field in body.DESCRIPTOR.fields_by_name and (
+            command.type == Command.ERROR or body.HasField(field)
+        ):
+            return str(pb.ServerError.Name(getattr(body, field)))
+    return ""
+
+
+def test_the_table_has_no_gap() -> None:
+    for kind in (*HANDLERS, Command.SEND):
+        assert kind in PERMISSIONS, f"{Command.Type.Name(kind)} needs a rule in commands/permissions.py"  # type: ignore[arg-type]
+    assert set(GUARDED_TABLE.handlers) == set(HANDLERS)
+    guarded = {Command.Type.Name(kind) for kind, rule in PERMISSIONS.items() if not isinstance(rule, Free)}  # type: ignore[arg-type]
+    assert guarded == set(ALLOWED) == set(FIELDS)
+    for kind, rule in PERMISSIONS.items():
+        assert isinstance(rule, Free) == (GUARDED_TABLE.handlers.get(kind) is HANDLERS.get(kind))
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", ALLOWED)
+def test_command_by_role_and_tenant(guarded: Any, name: str, role: str) -> None:
+    may_in_others = {"super", "other-admin"}
+    for topic, allowed in ((MINE, ALLOWED[name]), (OTHERS, may_in_others)):
+        found = ask(guarded.peer(token=token(role)), name, topic)
+        assert (found == "AuthorizationError") == (role not in allowed), (topic, found)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_refusal_tells_nothing(guarded: Any, name: str) -> None:
+    """The same answer whether tenant, namespace and topic exist or not."""
+    told = set()
+    guarded.peer(token=token("super")).producer(MINE)
+    for topic in (MINE, MINE + "x", "persistent://mine/no/t", "persistent://no/no/t"):
+        peer = guarded.peer(token=token("nobody"))
+        body, fields = FIELDS[name]
+        place = topic.split("://")[1].rpartition("/")[0]
+        named = {"namespace": place} if "LIST" in name or "NAMESPACE" in name else {"topic": topic}
+        peer.command(body, request_id=7, **named, **fields)
+        [frame] = peer.frames
+        told.add(frame.command.SerializeToString())
+        assert not peer.is_closed
+    assert len(told) == 1
+    assert not guarded.broker.topics.is_stored(guarded_topic(MINE + "x"))
+
+
+def guarded_topic(text: str) -> Any:
+    from geminga.ids import TopicName
+
+    return TopicName.parse(text)
+
+
+def test_partitions_follow_their_topic(guarded: Any) -> None:
+    peer = guarded.peer(token=token("one-topic"))
+    guarded.peer(token=token("super")).request(
+        "partitionMetadata", topic=MINE, metadata_auto_creation_enabled=True
+    )
+    assert ask(peer, "LOOKUP", MINE + "-partition-3") == ""
+    assert ask(peer, "LOOKUP", MINE + "2") == "AuthorizationError"
+
+
+def test_subscriptions_of_others(guarded: Any) -> None:
+    namespaces = guarded.broker.namespaces
+    given = dict(namespaces.permissions("mine", "ns"))
+    given["subscription_auth_roles"] = {"theirs": ["producer"]}
+    namespaces.set_policy("mine", "ns", "auth_policies", given)
+    peer = guarded.peer(token=token("consumer"))
+    refused = {"topic": MINE, "subType": 1}
+    assert refusal(peer.request("subscribe", subscription="theirs", consumer_id=1, **refused).command)
+    assert not refusal(peer.request("subscribe", subscription="free", consumer_id=2, **refused).command)
+    namespaces.set_policy("mine", "ns", "subscription_auth_mode", "Prefix")
+    assert not peer.session.consumers, "the prefix mode closes what it forbids"
+    peer.frames.clear()
+    assert refusal(peer.request("subscribe", subscription="free", consumer_id=3, **refused).command)
+    assert not refusal(peer.request("subscribe", subscription="consumer-1", consumer_id=4, **refused).command)
+    # A producer may not make a subscription by the way.
+    producer = guarded.peer(token=token("producer"))
+    frame = producer.request("producer", topic=MINE, producer_id=1, initial_subscription_name="free")
+    assert refusal(frame.command) == "AuthorizationError"
+
+
+def test_what_is_taken_away_is_closed(guarded: Any) -> None:
+    namespaces = guarded.broker.namespaces
+    producer, consumer = guarded.peer(token=token("producer")), guarded.peer(token=token("consumer"))
+    admin = guarded.peer(token=token("admin"))
+    producer.producer(MINE)
+    admin.producer(MINE)
+    consumer.subscribe(MINE)
+    consumer.request("watchTopicList", namespace="mine/ns", topics_pattern=".*", watcher_id=1)
+    namespaces.set_policy("mine", "ns", "message_ttl_in_seconds", 5)
+    assert not producer.frames
+    namespaces.set_policy("mine", "ns", "auth_policies", {"namespace_auth": {}})
+    assert [frame.type for frame in producer.frames] == [Command.CLOSE_PRODUCER]
+    assert [frame.type for frame in consumer.frames] == [Command.CLOSE_CONSUMER]
+    assert not consumer.session.watchers
+    assert not admin.frames
+    assert admin.session.producers
+    namespaces.update_tenant("mine", {"adminRoles": [], "allowedClusters": ["standalone"]})
+    assert [frame.type for frame in admin.frames] == [Command.CLOSE_PRODUCER]
+
+
+def test_permissions_survive_a_restart(guarded: Any) -> None:
+    guarded.restart()
+    assert ask(guarded.peer(token=token("producer")), "PRODUCER", MINE) == ""
+    assert ask(guarded.peer(token=token("consumer")), "PRODUCER", MINE) == "AuthorizationError"
+
+
+def test_without_authorization_who_is_known_may(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(token_secret_key=SECRET, authorization=False)
+    assert ask(harness.peer(token=token("nobody")), "PRODUCER", "t") == ""

@@ -1,0 +1,81 @@
+"""``geminga token``: files and options of ``pulsar tokens``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from geminga.cli.token import command
+from geminga.errors import UsageError
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(command, arguments, input=stdin)
+
+
+def good(*arguments: str, stdin: str | None = None) -> str:
+    result = run(*arguments, stdin=stdin)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output.strip()
+
+
+def test_a_secret_signs_and_verifies(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    good("create-secret-key", "--output", str(key))
+    assert len(key.read_bytes()) == 32
+    assert key.stat().st_mode & 0o777 == 0o600
+    token = good("create", "--secret-key", f"file://{key}", "--subject", "joe", "-e", "1h")
+    header, claims = good("show", token).split("\n---\n")
+    assert json.loads(header) == {"alg": "HS256"}
+    assert json.loads(claims)["sub"] == "joe"
+    assert 3500 < json.loads(claims)["exp"] - time.time() <= 3600
+    as_base64 = base64.b64encode(key.read_bytes()).decode()
+    for form in (str(key), f"file://{key}", f"data:;base64,{as_base64}", as_base64):
+        assert json.loads(good("validate", "-sk", form, token))["sub"] == "joe"
+    (tmp_path / "token").write_text(token + "\n")
+    assert good("show", "-f", str(tmp_path / "token")) == good("show", "-i", stdin=token)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "ES512"])
+def test_a_pair_signs_and_verifies(tmp_path: Path, algorithm: str) -> None:
+    private, public = str(tmp_path / "private"), str(tmp_path / "public")
+    good("create-key-pair", "-a", algorithm, "--output-private-key", private, "--output-public-key", public)
+    assert Path(private).stat().st_mode & 0o777 == 0o600
+    token = good("create", "--private-key", private, "--subject", "joe", "-hs", "kid=1")
+    assert json.loads(good("show", token).split("\n---\n")[0]) == {"alg": algorithm, "kid": "1"}
+    assert json.loads(good("validate", "-pk", public, token)) == {"sub": "joe"}
+    key = good("create-secret-key", "-b", "-a", "HS512")
+    refused = run("validate", "-sk", key, token)
+    assert refused.exit_code == 1
+    assert "algorithm" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("create", "-s", "joe"), "either"),
+        (("create", "-s", "joe", "-sk", "a", "-pk", "b"), "either"),
+        (("create", "-s", "joe", "-sk", "A" * 44, "-a", "HS512"), "does not suit"),
+        (("create", "-s", " ", "-sk", "A" * 44), "empty"),
+        (("create", "-s", "joe", "-sk", "A" * 44, "-e", "soon"), "no length of time"),
+        (("create", "-s", "joe", "-sk", "A" * 44, "-hs", "alg=none"), "NAME=VALUE"),
+        (("validate", "x.y.z"), "either"),
+        (("show",), "give a token"),
+    ],
+)
+def test_wrong_usage_says_what(arguments: tuple[str, ...], says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+@pytest.mark.parametrize("key", ["file:///no/such/file", "not base64!", "AAAA", "env:KEY"])
+def test_a_key_is_never_shown(key: str) -> None:
+    result = run("create", "-s", "joe", "-sk", key)
+    assert isinstance(result.exception, UsageError)
+    assert key.startswith("file:") or key not in str(result.exception)

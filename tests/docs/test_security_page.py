@@ -1,0 +1,40 @@
+"""The commands of docs/security.md work, one after the other, as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs/security.md"
+
+
+@pytest.mark.timeout(120)
+def test_the_page_works(tmp_path: Path) -> None:
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p); wait' EXIT"]
+    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+        if language == "python":
+            lines.append(f"python - <<'END'\n{block}client.close()\nEND")
+        else:
+            lines.append(block)
+            if "standalone" in block:
+                lines.append("until curl -s localhost:18080/status.html; do sleep 0.1; done")
+    assert len(lines) == 7
+    script = "\n".join(lines)
+    for port in ("16650", "18080"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            script = script.replace(port, str(free.getsockname()[1]))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"shop":["produce","consume"]' in done.stdout
+    secret = (tmp_path / "secret.key").read_bytes()
+    assert secret not in (done.stdout + done.stderr).encode("latin-1", "replace")

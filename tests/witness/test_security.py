@@ -1,0 +1,72 @@
+"""The official client against a broker with authentication: tokens, refusals, and a token that expires."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+
+from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+
+KEY = bytes(range(32))
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
+
+def token(role: str, seconds: int | None = None) -> str:
+    return make_token(role, KEY, "HS256", expires_at=None if seconds is None else int(time.time()) + seconds)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedBroker]:
+    with embedded(token_secret_key=SECRET, super_user_roles=("admin",)) as running:
+        yield running
+
+
+def test_a_role_does_what_it_may(guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+    for url in (guarded.service_url, guarded.admin_url):
+        client = connect(url, authentication=pulsar.AuthenticationToken(token("admin")))
+        consumer = client.subscribe(topic, "s" + url[:4])
+        client.create_producer(topic).send(b"1")
+        assert consumer.receive(5000).data() == b"1"
+    stranger = connect(
+        guarded.service_url,
+        authentication=pulsar.AuthenticationToken(token("x")),
+        operation_timeout_seconds=3,
+    )
+    with pytest.raises(pulsar.AuthorizationError):
+        stranger.create_producer(topic)
+    with pytest.raises(pulsar.AuthorizationError):
+        stranger.subscribe(topic, "s")
+
+
+def test_who_has_no_token_comes_to_nothing(
+    guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str
+) -> None:
+    for options in ({}, {"authentication": pulsar.AuthenticationToken("x.y.z")}):
+        client = connect(guarded.service_url, operation_timeout_seconds=2, **options)
+        with pytest.raises(pulsar.PulsarException):
+            client.create_producer(topic)
+
+
+def test_an_expired_token_is_replaced(connect: Callable[..., Any], topic: str) -> None:
+    asked = []
+
+    def supplier() -> str:
+        asked.append(1)
+        return token("admin", 1 if len(asked) == 1 else 100)
+
+    with embedded(
+        token_secret_key=SECRET, super_user_roles=("admin",), authentication_refresh_seconds=5
+    ) as running:
+        client = connect(running.service_url, authentication=pulsar.AuthenticationToken(supplier))
+        producer = client.create_producer(topic)
+        deadline = time.monotonic() + 10
+        while len(asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            producer.send(b"on")
+        assert len(asked) >= 2
+        producer.send(b"still")
