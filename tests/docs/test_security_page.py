@@ -19,14 +19,15 @@ def test_the_page_works(tmp_path: Path) -> None:
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p); wait' EXIT"]
     for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
         if language == "python":
-            lines.append(f"python - <<'END'\n{block}client.close()\nEND")
+            imports = "import geminga\n"
+            lines.append(f"python - <<'END'\n{imports}{block}client.close()\nEND")
         else:
             lines.append(block)
-            if "standalone" in block:
+            if "18080" in block and "standalone" in block:
                 lines.append("until curl -s localhost:18080/status.html; do sleep 0.1; done")
-    assert len(lines) == 7
+    assert len(lines) == 9
     script = "\n".join(lines)
-    for port in ("16650", "18080"):
+    for port in ("16650", "18080", "16651", "18443"):
         with socket.create_server(("127.0.0.1", 0)) as free:
             script = script.replace(port, str(free.getsockname()[1]))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

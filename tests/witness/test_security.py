@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -11,6 +12,7 @@ import pytest
 
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.testing.certificates import Authority
 
 KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -41,6 +43,25 @@ def test_a_role_does_what_it_may(guarded: EmbeddedBroker, connect: Callable[...,
         stranger.create_producer(topic)
     with pytest.raises(pulsar.AuthorizationError):
         stranger.subscribe(topic, "s")
+
+
+def test_tls_and_a_certificate_as_a_role(connect: Callable[..., Any], topic: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("broker")
+    admin = authority.sign("admin")
+    with embedded(
+        tls_certificate=certificate, tls_key=key, tls_trust_certificates=authority.certificate,
+        super_user_roles=("admin",),
+    ) as running:  # fmt: skip
+        client = connect(
+            running.service_url,
+            tls_trust_certs_file_path=str(authority.certificate),
+            tls_validate_hostname=True,
+            authentication=pulsar.AuthenticationTLS(*map(str, admin)),
+        )
+        consumer = client.subscribe([topic, topic + "2"], "s")
+        client.create_producer(topic).send(b"1")
+        assert consumer.receive(5000).data() == b"1"
 
 
 def test_who_has_no_token_comes_to_nothing(

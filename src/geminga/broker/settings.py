@@ -131,6 +131,15 @@ class BrokerSettings:
     anonymous_role: str | None = None
     """With authentication: the role of those who show no credentials; None refuses them."""
 
+    tls_certificate: Path | str | None = None
+    """Certificate (chain) in PEM. With it both ports speak TLS and nothing else. Read again when changed."""
+    tls_key: Path | str | None = None
+    """Its private key in PEM; None where the certificate's file holds it."""
+    tls_trust_certificates: Path | str | None = None
+    """Who signs clients' certificates, in PEM: such a certificate's common name is its owner's role."""
+    tls_require_client_certificate: bool = False
+    """True ends handshakes without a client certificate; False lets clients show a token instead."""
+
     # --- topics ---
     auto_create_topics: bool = True
     """Whether the first producer or consumer makes an unknown topic. Namespace policies override it."""
@@ -266,6 +275,13 @@ class BrokerSettings:
             raise InvalidConfiguration("token_secret_key must be a text")  # its value is not for messages
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
+        for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
+            check_type(name, getattr(self, name), str, os.PathLike, optional=True)
+            if getattr(self, name) is not None and self.tls_certificate is None:
+                refuse(name, getattr(self, name), "None without tls_certificate")
+        check_type("tls_require_client_certificate", self.tls_require_client_certificate, bool)
+        if self.tls_require_client_certificate and self.tls_trust_certificates is None:
+            refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
         for name in ("token_role_claim", "token_audience_claim"):
             check_type(name, getattr(self, name), str)
         check_seconds("token_clock_skew_seconds", self.token_clock_skew_seconds, 0.0)
@@ -313,7 +329,13 @@ class BrokerSettings:
     @property
     def authenticates(self) -> bool:
         """Whether whoever connects must prove who it is."""
-        return self.token_secret_key is not None or self.token_public_key is not None
+        keys = (self.token_secret_key, self.token_public_key, self.tls_trust_certificates)
+        return any(key is not None for key in keys)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the ports speak TLS."""
+        return self.tls_certificate is not None
 
     @property
     def is_beyond_loopback(self) -> bool:
@@ -342,13 +364,14 @@ class BrokerSettings:
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``"""
-        return f"pulsar://{self._address(self.port)}"
+        """``pulsar://host:port``, or ``pulsar+ssl://`` with TLS."""
+        return f"{'pulsar+ssl' if self.has_tls else 'pulsar'}://{self._address(self.port)}"
 
     @property
     def admin_url(self) -> str | None:
-        """``http://host:web_port``, None without a web server."""
-        return None if self.web_port is None else f"http://{self._address(self.web_port)}"
+        """``http://host:web_port``, ``https://`` with TLS, None without a web server."""
+        scheme = "https" if self.has_tls else "http"
+        return None if self.web_port is None else f"{scheme}://{self._address(self.web_port)}"
 
     @property
     def broker_id(self) -> str:

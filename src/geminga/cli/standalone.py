@@ -10,6 +10,8 @@ import click
 from geminga.broker.settings import SYNC_MODES, BrokerSettings
 from geminga.cli.common import PORT, SIZE
 
+FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+
 
 @click.command("standalone")
 @click.option(
@@ -75,6 +77,18 @@ from geminga.cli.common import PORT, SIZE
     help="A role that may do everything; may be given again.",
 )  # fmt: skip
 @click.option(
+    "--tls-certificate", type=FILE,
+    help="Certificate in PEM: with it both ports speak TLS only. Read again when it changes.",
+)  # fmt: skip
+@click.option("--tls-key", type=FILE, help="Its private key in PEM, where the certificate's file holds none.")
+@click.option(
+    "--tls-trust-certificates", type=FILE,
+    help="Who signs clients' certificates, in PEM: their common name is the role.",
+)  # fmt: skip
+@click.option(
+    "--tls-require-client-certificate", is_flag=True, help="Refuse clients that show no certificate."
+)
+@click.option(
     "--anonymous", is_flag=True,
     help="Listen beyond this machine without asking anybody who they are.",
 )  # fmt: skip
@@ -97,6 +111,10 @@ def command(
     token_secret_key: str | None,
     token_public_key: str | None,
     super_user_roles: tuple[str, ...],
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    tls_trust_certificates: Path | None,
+    tls_require_client_certificate: bool,
     anonymous: bool,
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
@@ -123,6 +141,10 @@ def command(
         token_secret_key=token_secret_key,
         token_public_key=token_public_key,
         super_user_roles=super_user_roles,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_trust_certificates=tls_trust_certificates,
+        tls_require_client_certificate=tls_require_client_certificate,
     )
     if anonymous and settings.authenticates:
         raise click.UsageError("--anonymous is for a broker without authentication; leave one of both out")

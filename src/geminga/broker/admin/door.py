@@ -12,7 +12,7 @@ from enum import Enum
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminError
-from geminga.broker.rules.authentication import Authentication, Unauthenticated
+from geminga.broker.rules.authentication import Authentication, Unauthenticated, common_name
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
@@ -71,7 +71,9 @@ class Doorkeeper:
 
     def _role(self, request: web.Request, now_ms: int) -> str:
         header = request.headers.get("Authorization")
-        name = None if request.transport is None else certificate_name(request.transport)
+        name = (
+            None if request.transport is None else common_name(request.transport.get_extra_info("peercert"))
+        )
         try:
             principal = self._authentication.from_header(header, now_ms, name)
         except Unauthenticated as error:
@@ -80,17 +82,6 @@ class Doorkeeper:
         if original and original != principal.role:
             raise AdminError(403, "Unauthorized: not allowed to speak for another principal")
         return principal.role
-
-
-def certificate_name(transport: object) -> str | None:
-    """The common name of the client certificate that TLS has verified; None without one."""
-    get_extra_info = getattr(transport, "get_extra_info", None)
-    certificate = get_extra_info("peercert") if get_extra_info is not None else None
-    for part in (certificate or {}).get("subject", ()):
-        for name, value in part:
-            if name == "commonName":
-                return str(value)
-    return None
 
 
 def _permitted(authorization: Authorization, role: str, needs: Needs, request: web.Request) -> bool:

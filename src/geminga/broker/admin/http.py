@@ -54,6 +54,9 @@ class Server(Protocol):
     connections_refused: int
     started_at_ms: int
 
+    def tls_arguments(self) -> dict[str, Any]:
+        """What ``create_server`` gets on top where the ports speak TLS."""
+
     @property
     def connections(self) -> Sized:
         """The peers of the binary protocol."""

@@ -24,7 +24,20 @@ class Lookup(Resource):
         if settings.lookup_through_service_url and request.url.host:
             # The name this client came by is the one name that is known to work for it.
             host = f"[{request.url.host}]" if ":" in request.url.host else request.url.host
-            service_url, admin_url = f"pulsar://{host}:{settings.port}", f"http://{host}:{settings.web_port}"
+            pulsar, http = ("pulsar+ssl", "https") if settings.has_tls else ("pulsar", "http")
+            service_url, admin_url = (
+                f"{pulsar}://{host}:{settings.port}",
+                f"{http}://{host}:{settings.web_port}",
+            )
+        if settings.has_tls:
+            return answer(
+                {
+                    "brokerUrlTls": service_url,
+                    "httpUrlTls": admin_url,
+                    "nativeUrl": "",
+                    "brokerUrlSsl": service_url,
+                }
+            )
         return answer(
             {"brokerUrl": service_url, "httpUrl": admin_url, "nativeUrl": service_url, "brokerUrlSsl": ""}
         )

@@ -50,6 +50,7 @@ class WebServer:
     """aiohttp around the resources; made by the broker's server once it listens."""
 
     def __init__(self, server: Server) -> None:
+        self._server = server
         self._runner = web.AppRunner(
             make_application(server), access_log=None, handle_signals=False, shutdown_timeout=2.0
         )
@@ -60,7 +61,9 @@ class WebServer:
         """Serves on a socket that already listens."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._protocol, sock=listener)
+        self._listener = await loop.create_server(
+            self._protocol, sock=listener, **self._server.tls_arguments()
+        )
 
     def _protocol(self) -> asyncio.Protocol:
         serving = self._runner.server

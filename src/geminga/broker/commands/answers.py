@@ -72,7 +72,10 @@ def partitions_failed(request_id: int, code: int, message: str) -> bytes:
 def lookup(request_id: int, service_url: str, *, through_service_url: bool) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     body = command.lookupTopicResponse
-    body.brokerServiceUrl = service_url
+    if service_url.startswith("pulsar+ssl:"):
+        body.brokerServiceUrlTls = service_url
+    else:
+        body.brokerServiceUrl = service_url
     body.response = pb.CommandLookupTopicResponse.Connect
     body.request_id = request_id
     body.authoritative = True

@@ -11,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from geminga.errors import PulsarException
 
@@ -31,6 +31,16 @@ class Principal:
 
 class Unauthenticated(PulsarException):
     """The credentials prove nothing; the text says why, without them."""
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """Whom a verified certificate names (in the form of `ssl.SSLSocket.getpeercert`); None without one."""
+    found = None
+    for part in (certificate or {}).get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                found = str(value)
+    return found
 
 
 class Method(Protocol):

@@ -125,9 +125,10 @@ class Namespaces:
         """The cluster's addresses; our own cluster answers with where this broker listens."""
         own = {}
         if name == self._settings.cluster:
+            tls = "Tls" if self._settings.has_tls else ""
             own = {
-                "serviceUrl": self._settings.admin_url or "",
-                "brokerServiceUrl": self._settings.service_url,
+                f"serviceUrl{tls}": self._settings.admin_url or "",
+                f"brokerServiceUrl{tls}": self._settings.service_url,
                 "brokerClientTlsEnabled": False,
                 "tlsAllowInsecureConnection": False,
             }

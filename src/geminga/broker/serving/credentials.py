@@ -60,12 +60,17 @@ def make_authentication(settings: BrokerSettings) -> Authentication | None:
         algorithms = secret_algorithms(key)
     elif settings.token_public_key is not None:
         key, algorithms = load_public_key(read_key(settings.token_public_key, "token_public_key"))
-    methods["token"] = TokenMethod(
-        key,
-        algorithms,
-        role_claim=settings.token_role_claim,
-        audience=settings.token_audience,
-        audience_claim=settings.token_audience_claim,
-        clock_skew_seconds=settings.token_clock_skew_seconds,
+    if settings.token_secret_key is not None or settings.token_public_key is not None:
+        methods["token"] = TokenMethod(
+            key,
+            algorithms,
+            role_claim=settings.token_role_claim,
+            audience=settings.token_audience,
+            audience_claim=settings.token_audience_claim,
+            clock_skew_seconds=settings.token_clock_skew_seconds,
+        )
+    return Authentication(
+        methods,
+        anonymous_role=settings.anonymous_role,
+        certificates=settings.tls_trust_certificates is not None,
     )
-    return Authentication(methods, anonymous_role=settings.anonymous_role)

@@ -27,8 +27,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.core import Broker
+from geminga.broker.rules.authentication import common_name
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.serving.listening import BACKLOG, bind
+from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
 from geminga.broker.settings import DISK_PARTS, BrokerSettings
 from geminga.errors import StoreDamaged, StoreError
@@ -84,7 +86,12 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         server.connections.add(self)
         with server.entry():
-            self._session = server.broker.open_session(self, _peer_text(peer), time.monotonic())
+            self._session = server.broker.open_session(
+                self,
+                _peer_text(peer),
+                time.monotonic(),
+                None if server.tls is None else common_name(transport.get_extra_info("peercert")),
+            )
 
     def data_received(self, data: bytes) -> None:
         session = self._session
@@ -256,6 +263,7 @@ class BrokerServer:
         self.connections_max = min(settings.connections_max, _descriptors_free())
         self.connections_refused = 0
         self.started_at_ms = 0
+        self.tls: TlsFiles | None = None
         self.web: WebServer | None = None
         self.web_ready: asyncio.Event
         self.stopped: asyncio.Event
@@ -292,6 +300,9 @@ class BrokerServer:
         with contextlib.ExitStack() as undo:
             listener = undo.enter_context(bind(settings.host, settings.port, "port"))
             settings = replace(settings, port=listener.getsockname()[1])
+            if settings.has_tls:
+                self.tls = TlsFiles(settings)
+                self._look_at_certificates()
             web_listener = None
             if settings.web_port is not None:
                 web_listener = undo.enter_context(bind(settings.host, settings.web_port, "web_port"))
@@ -300,7 +311,7 @@ class BrokerServer:
             self.started_at_ms = time.time_ns() // 1_000_000
             self.broker = self._open_broker(undo)
             self._listener = await self._loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=BACKLOG
+                lambda: Connection(self), sock=listener, backlog=BACKLOG, **self.tls_arguments()
             )
             undo.pop_all()
         self._tick()
@@ -356,6 +367,17 @@ class BrokerServer:
             log.exception("the web server did not start; the binary protocol goes on without it")
         finally:
             self.web_ready.set()
+
+    def tls_arguments(self) -> dict[str, Any]:
+        """What ``create_server`` gets on top where the ports speak TLS."""
+        if self.tls is None:
+            return {}
+        return {"ssl": self.tls.context, "ssl_handshake_timeout": self.settings.handshake_seconds}
+
+    def _look_at_certificates(self) -> None:
+        if self.tls is not None and not self._stopping:
+            self.tls.refresh()
+            self._loop.call_later(LOOK_SECONDS, self._look_at_certificates)
 
     async def stop(self) -> None:
         """Stops accepting, closes the sessions, lets their last bytes out, closes the store."""

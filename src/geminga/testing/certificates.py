@@ -1,0 +1,62 @@
+"""Certificates for tests: an authority of one's own, and what it signs."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+_DAY = datetime.timedelta(days=1)
+
+
+class Authority:
+    """Signs certificates; ``certificate`` is the file that trusts them. Files go to ``folder``."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = folder / f"{name}.pem"
+        made = self._builder(self._name, self._key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self._write(self.certificate, made.sign(self._key, hashes.SHA256()))
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _DAY)
+            .not_valid_after(now + _DAY)
+        )
+
+    @staticmethod
+    def _write(path: Path, certificate: x509.Certificate) -> None:
+        path.write_bytes(certificate.public_bytes(Encoding.PEM))
+
+    def sign(self, common_name: str, file_name: str | None = None) -> tuple[Path, Path]:
+        """A certificate for ``common_name`` on this machine, and its key: two files in PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        names: list[x509.GeneralName] = [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        ]
+        made = self._builder(subject, key.public_key()).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
+        place = self._folder / (file_name or common_name)
+        certificate, key_file = place.with_suffix(".pem"), place.with_suffix(".key")
+        self._write(certificate, made.sign(self._key, hashes.SHA256()))
+        key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return certificate, key_file

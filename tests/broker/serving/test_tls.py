@@ -1,0 +1,208 @@
+"""TLS on both ports: trust, client certificates as roles, and certificates that change."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.embedded import embedded
+from geminga.broker.serving.tls import TlsFiles
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
+from geminga.testing.certificates import Authority
+
+KEY = bytes(range(32))
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def tls(authority: Authority) -> dict[str, Any]:
+    certificate, key = authority.sign("broker")
+    return {"tls_certificate": certificate, "tls_key": key}
+
+
+def client(broker: Any, authority: Authority, **options: Any) -> geminga.Client:
+    return geminga.Client(
+        broker.service_url,
+        tls_trust_certs_file_path=str(authority.certificate),
+        tls_validate_hostname=True,
+        operation_timeout_seconds=5,
+        **options,
+    )
+
+
+def get(
+    broker: Any, path: str, trust: Authority, certificate: Any = None, **headers: str
+) -> tuple[int, bytes]:
+    context = ssl.create_default_context(cafile=str(trust.certificate))
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    request = urllib.request.Request(broker.admin_url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_messages_and_web_over_tls(authority: Authority, tls: dict[str, Any]) -> None:
+    with embedded(**tls) as broker:
+        assert broker.service_url.startswith("pulsar+ssl://")
+        assert broker.admin_url.startswith("https://")
+        with client(broker, authority) as ours:
+            consumer = ours.subscribe("t", "s")
+            producer = ours.create_producer("t")
+            large = bytes(3 * 1024 * 1024)
+            for payload in (b"one", large):
+                producer.send(payload)
+            assert [consumer.receive(5000).data() for _ in range(2)] == [b"one", large]
+        assert get(broker, "/admin/v2/tenants", authority)[0] == 200
+        assert b"pulsar+ssl://" in get(broker, "/lookup/v2/topic/persistent/public/default/t", authority)[1]
+
+
+def test_plain_talk_and_foreign_certificates_come_to_nothing(
+    authority: Authority, tls: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other")
+    with embedded(**tls) as broker:
+        with client(broker, stranger) as ours, pytest.raises(geminga.exceptions.PulsarException):
+            ours.create_producer("t")
+        with socket.create_connection(("127.0.0.1", broker.settings.port), timeout=5) as plain:
+            plain.sendall(b"\0\0\0\5\0\0\0\1\0")
+            assert b"CONNECTED" not in plain.recv(100)
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with (
+            socket.create_connection(("127.0.0.1", broker.settings.port), timeout=5) as plain,
+            pytest.raises((ssl.SSLError, OSError)),
+        ):
+            old.wrap_socket(plain)
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_client_certificate_is_a_role(
+    authority: Authority, tls: dict[str, Any], required: bool, tmp_path: Path
+) -> None:
+    admin, nobody = authority.sign("admin"), authority.sign("nobody")
+    settings = {
+        **tls, "tls_trust_certificates": authority.certificate, "tls_require_client_certificate": required,
+        "super_user_roles": ("admin",), "token_secret_key": SECRET,
+    }  # fmt: skip
+    with embedded(**settings) as broker:
+        with client(broker, authority, authentication=geminga.AuthenticationTLS(*map(str, admin))) as ours:
+            ours.create_producer("t").send(b"1")
+        with (
+            client(broker, authority, authentication=geminga.AuthenticationTLS(*map(str, nobody))) as ours,
+            pytest.raises(geminga.exceptions.AuthorizationError),
+        ):
+            ours.create_producer("t")
+        assert get(broker, "/admin/v2/tenants", authority, admin)[0] == 200
+        assert get(broker, "/admin/v2/tenants", authority, nobody)[0] == 403
+        token = make_token("admin", KEY, "HS256")
+        if required:
+            with pytest.raises((OSError, ssl.SSLError)):
+                get(broker, "/admin/v2/tenants", authority)
+        else:
+            assert get(broker, "/admin/v2/tenants", authority)[0] == 401
+            assert get(broker, "/admin/v2/tenants", authority, Authorization=f"Bearer {token}")[0] == 200
+        (tmp_path / "x").mkdir(exist_ok=True)
+        forged = Authority(tmp_path / "x").sign("admin")
+        with pytest.raises((OSError, ssl.SSLError)):
+            get(broker, "/admin/v2/tenants", authority, forged)
+
+
+def served(broker: Any) -> bytes:
+    return ssl.get_server_certificate(("127.0.0.1", broker.settings.port)).encode()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_changed_files_are_in_force_for_new_connections(
+    authority: Authority, tls: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.broker.serving.server.LOOK_SECONDS", 0.05)
+    with embedded(**tls) as broker, client(broker, authority) as ours:
+        producer = ours.create_producer("t")
+        before = served(broker)
+        tls["tls_key"].write_text("half writ")
+        time.sleep(0.2)
+        assert served(broker) == before
+        authority.sign("broker-2", "broker")
+        wait_for(lambda: served(broker) != before)
+        producer.send(b"the open connection goes on")
+        with client(broker, authority) as another:
+            another.create_producer("t").send(b"new")
+
+
+def test_changed_trust_is_in_force(authority: Authority, tls: dict[str, Any], tmp_path: Path) -> None:
+    trust = tmp_path / "trust.pem"
+    trust.write_bytes(authority.certificate.read_bytes())
+    (tmp_path / "next").mkdir()
+    following = Authority(tmp_path / "next")
+    files = TlsFiles(BrokerSettings(memory=True, **tls, tls_trust_certificates=trust))
+    assert not files.refresh()
+    old, new = authority.sign("old"), following.sign("new")
+    assert accepts(files, authority, old)
+    assert not accepts(files, authority, new)
+    trust.write_bytes(following.certificate.read_bytes())
+    assert files.refresh()
+    assert accepts(files, authority, new)
+    assert not accepts(files, authority, old)
+
+
+def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -> bool:
+    """A handshake in memory."""
+    context = ssl.create_default_context(cafile=str(trust.certificate))
+    context.load_cert_chain(*certificate)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = files.context.wrap_bio(to_server, to_client, server_side=True)
+    ours = context.wrap_bio(to_client, to_server, server_hostname="localhost")
+    for _ in range(4):
+        for end in (ours, server):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                return False
+    return bool(server.getpeercert())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tls_key": "/no/such/key"},
+        {"tls_certificate": None},
+        {"tls_require_client_certificate": True},
+        {"tls_trust_certificates": "/no/such/file"},
+    ],
+)
+def test_what_cannot_be_used_is_named(tls: dict[str, Any], wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfiguration, match="tls_"):
+        embedded(**{**tls, **wrong})
