@@ -1,17 +1,15 @@
-"""The demo's beginning; as a whole it is what ``make demo`` runs."""
+"""The demo's beginning, and a small one as a whole; ``make demo`` runs it with all flights."""
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from geminga.demo.console import Console
-from geminga.demo.run import _quiet_ctrl_c, prepare_folder, run_demo
+from geminga.demo.run import prepare_folder, run_demo
 from geminga.errors import InvalidConfiguration, UsageError
 
 
@@ -39,17 +37,20 @@ def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
     assert not (output / "lake").exists()
 
 
-def test_ctrl_c_while_spark_works_breaks_off_without_a_word() -> None:
-    """Spark's handler is not asked, and the loggers that would tell of broken calls are silent."""
-    asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
-    try:
-        with pytest.raises(KeyboardInterrupt), _quiet_ctrl_c():
-            os.kill(os.getpid(), signal.SIGINT)
-        assert not logging.getLogger().isEnabledFor(logging.CRITICAL)
-        assert asked == []
-        os.kill(os.getpid(), signal.SIGINT)
-        assert asked == [signal.SIGINT]
-    finally:
-        signal.signal(signal.SIGINT, before)
-        logging.disable(logging.NOTSET)
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    summary = run_demo(tmp_path / "output", Console(as_json=True), rows=8_000)
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["proof"] == summary["proof"]
+    assert summary["proof"]["is_equal"]
+    assert summary["proof"]["published"]["count"] == 8_000
+    assert summary["proof"]["rollup"]["windows"] > 100
+    assert all(each["files"] == 1 for each in summary["lake"].values())
+    assert summary["connector"]["rows"] == 8_001  # the closing event is one of the topic's
+    assert Path(summary["picture"]).stat().st_size > 1000
+    assert "Killed the Spark driver" in captured.err
+    assert "lag" in captured.err
+    for noise in ("WARN", "Traceback", "Exception"):
+        assert noise not in captured.err

@@ -5,9 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+LINE_SECONDS = 3.0
+"""How often progress is told where there is no terminal."""
+PROOF_LINES = {
+    "published": "published",
+    "rows": "rows in the lake",
+    "windows": "in the lake's windows",
+    "messages": "in the rollup's messages",
+}
+Update = Callable[[str, int, str], None]
+"""Called with a title, how much of it is done, and a note."""
 
 
 class Console:
@@ -22,18 +33,27 @@ class Console:
 
     def step(self, text: str) -> None:
         """A new part of the work begins."""
-        self._rich.print(f"[dim]{time.perf_counter() - self._started:6.1f} s[/dim]  [bold]{text}[/bold]")
+        self._rich.print(
+            f"[dim]{time.perf_counter() - self._started:6.1f} s[/dim]  [bold]{text}[/bold]", soft_wrap=True
+        )
 
     def line(self, text: str) -> None:
         """A detail of the current part."""
-        self._rich.print(f"          {text}")
+        self._rich.print(f"          {text}", soft_wrap=True)
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar on a terminal; elsewhere one line when the work begins."""
+        """`many` of one."""
+        with self.many((title,), total) as update:
+            yield lambda done: update(title, done, "")
+
+    @contextmanager
+    def many(self, titles: Sequence[str], total: int) -> Iterator[Update]:
+        """A bar for each title on a terminal; elsewhere now and then a line of where they stand."""
         if not self._rich.is_terminal:
-            self.step(title)
-            yield lambda done: None
+            lines = _Lines(self, titles, total)
+            yield lines.update
+            lines.tell()
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -42,58 +62,96 @@ class Console:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
         )
         with Progress(*columns, console=self._rich) as bar:
-            task = bar.add_task(title, total=total)
-            yield lambda done: bar.update(task, completed=min(done, total))
+            tasks = {title: bar.add_task(title, total=total, note="") for title in titles}
+            yield lambda title, done, note: bar.update(tasks[title], completed=min(done, total), note=note)
 
     def summary(self, summary: dict[str, Any]) -> None:
         """The result: the proof, the rates, and what the flights say."""
         if self.as_json:
             print(json.dumps(summary, default=str), file=sys.stdout, flush=True)
             return
-        from rich import box
-        from rich.table import Table
-
-        airlines = Table(box=box.SIMPLE, title="Flights from New York City in 2013, the most punctual first")
-        for title in ("airline", "flights", "on time", "mean delay", "cancelled"):
-            airlines.add_column(title, justify="left" if title == "airline" else "right")
-        for row in summary["airlines"]:
-            airlines.add_row(
-                row["airline"], f"{row['flights']:,}", f"{row['on_time']:.1%}",
-                f"{row['mean_delay']:.1f} min", f"{row['cancelled']:.1%}",
-            )  # fmt: skip
-        self._rich.print(airlines)
-        proof = Table(box=box.SIMPLE, title="Every event accounted for")
-        for title in ("", "events", "sum of CRC-32", ""):
-            proof.add_column(title, justify="right" if title else "left")
-        published = summary["proof"]["published"]
-        for name, title in (
-            ("published", "published"),
-            ("rows", "rows in the lake"),
-            ("windows", "in the windows"),
-        ):
-            one = summary["proof"][name]
-            mark = "[green]equal[/green]" if one == published else "[red]DIFFERENT[/red]"
-            proof.add_row(
-                title, f"{one['count']:,}", f"{one['crc32_sum']:,}", mark if name != "published" else ""
-            )
-        self._rich.print(proof)
+        self._airlines(summary["airlines"])
+        self._proof(summary["proof"])
         for one in summary["published"]:
             self.line(
                 f"published by {one['how']}: {one['rows'] / one['seconds']:,.0f} events/s, "
                 f"{one['bytes'] / one['seconds'] / 1e6:.0f} MB/s"
             )
-        rows = sum(r["rows"] for r in summary["spark"])
-        seconds = sum(r["seconds"] for r in summary["spark"])
+        alone, spark = summary["connector"], summary["spark"]
         self.line(
-            f"streamed by Spark: {rows:,} rows in {seconds:.0f} s = {rows / seconds:,.0f} rows/s, two queries"
+            f"the connector alone, from Pulsar into Spark, all columns: "
+            f"{alone['rows'] / alone['seconds']:,.0f} rows/s"
         )
-        self.line(f"the lake: {summary['lake']['flights']}")
-        self.line(f"          {summary['lake']['delays']} ({summary['windows']:,} windows)")
-        self.step("Done: nothing lost, nothing doubled" if self._equal(summary) else "NOT accounted for")
+        self.line(
+            f"with parsing, joins, windows and files, after the kill: "
+            f"{spark['rows'] / spark['seconds']:,.0f} rows/s in {len(spark['queries'])} queries side by side"
+        )
+        for name, table in summary["lake"].items():
+            self.line(f"the lake's {name}: {table['path']} ({table['rows']:,} rows, files: {table['files']})")
+        self.line(f"the picture: {summary['picture']}")
+        equal = summary["proof"]["is_equal"]
+        self.step("Done: nothing lost, nothing doubled" if equal else "NOT accounted for")
 
-    @staticmethod
-    def _equal(summary: dict[str, Any]) -> bool:
-        proof = summary["proof"]
-        return bool(proof["published"] == proof["rows"] == proof["windows"])
+    def _airlines(self, airlines: Sequence[dict[str, Any]]) -> None:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE, title="Flights from New York City in 2013, the most punctual first")
+        for title in ("airline", "flights", "on time", "mean delay", "cancelled"):
+            table.add_column(title, justify="left" if title == "airline" else "right")
+        for row in airlines:
+            table.add_row(
+                row["airline"], f"{row['flights']:,}", f"{row['on_time']:.1%}",
+                f"{row['mean_delay']:.1f} min", f"{row['cancelled']:.1%}",
+            )  # fmt: skip
+        self._rich.print(table)
+
+    def _proof(self, proof: dict[str, Any]) -> None:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE, title="Every event accounted for")
+        for title in ("", "events", "sum of CRC-32", ""):
+            table.add_column(title, justify="right" if title else "left")
+        published = proof["published"]
+        for name, title in PROOF_LINES.items():
+            one = proof[name]
+            mark = "[green]equal[/green]" if one == published else "[red]DIFFERENT[/red]"
+            table.add_row(
+                title, f"{one['count']:,}", f"{one['crc32_sum']:,}", mark if name != "published" else ""
+            )
+        self._rich.print(table)
+        rollup = proof["rollup"]
+        self.line(
+            f"the rollup: {rollup['windows']:,} windows in the lake, {rollup['messages']:,} messages in its "
+            f"topic, {'the same ones' if rollup['is_equal'] else 'and they DIFFER'}"
+        )
+
+
+class _Lines:
+    """Progress where there is no terminal: sparse lines, so that a log shows that something goes on."""
+
+    def __init__(self, console: Console, titles: Sequence[str], total: int) -> None:
+        self._console, self._total = console, total
+        self._done = dict.fromkeys(titles, (0, ""))
+        self._told = time.monotonic()
+        self._last = ""
+
+    def update(self, title: str, done: int, note: str) -> None:
+        self._done[title] = (min(done, self._total), note)
+        if time.monotonic() - self._told >= LINE_SECONDS:
+            self.tell()
+
+    def tell(self) -> None:
+        self._told = time.monotonic()
+        parts = (
+            f"{title} {done / max(1, self._total):.0%}{f' ({note})' if note else ''}"
+            for title, (done, note) in self._done.items()
+        )
+        line = ", ".join(parts)
+        if line != self._last:
+            self._console.step(f"{line} of {self._total:,}")
+            self._last = line

@@ -1,24 +1,21 @@
-"""The demo from end to end: broker, publishing, Spark with a break, proof, summary."""
+"""The demo from end to end: broker, publishing, Spark with its driver killed, proof, summary."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import resource
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import geminga
 from geminga.client.admin import admin, topic_path
-from geminga.demo import flights, pipeline
-from geminga.demo.console import Console
+from geminga.demo import flights, picture, pipeline, proof
+from geminga.demo.application import Told, follow
+from geminga.demo.console import Console, Update
+from geminga.demo.driver import Job
 from geminga.demo.flights import Checksum
 from geminga.errors import PulsarException, UsageError
 from geminga.ids import TopicName
@@ -27,19 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOPIC = "persistent://public/default/flights"
+ROLLUP_TOPIC = "persistent://public/default/delays-by-day"
 PARTITIONS = 4
 ROWS_PER_BATCH = 40_000
+BATCHES_MIN = 8
+"""Micro-batches that a query has at the least, so that there is a half-way."""
 MARKER = ".geminga-demo"
-SPARK_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "4",
-}
 
 
 class ProofFailed(PulsarException):
-    """The lake does not hold what was published: rows were lost or doubled."""
+    """Lake or rollup do not hold what was published: rows were lost or doubled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +117,11 @@ def publish_columns(client: Any, table: pa.Table, console: Console) -> Published
     return Published(how="columns", rows=table.num_rows, bytes=size, seconds=seconds, cpu_seconds=cpu)
 
 
-def publish_closing(client: Any, last: datetime) -> None:
-    """One event long after the last, so that the watermark passes and every window is written."""
-    producer = client.create_producer(TOPIC)
-    closing = last + timedelta(days=366)
-    producer.send(
-        b"{}",
-        properties={pipeline.CLOSING_PROPERTY: "true"},
-        event_timestamp=int(closing.timestamp() * 1000),
-    )
-    producer.close()
-
-
 def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict[str, Any]:
-    """Run everything; returns the summary that is printed. Raises `ProofFailed` when a row is missing."""
+    """Run everything; returns the summary that is printed.
+
+    Raises `ProofFailed` when a row is missing or doubled, anywhere, and `SparkFailed` when Spark fails.
+    """
     from geminga.spark.java import check_java
 
     check_java()  # before minutes of work, not behind them
@@ -146,10 +131,10 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
     table = flights.events(rows)
     expected = Checksum.of(table.column("value").to_pylist())
     half = table.num_rows // 2
-    with geminga.embedded(folder / "store") as broker:
-        console.step(
-            f"Broker at {broker.service_url}, its store in {folder / 'store'} (every receipt synced)"
-        )
+    told = Told()
+    # Exactly once rests on the broker's deduplication.
+    with geminga.embedded(folder / "store", deduplication=True) as broker:
+        console.step(f"Broker at {broker.service_url}, its store in {folder / 'store'}: every receipt synced")
         with broker.client() as client:
             _create_topic(broker.admin_url)
             published = [
@@ -162,34 +147,44 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
                     f"{one.rows / one.seconds:,.0f} a second, "
                     f"{one.cpu_seconds / one.rows * 1e6:.1f} µs of CPU each (broker included)"
                 )
-            runs = _stream(folder, broker, client, table, console)
-        lake, spark_runs, sums, best = runs
-    summary = {
+            job = Job(
+                service_url=broker.service_url, topic=TOPIC, rollup_topic=ROLLUP_TOPIC, folder=str(folder),
+                rows_per_batch=min(ROWS_PER_BATCH, max(1, table.num_rows // BATCHES_MIN)),
+                last_event=table.column("event_time")[-1].as_py().isoformat(), events_fd=-1,
+            )  # fmt: skip
+            rows_after_kill = _stream(job, folder / "spark.log", told, table.num_rows, console)
+            console.step("Reading the rollup back from its topic, and the lake from its files")
+            messages = proof.messages(client, ROLLUP_TOPIC)
+    lake = pipeline.Lake(folder=folder)
+    files = {name: proof.tidy(lake.table(name)) for name in pipeline.TABLES}
+    windows = proof.windows(lake)
+    summary: dict[str, Any] = {
         "events": expected.count,
         "published": [
             {"how": p.how, "rows": p.rows, "bytes": p.bytes, "seconds": round(p.seconds, 3)}
             for p in published
         ],
-        "spark": [
-            {"query": r.query, "rows": r.rows, "batches": r.batches, "seconds": round(r.seconds, 2)}
-            for r in spark_runs
-        ],
-        "lake": {"flights": lake.table("flights"), "delays": lake.table("delays")},
-        "windows": sums.window_count,
-        "proof": {
-            "published": {"count": expected.count, "crc32_sum": expected.total},
-            "rows": {"count": sums.rows.count, "crc32_sum": sums.rows.total},
-            "windows": {"count": sums.windows.count, "crc32_sum": sums.windows.total},
-            "dropped_late": sum(r.dropped_late for r in spark_runs),
+        "connector": {"rows": told.connector_rows, "seconds": round(told.connector_seconds, 3)},
+        "spark": {
+            "rows": rows_after_kill,
+            "seconds": round(told.passes[0], 2),
+            "queries": {name: {"rows": q.rows, "batches": q.batches} for name, q in told.queries.items()},
         },
-        "airlines": best,
+        "lake": {
+            name: {"path": lake.table(name), "rows": size.rows, "files": size.files}
+            for name, size in files.items()
+        },
+        "proof": {
+            **proof.account(expected, proof.of_rows(lake), windows, messages),
+            "dropped_late": sum(query.dropped_late for query in told.queries.values()),
+        },
+        "airlines": proof.airlines(windows),
+        "picture": str(picture.draw(windows, folder / "flights.svg")),
         "seconds": round(time.perf_counter() - started, 1),
     }
     console.summary(summary)
-    if not expected == sums.rows == sums.windows:
-        raise ProofFailed(
-            f"published {expected}, but the lake's rows are {sums.rows} and its windows {sums.windows}"
-        )
+    if not summary["proof"]["is_equal"]:
+        raise ProofFailed(f"what was published is not what was found: {summary['proof']}")
     return summary
 
 
@@ -197,72 +192,35 @@ def _create_topic(admin_url: str) -> None:
     admin(admin_url, "PUT", f"{topic_path(TopicName.parse(TOPIC))}/partitions", PARTITIONS)
 
 
-@contextlib.contextmanager
-def _quiet_ctrl_c() -> Iterator[None]:
-    """Ctrl-C inside breaks off without a word.
-
-    PySpark's own handler calls the JVM in the middle of another call, and py4j logs a traceback for each
-    call that is broken off.
-    """
-
-    def break_off(_number: int, _frame: object) -> None:
-        logging.disable(logging.CRITICAL)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, break_off)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _stream(job: Job, log: Path, told: Told, total: int, console: Console) -> int:
+    """The queries: a driver that is killed half-way, and another one. Returns the rows of the second."""
+    console.step(f"Starting Spark; what it prints goes to {log}")
+    with console.many(pipeline.QUERIES, total) as update:
+        follow(job, log, told, partial(_show, total, update), kill_when=partial(_is_half, total))
+    console.step("Killed the Spark driver half-way (SIGKILL), in the middle of its micro-batches")
+    lake = pipeline.Lake(folder=Path(job.folder))
+    for name in pipeline.QUERIES:
+        planned, committed = proof.micro_batches(lake.checkpoint(name))
+        state = f"micro-batch {planned} was at work" if planned > committed else "between two micro-batches"
+        console.line(f"{name}: {told.queries[name].rows:,} rows done, {state}")
+    before = sum(query.rows for query in told.queries.values())
+    console.step("Starting Spark again: every query goes on from its checkpoint")
+    with console.many(pipeline.QUERIES, total) as update:
+        follow(job, log, told, partial(_show, total, update))
+    return sum(query.rows for query in told.queries.values()) - before
 
 
-def _stream(folder: Path, broker: Any, client: Any, table: pa.Table, console: Console) -> tuple[Any, ...]:
-    """Both queries: half the way, a break, on from the checkpoint, the closing event, the sums."""
-    from geminga.spark import session
-
-    console.step("Starting Spark")
-    spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
-    # A query that is broken off on purpose would fill the screen; real failures come as exceptions.
-    spark.sparkContext.setLogLevel("OFF")
-    lake = pipeline.Lake(folder=folder)
-    source = {
-        "service.url": broker.service_url,
-        "topic": TOPIC,
-        "startingOffsets": "earliest",
-        "maxRowsPerTrigger": str(ROWS_PER_BATCH),
-    }
-    try:
-        with _quiet_ctrl_c():
-            return _run_queries(spark, source, lake, client, table, console)
-    finally:
-        spark.stop()
+def _show(total: int, update: Update, told: Told) -> None:
+    """What is done is what does not lag behind any more."""
+    for name, query in told.queries.items():
+        if query.lag_messages is not None:
+            size = "" if query.lag_bytes is None else f", {query.lag_bytes / 1e6:.1f} MB"
+            update(name, total - query.lag_messages, f"lag {query.lag_messages:,} messages{size}")
+        elif query.batches:
+            update(name, query.rows, "")
 
 
-def _run_queries(
-    spark: Any, source: dict[str, str], lake: pipeline.Lake, client: Any, table: pa.Table, console: Console
-) -> tuple[Any, ...]:
-    total = table.num_rows
-    runs: list[pipeline.RunReport] = []
-    dimensions = pipeline.dimension_frames(spark)
-    for query in pipeline.QUERIES:
-        with console.progress(f"query {query!r}, first half", total) as progress:
-            first = pipeline.run_query(
-                spark, query, source, lake, dimensions,
-                progress=progress, stop_after_rows=total // 2,
-            )  # fmt: skip
-        console.line(f"{query!r} broken off after {first.rows:,} rows in {first.batches} batches")
-        with console.progress(f"query {query!r}, on from its checkpoint", total) as progress:
-            second = pipeline.run_query(
-                spark, query, source, lake, dimensions,
-                progress=progress, rows_before=first.rows,
-            )  # fmt: skip
-        runs += [first, second]
-    last = table.column("event_time")[-1].as_py().astimezone(UTC)
-    publish_closing(client, last)
-    for query in pipeline.QUERIES:
-        runs.append(pipeline.run_query(spark, query, source, lake, dimensions))
-    console.step("Counting and summing what lies in the lake")
-    return lake, runs, pipeline.sums(spark, lake), pipeline.highlights(spark, lake)
+def _is_half(total: int, told: Told) -> bool:
+    """Every query has done something, and all together half of what there is."""
+    done = [query.rows for query in told.queries.values()]
+    return min(done) > 0 and sum(done) >= total * len(done) // 2

@@ -1,0 +1,133 @@
+"""The Spark application as the demo sees it: a group of processes that is started, followed and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from geminga.demo import driver, pipeline
+from geminga.errors import PulsarException
+
+KILL_SECONDS_MAX = 30.0
+
+
+class SparkFailed(PulsarException):
+    """The Spark driver ended by itself, before it was done. Its log says more."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What one query has done, over all drivers."""
+
+    rows: int = 0
+    batches: int = 0
+    dropped_late: int = 0
+    lag_messages: int | None = None
+    """Messages of the topic behind the last micro-batch; None before the first one."""
+    lag_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """What the drivers have told up to now."""
+
+    queries: dict[str, Done] = field(default_factory=lambda: {name: Done() for name in pipeline.QUERIES})
+    connector_rows: int = 0
+    connector_seconds: float = 0.0
+    passes: list[float] = field(default_factory=list)
+    """Seconds of each pass that came to its end."""
+    is_done: bool = False
+    error: str = ""
+
+    def hear(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "progress":
+                done = self.queries[event["query"]]
+                done.rows += event["rows"]
+                done.batches += bool(event["rows"])
+                done.dropped_late += event["dropped_late"]
+                done.lag_messages, done.lag_bytes = event["lag_messages"], event["lag_bytes"]
+            case "caught up":
+                self.passes.append(event["seconds"])
+            case "read alone":
+                self.connector_rows, self.connector_seconds = event["rows"], event["seconds"]
+            case "done":
+                self.is_done = True
+            case "failed":
+                self.error = f"{event['kind']}: {event['error']}"
+
+
+class Application:
+    """A driver with its JVM and workers. What they print goes to ``log``; end it with `kill` or ``with``."""
+
+    def __init__(self, job: driver.Job, log: Path) -> None:
+        self.log = log
+        reading, writing = os.pipe()
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", driver.__name__, replace(job, events_fd=writing).as_json()],
+                    stdin=subprocess.PIPE, stdout=output, stderr=output,
+                    pass_fds=(writing,), start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._events = os.fdopen(reading)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What the driver tells, until it ends. The line that a kill has cut is left out."""
+        for line in self._events:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+    def kill(self) -> None:
+        """SIGKILL to driver and JVM; the workers end with their sockets."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(KILL_SECONDS_MAX)
+
+    def __enter__(self) -> Application:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._events.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+def follow(
+    job: driver.Job,
+    log: Path,
+    told: Told,
+    heard: Callable[[Told], object],
+    *,
+    kill_when: Callable[[Told], bool] | None = None,
+) -> None:
+    """Run a driver until it is done, or until ``kill_when`` says that it is to be killed.
+
+    Raises `SparkFailed` when it ends before that, with its own words where it had any.
+    """
+    with Application(job, log) as application:
+        for event in application.events():
+            told.hear(event)
+            heard(told)
+            if kill_when is not None and kill_when(told):
+                return
+    if told.error or kill_when is not None or not told.is_done:
+        raise SparkFailed(f"the Spark driver {told.error or 'ended by itself'}; its log is {log}")

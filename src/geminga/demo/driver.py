@@ -1,0 +1,167 @@
+"""The Spark driver of the demo, a process of its own: ``python -m geminga.demo.driver JOB``.
+
+It runs the queries over what the topic holds, publishes the closing event, runs them again, and reads the
+topic once more with the connector alone. It knows of no break: killed at any moment and started again, it
+does what is left. What it has to tell goes as lines of JSON into a pipe, because Spark prints what it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from geminga.client.sync import Client
+from geminga.demo import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POLL_SECONDS = 0.1
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+    # Each list of a table's files is complete in itself, so that the files can be put together.
+    "spark.sql.streaming.fileSink.log.compactInterval": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the driver is to do; it travels as JSON. ``events_fd`` is the pipe for what it tells."""
+
+    service_url: str
+    topic: str
+    rollup_topic: str
+    folder: str
+    rows_per_batch: int
+    last_event: str
+    """Time of the last event, in ISO format."""
+    events_fd: int
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Teller:
+    """Writes events: each has a name and some fields."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        self._stream.write(json.dumps({"event": event, **fields}) + "\n")
+        self._stream.flush()
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    tell = Teller(os.fdopen(job.events_fd, "w"))
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+    try:
+        _work(job, tell)
+    except Exception as error:
+        tell("failed", error=str(error).strip().splitlines()[0], kind=type(error).__name__)
+        raise
+
+
+def _end_with_parent() -> None:
+    """Standard input ends when the demo does, however it does; the JVM ends with this process."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def _work(job: Job, tell: Teller) -> None:
+    from geminga.spark.sessions import session
+
+    spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
+    source = {"service.url": job.service_url, "topic": job.topic, "startingOffsets": "earliest"}
+    dimensions = pipeline.dimension_frames(spark)
+    # The closing event moves the watermark past the year, so it has to come behind all others: the
+    # partitions are read side by side, each at its own pace.
+    _run(spark, job, source, dimensions, tell)
+    _publish_closing(job)
+    _run(spark, job, source, dimensions, tell)
+    _read_alone(spark, source, tell)
+    spark.stop()
+    tell("done")
+
+
+def _run(
+    spark: SparkSession, job: Job, source: dict[str, str], dimensions: dict[str, DataFrame], tell: Teller
+) -> None:
+    """All queries side by side, until they have done what the topic holds now."""
+    limited = {**source, "maxRowsPerTrigger": str(job.rows_per_batch)}
+    lake = pipeline.Lake(folder=Path(job.folder))
+    started = time.perf_counter()
+    queries = {
+        name: pipeline.start(spark, name, limited, lake, dimensions, rollup_topic=job.rollup_topic)
+        for name in pipeline.QUERIES
+    }
+    told: set[tuple[str, int]] = set()
+    running = True
+    while running:
+        time.sleep(POLL_SECONDS)
+        running = any(query.isActive for query in queries.values())  # before its last progress is read
+        for name, query in queries.items():
+            error = query.exception()
+            if error is not None:
+                raise error
+            for progress in query.recentProgress:
+                if (name, progress["batchId"]) not in told:
+                    told.add((name, progress["batchId"]))
+                    tell("progress", query=name, **_figures(progress))
+    tell("caught up", seconds=time.perf_counter() - started)
+
+
+def _figures(progress: Any) -> dict[str, Any]:
+    from geminga.spark.observing import query_lag
+
+    lag = list(query_lag(progress).values())
+    return {
+        "batch": progress["batchId"],
+        "rows": progress["numInputRows"],
+        "lag_messages": _total(lag, "messages"),
+        "lag_bytes": _total(lag, "bytes"),
+        "dropped_late": sum(each.get("numRowsDroppedByWatermark", 0) for each in progress["stateOperators"]),
+    }
+
+
+def _total(lag: list[dict[str, Any]], name: str) -> int | None:
+    found = [each[name] for each in lag]
+    return None if not found or None in found else sum(found)
+
+
+def _publish_closing(job: Job) -> None:
+    """One event long after the last, so that the watermark passes and every window is written."""
+    closing = datetime.fromisoformat(job.last_event) + timedelta(days=366)
+    with Client(job.service_url) as client, client.create_producer(job.topic) as producer:
+        producer.send(
+            b"{}",
+            properties={pipeline.CLOSING_PROPERTY: "true"},
+            event_timestamp=int(closing.timestamp() * 1000),
+        )
+
+
+def _read_alone(spark: SparkSession, source: dict[str, str], tell: Teller) -> None:
+    """The whole topic with all columns, and nothing done with it: what the connector itself takes."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    counted = Observation("alone")
+    started = time.perf_counter()
+    frame = spark.read.format("pulsar").options(**source).load()
+    frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    tell("read alone", rows=counted.get["rows"], seconds=time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main()

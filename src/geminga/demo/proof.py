@@ -1,0 +1,112 @@
+"""Reads back what the demo has made, without Spark: the lake by Arrow, the rollup by a plain reader."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import geminga
+from geminga.demo.flights import Checksum
+from geminga.demo.pipeline import Lake
+from geminga.spark.pipelines import lake as tables
+
+READ_SECONDS_MAX = 30
+Window = dict[str, Any]
+"""A day, origin and carrier with its counts, as a row of the table ``delays``; the day as text."""
+
+
+def tidy(table: str) -> tables.Size:
+    """Put a table's files together, delete those that do not count, and say what there is."""
+    tables.compact(table)
+    tables.clean(table, keep_seconds=0)
+    return tables.size(table)
+
+
+def of_rows(lake: Lake) -> Checksum:
+    """Of the values behind the table ``flights``."""
+    import pyarrow.compute as pc
+
+    column = tables.table_dataset(lake.table("flights")).to_table(columns=["crc32"]).column(0)
+    return Checksum(len(column), pc.sum(column).as_py() or 0)
+
+
+def windows(lake: Lake) -> list[Window]:
+    """The rows of the table ``delays``."""
+    rows = tables.table_dataset(lake.table("delays")).to_table().to_pylist()
+    return [{**row, "day": row["day"].isoformat()} for row in rows]
+
+
+def messages(client: geminga.Client, topic: str) -> list[Window]:
+    """The values of all messages of a topic."""
+    found = []
+    with client.create_reader(topic, geminga.MessageId.earliest) as reader:
+        while reader.has_message_available():
+            found.append(json.loads(reader.read_next(READ_SECONDS_MAX * 1000).value()))
+    return found
+
+
+def of_windows(windows: Iterable[Window]) -> Checksum:
+    """Of the values that are counted in the windows."""
+    return sum((Checksum(w["flights"], w["crc32_sum"]) for w in windows), Checksum(0, 0))
+
+
+def as_multiset(windows: Iterable[Window]) -> Counter[tuple[tuple[str, Any], ...]]:
+    """Comparable whatever the order. Spark's JSON leaves nulls out."""
+    return Counter(
+        tuple(sorted((name, value) for name, value in window.items() if value is not None))
+        for window in windows
+    )
+
+
+def account(
+    published: Checksum, rows: Checksum, windows: Sequence[Window], messages: Sequence[Window]
+) -> dict[str, Any]:
+    """Whether the table of rows, that of windows and the rollup's messages are what was published.
+
+    ``published``, ``rows``, ``windows`` and ``messages`` each have ``count`` and ``crc32_sum`` of the values
+    behind them; ``rollup`` says whether messages and windows are the same multiset; ``is_equal`` is all that.
+    """
+    found = {"rows": rows, "windows": of_windows(windows), "messages": of_windows(messages)}
+    is_equal = as_multiset(windows) == as_multiset(messages)
+    return {
+        **{
+            name: {"count": one.count, "crc32_sum": one.total}
+            for name, one in {"published": published, **found}.items()
+        },
+        "rollup": {"windows": len(windows), "messages": len(messages), "is_equal": is_equal},
+        "is_equal": is_equal and all(one == published for one in found.values()),
+    }
+
+
+def micro_batches(checkpoint: str) -> tuple[int, int]:
+    """The last micro-batch that a checkpoint has planned, and the last that it has committed; -1: none."""
+    planned, committed = (
+        max((int(each.name) for each in Path(checkpoint, log).glob("*") if each.name.isdigit()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    return planned, committed
+
+
+def airlines(windows: Iterable[Window]) -> list[dict[str, Any]]:
+    """Per airline over the year: flights, mean delay in minutes, share on time; the most punctual first."""
+    by_airline: dict[str, list[Window]] = defaultdict(list)
+    for window in windows:
+        by_airline[window["airline"]].append(window)
+    found = []
+    for airline, those in by_airline.items():
+        flights = sum(w["flights"] for w in those)
+        flown = [(w, w["flights"] - w["cancelled"]) for w in those if w["flights"] > w["cancelled"]]
+        count = max(1, sum(each for _, each in flown))
+        found.append(
+            {
+                "airline": airline,
+                "flights": flights,
+                "mean_delay": sum(w["mean_departure_delay"] * each for w, each in flown) / count,
+                "on_time": sum(w["on_time_share"] * each for w, each in flown) / count,
+                "cancelled": sum(w["cancelled"] for w in those) / flights,
+            }
+        )
+    return sorted(found, key=lambda each: (-each["on_time"], each["airline"]))

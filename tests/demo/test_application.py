@@ -1,0 +1,100 @@
+"""The Spark driver as a process: followed, killed, and never quietly gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from geminga.demo import application
+from geminga.demo.application import SparkFailed, Told, follow
+from geminga.demo.driver import Job
+
+JOB = Job(
+    service_url="pulsar://nowhere:6650", topic="t", rollup_topic="r", folder="f", rows_per_batch=1,
+    last_event="2013-12-31T23:59:00+00:00", events_fd=-1,
+)  # fmt: skip
+PROGRESS = {"event": "progress", "query": "flights", "batch": 0, "rows": 7, "dropped_late": 0}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Puts a program in the place of the driver; it has ``pipe`` to write to."""
+
+    def put(program: str) -> None:
+        head = "import json, os, sys, time\npipe = os.fdopen(json.loads(sys.argv[1])['events_fd'], 'w')\n"
+        (tmp_path / "scripted_driver.py").write_text(head + textwrap.dedent(program))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(application.driver, "__name__", "scripted_driver")
+
+    return put
+
+
+def test_a_driver_is_killed_and_what_it_told_is_kept(driver: Callable[[str], None], tmp_path: Path) -> None:
+    driver(f"""
+        print(os.getpid(), flush=True)
+        print(json.dumps({ {**PROGRESS, "lag_messages": 5, "lag_bytes": 50}!r}), file=pipe, flush=True)
+        time.sleep(600)
+    """)
+    log, told, heard = tmp_path / "spark.log", Told(), []
+    follow(JOB, log, told, heard.append, kill_when=lambda told: told.queries["flights"].rows >= 7)
+    assert heard == [told]
+    assert (told.queries["flights"].batches, told.queries["flights"].lag_messages) == (1, 5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(log.read_text()), 0)
+
+
+def test_a_driver_that_fails_says_why_and_its_noise_stays_in_the_log(
+    driver: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver("""
+        print("WARNING: Using incubator modules", file=sys.stderr)
+        print(json.dumps(dict(event='failed', kind='StreamingQueryException', error='no disk')), file=pipe)
+    """)
+    log = tmp_path / "spark.log"
+    with pytest.raises(SparkFailed, match=r"StreamingQueryException: no disk; its log is .*spark\.log"):
+        follow(JOB, log, Told(), lambda told: None)
+    assert "incubator" in log.read_text()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("is_killed_later", [True, False])
+def test_a_driver_that_ends_by_itself_is_an_error(
+    driver: Callable[[str], None], tmp_path: Path, is_killed_later: bool
+) -> None:
+    """Also in the middle of a line, and also when it was done before it could be killed."""
+    last = '{"event": "done"}\\n' if is_killed_later else '{"event": "do'
+    driver(f"pipe.write('{last}'); pipe.flush(); os._exit(9)")
+    kill_when = (lambda told: False) if is_killed_later else None
+    with pytest.raises(SparkFailed, match="ended by itself"):
+        follow(JOB, tmp_path / "log", Told(), lambda told: None, kill_when=kill_when)
+
+
+def test_what_listens_may_fail_and_the_driver_is_gone(driver: Callable[[str], None], tmp_path: Path) -> None:
+    driver("""
+        print(os.getpid(), flush=True)
+        print(json.dumps({"event": "caught up", "seconds": 1.0}), file=pipe, flush=True)
+        time.sleep(600)
+    """)
+
+    def interrupt(told: Told) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(JOB, tmp_path / "log", Told(), interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "log").read_text()), 0)
+
+
+def test_a_driver_ends_with_the_demo() -> None:
+    """However the demo ends, the driver's standard input ends with it."""
+    program = "from geminga.demo.driver import _end_with_parent; _end_with_parent(); print('still here')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (1, b"")

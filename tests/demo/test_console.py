@@ -1,0 +1,36 @@
+"""What is shown where there is no terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.demo import console
+from geminga.demo.console import Console
+
+
+def test_progress_without_a_terminal_is_sparse_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    shown = Console()
+    with shown.many(("flights", "delays"), 1000) as update:
+        for done in range(100, 1100, 100):
+            update("flights", done, f"lag {1000 - done} messages")
+    lines = capsys.readouterr().out.splitlines()
+    assert 2 <= len(lines) <= 5
+    assert "flights 100% (lag 0 messages), delays 0% of 1,000" in lines[-1]
+
+
+def test_long_lines_are_not_broken_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().line("x" * 200)
+    assert "x" * 200 in capsys.readouterr().out
+
+
+def test_with_json_nothing_else_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Console(as_json=True)
+    shown.step("working")
+    shown.summary({"events": 1})
+    captured = capsys.readouterr()
+    assert captured.out == '{"events": 1}\n'
+    assert "working" in captured.err
