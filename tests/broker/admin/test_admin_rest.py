@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -16,7 +17,11 @@ from typing import Any
 import pytest
 
 import geminga
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.topic_actions import TopicActions
+from geminga.broker.refusal import Refused
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.ids import TopicName
 
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
 LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex": -1, "batchIndex": -1}
@@ -137,6 +142,41 @@ def test_forced_deletion_of_a_namespace(rest: Rest, namespace: str) -> None:
     rest.call("PUT", f"persistent/{namespace}/t", {})
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
     rest.fails(404, "GET", f"namespaces/{namespace}")
+
+
+def test_who_comes_back_leaves_nothing_in_a_namespace_that_is_deleted(
+    rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that are disconnected come back at once; their topics were made anew and left behind."""
+    for number in range(5):
+        rest.call("PUT", f"persistent/{namespace}/t{number}", {})
+    delete, came_back = TopicActions.delete, []
+
+    def delete_and_come_back(self: TopicActions, name: TopicName, force: bool, done: Any) -> None:
+        delete(self, name, force, done)
+        with contextlib.suppress(Refused):
+            came_back.append(self.topics.find_or_create(name))
+
+    monkeypatch.setattr(TopicActions, "delete", delete_and_come_back)
+    rest.call("DELETE", f"namespaces/{namespace}?force=true")
+    assert came_back == []
+    assert list(broker._server.broker.store.names(f"topic/persistent://{namespace}/")) == []
+
+
+def test_a_forced_deletion_says_what_went_wrong(
+    rest: Rest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it may be asked for again."""
+    rest.call("PUT", f"persistent/{namespace}/t", {})
+    with monkeypatch.context() as broken:
+
+        def delete(self: TopicActions, name: TopicName, force: bool, done: Any) -> None:
+            raise AdminError(503, "the disk is gone")
+
+        broken.setattr(TopicActions, "delete", delete)
+        assert rest.fails(503, "DELETE", f"namespaces/{namespace}?force=true") == "the disk is gone"
+    rest.call("PUT", f"persistent/{namespace}/t2", {})
+    rest.call("DELETE", f"namespaces/{namespace}?force=true")
 
 
 POLICIES: list[tuple[str, str, Any]] = [

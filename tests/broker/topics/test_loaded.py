@@ -11,6 +11,7 @@ import pytest
 
 from geminga.broker.core import Broker
 from geminga.broker.refusal import Refused
+from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import parse_topic, partitioned_key
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
@@ -301,3 +302,17 @@ def test_a_topic_that_left_is_not_let_go_once_more(topics: Any) -> None:
     there = topics.find_or_create(NAME)
     topics.let_go(gone)
     assert topics.find(NAME) is there
+
+
+def test_nothing_comes_into_a_namespace_that_is_being_deleted(harness: Any, topics: Any) -> None:
+    topics.find_or_create(NAME)
+    namespaces = harness.broker.namespaces
+    with namespaces.leaving("public", "default"):
+        assert code(topics.find_or_create, NAME) == pb.TopicNotFound
+        assert code(topics.make, TopicName.parse("u")) == pb.TopicNotFound
+        assert code(topics.create, TopicName.parse("u")) == pb.TopicNotFound
+        assert code(topics.create_partitions, TopicName.parse("u"), 3, None, None) == pb.TopicNotFound
+        with pytest.raises(RuleBroken), namespaces.leaving("public", "default"):
+            pass
+        topics.delete_topic(NAME, None)
+    topics.find_or_create(NAME)

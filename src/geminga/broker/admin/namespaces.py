@@ -46,16 +46,23 @@ def bundle_of(boundaries: list[str], topic: TopicName) -> str:
 
 async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
     """Forced deletion: the topics go first, clients are disconnected."""
-    place = f"{tenant}/{namespace}"
-    async with asyncio.TaskGroup() as deletions:
-        free = asyncio.Semaphore(_DELETED_AT_ONCE)
-        async for topic in topics_of(resource, tenant, namespace):
-            await free.acquire()
-            deletion = deletions.create_task(_delete_topic(resource, topic))
-            deletion.add_done_callback(lambda _: free.release())
-    async for base in stepwise(resource.actions.walk_partitioned(place)):
-        await _delete_topic(resource, TopicName.parse(base))
-    await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
+    with resource.namespaces.leaving(tenant, namespace):
+        await _delete_topics(resource, tenant, namespace)
+        async for base in stepwise(resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
+            await _delete_topic(resource, TopicName.parse(base))
+        await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
+
+
+async def _delete_topics(resource: Resource, tenant: str, namespace: str) -> None:
+    try:
+        async with asyncio.TaskGroup() as deletions:
+            free = asyncio.Semaphore(_DELETED_AT_ONCE)
+            async for topic in topics_of(resource, tenant, namespace):
+                await free.acquire()
+                deletion = deletions.create_task(_delete_topic(resource, topic))
+                deletion.add_done_callback(lambda _: free.release())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the others ended with it, and it says what is wrong
 
 
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:

@@ -7,11 +7,12 @@ A change is in force at once; ``done`` is called when it is as durable as the st
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from geminga.broker.rules.policies import (
@@ -84,6 +85,7 @@ class Namespaces:
         self._settings = settings
         self._watchers: list[Watcher] = []
         self._permission_watchers: list[PermissionWatcher] = []
+        self._leaving: set[str] = set()
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
@@ -236,6 +238,27 @@ class Namespaces:
         kept["replication_clusters"] = self._checked_clusters(kept.get("replication_clusters"))
         kept["bundles"] = self._checked_bundles(kept.get("bundles"))
         self._write("namespace/", self._namespaces, name, kept, done)
+
+    @contextlib.contextmanager
+    def leaving(self, tenant: str, namespace: str) -> Iterator[None]:
+        """While the namespace is deleted with all that is in it: nothing new may come into it (`is_leaving`).
+
+        Whoever is disconnected from a topic comes back at once; a topic that is made for that would be left
+        in a namespace that is no more. Raises `RuleBroken` when it is being deleted already.
+        """
+        name = f"{tenant}/{namespace}"
+        self._require(tenant, namespace)
+        if name in self._leaving:
+            raise RuleBroken(Wrong.IN_THE_WAY, f"Namespace {name} is being deleted already")
+        self._leaving.add(name)
+        try:
+            yield
+        finally:
+            self._leaving.discard(name)
+
+    def is_leaving(self, tenant: str, namespace: str) -> bool:
+        """Whether the namespace is being deleted with all that is in it."""
+        return bool(self._leaving) and f"{tenant}/{namespace}" in self._leaving
 
     def delete_namespace(self, tenant: str, namespace: str, done: Done | None = None) -> None:
         """Forgets the namespace; that it has no topics is the caller's to see to."""

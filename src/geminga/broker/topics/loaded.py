@@ -145,9 +145,11 @@ class LoadedTopics:
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
-        """Raises `Refused` TopicNotFound when the namespace is missing."""
+        """Raises `Refused` TopicNotFound when the namespace is missing, or is being deleted."""
         if not self._namespaces.exists(name.tenant, name.namespace):
             raise Refused(pb.TopicNotFound, "Namespace not found")
+        if self._namespaces.is_leaving(name.tenant, name.namespace):
+            raise Refused(pb.TopicNotFound, "Namespace is being deleted")
         return self._namespaces.topic_policies(name)
 
     def find(self, name: TopicName) -> Topic | None:
