@@ -1,0 +1,294 @@
+"""Virtual time for whole programs: an event loop whose order a seed decides, and a network in memory.
+
+Client and broker run as they are, on loops of this kind. Time passes when nothing can run, and jumps to what
+is due next. Among what can run, the seed decides as a busy machine would: the steps of tasks come late, bytes
+arrive in pieces and late, connections break in the midst of them. Plain callbacks keep their order, which
+asyncio promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+EPOCH = 1_700_000_000.0
+
+
+class Stuck(AssertionError):
+    """Nothing can run, and nothing is due, ever."""
+
+
+class Clock:
+    """Seconds, for all loops together."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    @contextlib.contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """What reads the time reads this."""
+        real = time.monotonic, time.time, time.time_ns, time.perf_counter
+        time.monotonic = time.perf_counter = lambda: self.now
+        time.time = lambda: EPOCH + self.now
+        time.time_ns = lambda: int((EPOCH + self.now) * 1e9)
+        try:
+            yield
+        finally:
+            time.monotonic, time.time, time.time_ns, time.perf_counter = real
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """See the module. ``lateness``: how often a task's step is put off, 0 to 1."""
+
+    def __init__(self, numbers: random.Random, clock: Clock, network: Network, lateness: float) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self.clock = clock
+        self.network = network
+        self.lateness = lateness
+        self.turns = 0
+        self.victims: set[asyncio.Task[Any]] = set()
+        """Tasks that may be cancelled just before a step of theirs: woken, they go without looking."""
+        self.at_idle: list[Callable[[], None]] = []
+        """Called whenever nothing can run before the next timer."""
+        self.errors: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda loop, context: self.errors.append(context))
+
+    def time(self) -> float:
+        return self.clock.now
+
+    def _run_once(self) -> None:
+        self._take_due()
+        if not self._ready and not self._stopping:
+            self.idle()
+            self._take_due()
+        if self._ready:
+            self.turns += 1
+            self.clock.now += 1e-6
+            handle = self._next()
+            if not handle._cancelled:
+                handle._run()
+
+    def idle(self) -> None:
+        """Nothing can run before the next timer."""
+        if not self._scheduled:
+            raise Stuck("nothing is to come")
+        for look in self.at_idle:
+            look()
+        self.clock.now = max(self.clock.now, self._scheduled[0]._when)
+
+    def _take_due(self) -> None:
+        timers = self._scheduled
+        while timers and (timers[0]._cancelled or timers[0]._when <= self.clock.now):
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            if not timer._cancelled:
+                self._ready.append(timer)
+
+    def _next(self) -> asyncio.Handle:
+        ready = self._ready
+        handle = ready.popleft()
+        while ready and _is_step(handle) and self.numbers.random() < self.lateness:
+            ready.insert(self.numbers.randrange(1, len(ready) + 1), handle)
+            handle = ready.popleft()
+        if self.victims and _is_step(handle) and self.numbers.random() < 0.05:
+            task = handle._callback.__self__  # type: ignore[union-attr]
+            if task in self.victims:
+                self.victims.discard(task)
+                task.cancel()
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _process_events(self, event_list: object) -> None:
+        pass
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self.create_future()
+
+        def run() -> None:
+            if not future.cancelled():
+                try:
+                    future.set_result(func(*args))
+                except Exception as error:
+                    future.set_exception(error)
+
+        self.call_later(self.numbers.uniform(0, 0.01), run)
+        return future
+
+    async def create_server(self, protocol_factory: Any, *_: Any, sock: Any, **__: Any) -> Any:
+        return self.network.listen(self, sock, protocol_factory)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        await asyncio.sleep(self.numbers.uniform(0, 0.01))
+        return self.network.connect(self, port, protocol_factory)
+
+    def add_reader(self, *_: Any) -> None:
+        raise NotImplementedError
+
+
+def _is_step(handle: asyncio.Handle) -> bool:
+    callback = handle._callback
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+
+
+class Network:
+    """All connections between loops."""
+
+    def __init__(self, numbers: random.Random) -> None:
+        self.numbers = numbers
+        self.listeners: dict[int, tuple[VirtualLoop, Callable[[], Any]]] = {}
+        self._sockets: list[Any] = []
+        self.links: list[tuple[Transport, Transport]] = []
+        self.refuses = False
+        self.cuts = 0
+
+    def listen(self, loop: VirtualLoop, sock: Any, factory: Callable[[], Any]) -> Listener:
+        port = sock.getsockname()[1]
+        self.listeners[port] = (loop, factory)
+        self._sockets.append(sock)
+        return Listener(self, port, sock)
+
+    def close(self) -> None:
+        """Let go of the real ports, which were only bound."""
+        for sock in self._sockets:
+            sock.close()
+
+    def connect(self, loop: VirtualLoop, port: int, factory: Callable[[], Any]) -> tuple[Transport, Any]:
+        found = self.listeners.get(port)
+        if found is None or self.refuses:
+            raise ConnectionRefusedError(111, "nothing listens here")
+        other_loop, other_factory = found
+        protocol = factory()
+        near, far = Transport(self, loop, protocol), Transport(self, other_loop, other_factory())
+        near.peer, far.peer = far, near
+        self.links = [link for link in self.links if not link[0].gone] + [(near, far)]
+        protocol.connection_made(near)
+        other_loop.call_soon(far.protocol.connection_made, far)
+        return near, protocol
+
+    def cut(self) -> None:
+        """One connection, if there is any, is lost with what is under way."""
+        links = [link for link in self.links if not link[0].gone]
+        if links:
+            self.cuts += 1
+            for side in self.numbers.choice(links):
+                side.lose(ConnectionResetError(104, "cut"))
+
+
+class Listener:
+    """What `asyncio.AbstractEventLoop.create_server` returns."""
+
+    def __init__(self, network: Network, port: int, sock: Any) -> None:
+        self._network, self._port, self._sock = network, port, sock
+
+    def close(self) -> None:
+        self._network.listeners.pop(self._port, None)
+        self._sock.close()
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection: what is written here arrives at ``peer``, in pieces and late, or never."""
+
+    peer: Transport
+
+    def __init__(self, network: Network, loop: VirtualLoop, protocol: Any) -> None:
+        super().__init__()
+        self.network, self.loop, self.protocol = network, loop, protocol
+        self.gone = self.closing = False
+        self._reading, self._paused = True, False
+        self._under_way: deque[bytes] = deque()
+        self._size = 0
+        self._high, self._low = 65_536, 16_384
+        self._due = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 5) if name in ("peername", "sockname") else default
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 65_536 if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        return self._size
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self.peer._deliver_later()
+
+    def write(self, data: Any) -> None:
+        if self.closing or not len(data):
+            return
+        self._under_way.append(bytes(data))
+        self._size += len(data)
+        if self._size > self._high and not self._paused:
+            self._paused = True
+            self.protocol.pause_writing()
+        self._deliver_later()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        """What was written still arrives."""
+        if not self.closing:
+            self.closing = True
+            self._deliver_later()
+
+    def abort(self) -> None:
+        self.lose(None)
+        self.peer.lose(ConnectionResetError(104, "reset by the peer"))
+
+    def lose(self, error: Exception | None) -> None:
+        """The end, without what is under way."""
+        if not self.gone:
+            self.gone = self.closing = True
+            self._under_way.clear()
+            self.loop.call_soon(self.protocol.connection_lost, error)
+
+    def _deliver_later(self) -> None:
+        if not self._due and not self.gone:
+            self._due = True
+            self.peer.loop.call_later(self.network.numbers.choice([0.0, 0.0005, 0.01]), self._deliver)
+
+    def _deliver(self) -> None:
+        self._due = False
+        if self.gone or not self.peer._reading:
+            return
+        data = b"".join(self._under_way)
+        if data and not self.peer.gone:
+            numbers = self.network.numbers
+            count = len(data) if numbers.random() < 0.7 else numbers.randrange(1, len(data) + 1)
+            self._under_way = deque([data[count:]] if data[count:] else ())
+            self._size = len(data) - count
+            if self._paused and self._size <= self._low:
+                self._paused = False
+                self.loop.call_soon(self.protocol.resume_writing)
+            self.peer.protocol.data_received(data[:count])
+            if self._under_way:
+                self._deliver_later()
+                return
+        if self.closing:
+            self.lose(None)
+            self.peer.lose(None)

@@ -1,0 +1,49 @@
+"""Messages that travel in runs, through connections cut at any byte: `pulsar-client` finds them all."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
+from runs_through_cuts import Play, read_all
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["at least once", "deduplicated"])
+def cut_broker(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedBroker, bool]]:
+    with embedded(deduplication=request.param) as running:
+        yield running, request.param
+
+
+@pytest.mark.simulation(16, 4)
+def test_what_has_a_receipt_is_found_however_connections_are_cut(
+    cut_broker: tuple[EmbeddedBroker, bool], connect: Any, seeds: range
+) -> None:
+    broker, deduplicates = cut_broker
+    witness = connect(broker.service_url)
+    for seed in seeds:
+        topic = f"persistent://public/default/cut-{uuid.uuid4().hex[:12]}"
+
+        def unload(topic: str = topic) -> None:
+            admin(broker.admin_url, "PUT", f"{topic.replace('://', '/')}/unload")
+
+        # Something must hold on to what is written, whoever reads later.
+        witness.subscribe(topic, "keeps").close()
+        play = Play(seed, int(broker.service_url.rsplit(":", 1)[1]), topic, unload, deduplicates)
+        play.run()
+        found = read_all(witness, topic, pulsar.MessageId.earliest, pulsar.Timeout, b"-1:last")
+        try:
+            play.audit(found)
+        except AssertionError as error:
+            raise AssertionError(f"--seed {seed}: {error}") from error
