@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import check_compatible, check_definition, same_schema
+from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning, same_schema
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -253,3 +253,23 @@ def test_old_style_json_gives_way_to_avro() -> None:
     check_compatible(new, [old], "FULL")
     with pytest.raises(Refused, match="old-style"):
         check_compatible(old, [new], "FULL")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (b'{"a": 1, "b": [1.5, "x"]}', b'{"b":[1.5,"\\u0078"],"a":1.0}', True),
+        (b'{"a": 1}', b'{"a": true}', False),
+        (b'{"a": 1}', b'{"a": "1"}', False),
+        (b"", b"null", True),
+        (b"{", b"{", True),
+        (b"{", b"{ ", False),
+        (b"[" * 100_000, b"[" * 100_000 + b" ", False),
+        (b"[1e999]", b"[ 1e999]", True),
+    ],
+)
+def test_what_schemas_mean(left: bytes, right: bytes, same: bool) -> None:
+    one, other = (pb.Schema(name="", schema_data=each, type=pb.Schema.Avro) for each in (left, right))
+    assert same_schema(one, other) == same
+    assert (meaning(one) == meaning(other)) == same
+    assert meaning(one) != meaning(pb.Schema(name="", schema_data=left, type=pb.Schema.Int64))

@@ -26,14 +26,22 @@ def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
 
 
 def _when_loaded(handler: Handler, body: str) -> Handler:
-    """``handler`` when the topic that the command names is in memory: large ones are loaded in steps."""
+    """``handler`` when the topic that the command names is in memory: large ones are loaded in steps.
+
+    When it brings a schema, the versions that the topic has are read in steps, too.
+    """
 
     def handle(session: Session, command: pb.BaseCommand) -> Job | None:
-        loading = session.services.topics.loading(getattr(command, body).topic)
-        return handler(session, command) if loading is None else _afterwards(loading, session, command)
+        services, message = session.services, getattr(command, body)
+        jobs = [services.topics.loading(message.topic)]
+        if message.HasField("schema"):
+            jobs.append(services.schemas.reading(message.topic, lambda: services.turns.enough))
+        needed = [job for job in jobs if job is not None]
+        return _afterwards(needed, session, command) if needed else handler(session, command)
 
-    def _afterwards(loading: Job, session: Session, command: pb.BaseCommand) -> Job:
-        yield from loading
+    def _afterwards(needed: list[Job], session: Session, command: pb.BaseCommand) -> Job:
+        for job in needed:
+            yield from job
         if session.state is not State.CLOSED:
             handler(session, command)
 
@@ -72,7 +80,7 @@ HANDLERS: dict[int, Handler] = {
     Command.CONSUMER_STATS: consuming.on_consumer_stats,
     Command.CLOSE_CONSUMER: consuming.on_close_consumer,
     Command.GET_SCHEMA: schema_commands.on_get_schema,
-    Command.GET_OR_CREATE_SCHEMA: schema_commands.on_get_or_create_schema,
+    Command.GET_OR_CREATE_SCHEMA: _when_loaded(schema_commands.on_get_or_create_schema, "getOrCreateSchema"),
     **dict.fromkeys(TRANSACTION_BODIES, _on_transaction),
 }
 

@@ -7,16 +7,17 @@ A partition has the schemas of its partitioned topic. A version is kept as one d
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import check_compatible, check_definition, same_schema
+from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
-from geminga.errors import StoreDamaged
+from geminga.broker.turns import Job
+from geminga.errors import InvalidTopicName, StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -26,15 +27,37 @@ VERSIONS_MAX = 10_000
 VERSIONS_BYTES_MAX = 16 * 1024 * 1024
 """All versions of a topic's schema together: they are read whenever a producer comes with one."""
 PARSED_BYTES_MAX = 8 * 1024 * 1024
-"""Definitions that are kept as they were read, of the topics that were asked about last."""
+"""Definitions that are kept as they were read, of the topics that were asked about last (one at least)."""
 _VERSION_BYTES = 500
 """What a version takes in memory besides its definition."""
+MEANINGS_MAX = 40_000
+"""Versions of which it is remembered what they mean, of the topics that were asked about last."""
+_MEANINGS_AT_ONCE = 50
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
 
 
 def version_bytes(version: int) -> bytes:
     """A version as it travels: 8 bytes, big-endian, from 0."""
     return version.to_bytes(8, "big")
+
+
+class _Meanings:
+    """What the first ``covered`` versions of a schema mean, with the oldest version that means it."""
+
+    __slots__ = ("covered", "versions")
+
+    def __init__(self) -> None:
+        self.covered = 0
+        self.versions: dict[bytes, int] = {}
+
+    def cover(self, versions: Sequence[pb.Schema | None], count: int) -> None:
+        """Take in the next ones, at most so many."""
+        stop = min(self.covered + count, len(versions))
+        for version in range(self.covered, stop):
+            known = versions[version]
+            if known is not None:
+                self.versions.setdefault(meaning(known), version)
+        self.covered = stop
 
 
 class Schemas:
@@ -45,6 +68,8 @@ class Schemas:
         self._namespaces = namespaces
         self._parsed: OrderedDict[str, tuple[Sequence[pb.Schema | None], int]] = OrderedDict()
         self._parsed_bytes = 0
+        self._meanings: OrderedDict[str, _Meanings] = OrderedDict()
+        self._deletions = 0
 
     # --- questions ---
     def versions(self, name: TopicName) -> Sequence[pb.Schema | None]:
@@ -59,12 +84,16 @@ class Schemas:
             return parsed[0]
         found = self._read(name, key)
         if found:
-            size = sum(_VERSION_BYTES + len(each.schema_data) for each in found if each is not None)
-            self._parsed[key] = found, size
-            self._parsed_bytes += size
-            while self._parsed_bytes > PARSED_BYTES_MAX:
-                self._forget(next(iter(self._parsed)))
+            self._remember(key, found)
         return found
+
+    def _remember(self, key: str, versions: Sequence[pb.Schema | None]) -> None:
+        self._forget(key)
+        size = sum(_VERSION_BYTES + len(each.schema_data) for each in versions if each is not None)
+        self._parsed[key] = versions, size
+        self._parsed_bytes += size
+        while self._parsed_bytes > PARSED_BYTES_MAX and len(self._parsed) > 1:
+            self._forget(next(iter(self._parsed)))
 
     def _forget(self, key: str) -> None:
         self._parsed_bytes -= self._parsed.pop(key, ((), 0))[1]
@@ -117,11 +146,51 @@ class Schemas:
         """The version that says the same as a schema, -1 when none does."""
         versions = self.versions(name)
         # Mostly it is there word for word: nothing is parsed then.
-        for is_same in (_equal, same_schema):
-            for version, known in enumerate(versions):
-                if known is not None and is_same(schema, known):
-                    return version
-        return -1
+        for version, known in enumerate(versions):
+            if known is not None and _equal(schema, known):
+                return version
+        if not versions:
+            return -1
+        key = schema_key(name)
+        meanings = self._meanings.get(key)
+        if meanings is None or meanings.covered > len(versions):
+            meanings = _Meanings()
+        meanings.cover(versions, len(versions))
+        self._keep_meanings(key, meanings)
+        return meanings.versions.get(meaning(schema), -1)
+
+    def _keep_meanings(self, key: str, meanings: _Meanings) -> None:
+        self._meanings[key] = meanings
+        self._meanings.move_to_end(key)
+        while (
+            len(self._meanings) > 1 and sum(each.covered for each in self._meanings.values()) > MEANINGS_MAX
+        ):
+            self._meanings.popitem(last=False)
+
+    def reading(self, topic: str, is_enough: Callable[[], bool]) -> Job | None:
+        """A job after which `find` is quick for a topic: what its many versions mean is read in slices.
+
+        None when there is nothing, or little, to read. ``is_enough`` says when others are to have a turn.
+        """
+        try:
+            name = TopicName.parse(topic)
+            versions = self.versions(name)
+        except (InvalidTopicName, StoreError):
+            return None  # who needs them is told
+        known = self._meanings.get(schema_key(name))
+        covered = 0 if known is None else known.covered
+        return self._read_meanings(name, is_enough) if len(versions) - covered > _MEANINGS_AT_ONCE else None
+
+    def _read_meanings(self, name: TopicName, is_enough: Callable[[], bool]) -> Job:
+        key, versions, deletions = schema_key(name), self.versions(name), self._deletions
+        meanings = _Meanings()
+        while meanings.covered < len(versions):
+            meanings.cover(versions, _MEANINGS_AT_ONCE)
+            if is_enough():
+                yield None
+                if self._deletions != deletions:
+                    return  # perhaps these are gone
+        self._keep_meanings(key, meanings)
 
     # --- changes ---
     def add_for_producer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> bytes:
@@ -138,7 +207,7 @@ class Schemas:
         if not versions:
             self.put(name, schema, auto_update=policies.schema_auto_update)
             return
-        if any(same_schema(schema, known) for known in versions):
+        if self.find(name, schema) >= 0:
             return
         strategy = policies.schema_compatibility_strategy
         check_compatible(schema, versions, strategy, for_consumer=True)
@@ -147,7 +216,8 @@ class Schemas:
         """Register a schema; returns its version, an old one when it is known. Raises `Refused`."""
         if len(schema.schema_data) > SCHEMA_BYTES_MAX:
             raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
-        count, versions = len(self.versions(name)), self.intact(name)
+        before, versions = self.versions(name), self.intact(name)
+        count = len(before)
         version = self.find(name, schema)
         if version >= 0:
             if done is not None:
@@ -170,13 +240,15 @@ class Schemas:
         out = bytearray()
         put_bytes(out, kept.SerializeToString())
         self._store.merge(schema_key(name), bytes(out), done)
-        self._forget(schema_key(name))
+        self._remember(schema_key(name), [*before, kept])
         return count
 
     def delete(self, name: TopicName, done: Done | None = None) -> None:
         """Forget all versions."""
         self._store.delete(schema_key(name), done)
         self._forget(schema_key(name))
+        self._meanings.pop(schema_key(name), None)
+        self._deletions += 1
 
 
 def _equal(left: pb.Schema, right: pb.Schema) -> bool:
