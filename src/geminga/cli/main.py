@@ -28,6 +28,7 @@ COMMANDS = {
     "consume": ("geminga.cli.consume", "Print the messages of a topic."),
     "topics": ("geminga.cli.topics", "List, create, describe and delete topics."),
     "explain": ("geminga.cli.explain", "Say why a consumer is stuck, and what mends it."),
+    "function": ("geminga.cli.function", "Call a function for every message of some topics."),
     "pipeline": ("geminga.cli.pipeline", "Pipelines from topics to a lake and back, on Spark."),
     "token": ("geminga.cli.token", "Make keys and tokens, and look at them."),
     "store": ("geminga.cli.store", "Check and repair the folder of a broker that is stopped."),

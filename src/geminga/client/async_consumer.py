@@ -76,7 +76,7 @@ class AsyncConsumer:
         self._topics = topics
         self._subscription = subscription
         self._name = name
-        self._forwarder = Forwarder(core, name, settings.decryptor)
+        self.forwarder = Forwarder(core, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
 
     def _drain(self) -> None:
@@ -312,7 +312,7 @@ class AsyncConsumer:
         plan = plan_retry(
             message, self._topics.topics[0], self._subscription, policy, delay_millis, properties
         )
-        await self._forwarder.publish(plan, message, policy)
+        await self.forwarder.publish(plan, message, policy)
         await self.acknowledge(message)
 
     def _on_dead_letters(self, handle: ConsumerHandle, event: DeadLettered) -> None:
@@ -328,7 +328,7 @@ class AsyncConsumer:
             topic = self._topics.topics[0] if self.settings.retry_enabled else handle.topic
             for message in event.messages:
                 plan = plan_dead_letter(message, topic, self._subscription, policy)
-                await self._forwarder.publish(plan, message, policy)
+                await self.forwarder.publish(plan, message, policy)
         except PulsarException as error:
             published = False
             logger.warning(
@@ -414,7 +414,7 @@ class AsyncConsumer:
         try:
             await self.group.close()
         finally:
-            await self._forwarder.close()
+            await self.forwarder.close()
 
     def abandon(self) -> None:
         """End at once and tell nobody but those who wait here: for a client that shuts down."""

@@ -1,5 +1,40 @@
-"""The interfaces of Pulsar Functions: what a function is written against, under ``pulsar-client``'s names.
+"""Functions: a callable for every message of some topics, its results into another.
 
-A function runs inside a Pulsar cluster's function worker, which brings its own context; here are the names
-that its module imports, so that it can be written and tested without one.
+No cluster of workers and no server: `run` and `FunctionRunner` (``geminga function run`` at a terminal) run
+what was written for Pulsar Functions, and any other callable. The interfaces have ``pulsar-client``'s names:
+`geminga.functions.context`, `geminga.functions.function`, `geminga.functions.serde`.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from geminga.functions.context import Context as Context
+    from geminga.functions.function import Function as Function
+    from geminga.functions.runner import FunctionRunner as FunctionRunner
+    from geminga.functions.runner import run as run
+    from geminga.functions.running_context import Output as Output
+    from geminga.functions.serde import IdentitySerDe as IdentitySerDe
+    from geminga.functions.serde import PickleSerDe as PickleSerDe
+    from geminga.functions.serde import SerDe as SerDe
+    from geminga.functions.settings import FunctionSettings as FunctionSettings
+    from geminga.functions.settings import from_config as from_config
+
+_HOMES = {
+    "Context": "context", "Function": "function", "FunctionRunner": "runner", "run": "runner",
+    "Output": "running_context", "IdentitySerDe": "serde", "PickleSerDe": "serde", "SerDe": "serde",
+    "FunctionSettings": "settings", "from_config": "settings",
+}  # fmt: skip
+
+__all__ = [
+    "Context", "Function", "FunctionRunner", "FunctionSettings", "IdentitySerDe", "Output", "PickleSerDe",
+    "SerDe", "from_config", "run",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"geminga.functions.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,129 @@
+"""``geminga function``: a callable for every message of some topics, its results into another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from geminga.cli.common import DEFAULT_URL, show_warnings
+
+
+@click.group("function")
+def command() -> None:
+    """Functions between topics, without a cluster of workers."""
+
+
+@command.command("run")
+@click.argument("function", required=False)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML or JSON with pulsar-admin's names for a function; options go before it.",
+)
+@click.option("--input", "inputs", multiple=True, help="A topic to read; may be repeated.")
+@click.option("--topics-pattern", help="Read all topics whose names match instead.")
+@click.option("--output", help="Where results go; without, they are dropped.")
+@click.option("--name", help="The function's name.  [default: the callable's]")
+@click.option("--tenant", help="[default: public]")
+@click.option("--namespace", help="[default: default]")
+@click.option("--subscription", help="[default: TENANT/NAMESPACE/NAME]")
+@click.option(
+    "--from",
+    "subscription_position",
+    type=click.Choice(("earliest", "latest")),
+    help="Where a new subscription starts.  [default: earliest]",
+)
+@click.option(
+    "--guarantee",
+    type=click.Choice(("atleast_once", "effectively_once", "atmost_once", "manual"), case_sensitive=False),
+    help="What is promised.  [default: atleast_once]",
+)
+@click.option(
+    "--max-retries",
+    "max_message_retries",
+    type=click.IntRange(1),
+    help="Tries again of a failing message before it goes to the dead letter topic.",
+)
+@click.option("--dead-letter-topic", help="[default: TOPIC-SUBSCRIPTION-DLQ]")
+@click.option("--arrow", is_flag=True, default=None, help="The callable makes Arrow tables of Arrow tables.")
+@click.option("--max-rows", type=click.IntRange(1), help="Rows of a table.  [default: 100000]")
+@click.option(
+    "--max-concurrency",
+    type=click.IntRange(1),
+    help="Calls of an async callable at one time.  [default: 100]",
+)
+@click.option("--no-order", is_flag=True, help="Results of async calls as they come.")
+@click.option("--input-schema", metavar="MODULE:NAME", help="A schema, record or dataclass.")
+@click.option("--output-schema", metavar="MODULE:NAME", help="A schema, record or dataclass.")
+@click.option("--user-config", help="JSON for Context.get_user_config_value.")
+@click.option("--log-topic", help="A topic for the function's log lines.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Prometheus' /metrics on loopback.")
+@click.option(
+    "--compression",
+    type=click.Choice(("none", "lz4", "zlib", "zstd", "snappy"), case_sensitive=False),
+    help="Of results.  [default: none]",
+)
+@click.option("--parallelism", type=click.IntRange(1), help="Processes.  [default: 1]")
+@click.option(
+    "--url",
+    "service_url",
+    envvar="PULSAR_SERVICE_URL",
+    help=f"The broker's service URL.  [default: {DEFAULT_URL}]",
+)
+def run(
+    function: str | None,
+    config_file: Path | None,
+    inputs: tuple[str, ...],
+    no_order: bool,
+    user_config: str | None,
+    **options: Any,
+) -> None:
+    """Call FUNCTION (module:callable) for every message of the input topics.
+
+    Runs until Ctrl-C or SIGTERM: what is under way is finished, the rest comes again the next time. A class
+    with process(self, input, context), as Pulsar Functions have it, runs unchanged.
+    """
+    import logging
+
+    from geminga.functions.runner import FunctionRunner
+    from geminga.functions.settings import from_config, read_config
+
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("guarantee", "compression"):
+        if name in given:
+            given[name] = given[name].upper()
+    if function is not None:
+        given["function"] = function
+    if inputs:
+        given["inputs"] = inputs
+    if no_order:
+        given["keep_order"] = False
+    if user_config is not None:
+        try:
+            given["user_config"] = dict(json.loads(user_config))
+        except (ValueError, TypeError):
+            raise click.UsageError(f"--user-config {user_config}: a JSON object is expected") from None
+    settings = from_config({} if config_file is None else read_config(config_file), **given)
+    show_warnings()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    click.echo(
+        f"geminga function {settings.full_name}: {', '.join(settings.inputs) or settings.topics_pattern} -> "
+        f"{settings.output or 'nowhere'}, {settings.guarantee}, subscription {settings.subscription_name}",
+        err=True,
+    )
+    if settings.parallelism > 1:
+        from geminga.functions.processes import supervise
+
+        raise SystemExit(supervise(settings, lambda line: click.echo(line, err=True)))
+    runner = FunctionRunner(settings)
+    runner.run()
+    metrics = runner.metrics
+    click.echo(
+        f"{metrics.received} received, {metrics.processed} done, {metrics.published} published, "
+        f"{metrics.user_exceptions} failed calls",
+        err=True,
+    )

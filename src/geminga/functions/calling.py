@@ -1,0 +1,169 @@
+"""Calling the function: values from messages, payloads from results, one `Outcome` a message."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import types
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from geminga.errors import InvalidMessage
+from geminga.functions.loading import Call
+from geminga.functions.running_context import Output, Publish, RunningContext, Shared
+
+CHUNK_SECONDS = 0.005
+"""A plain callable is called for so long before its results are sent: none waits for a slow one behind it."""
+
+
+class Outcome:
+    """What became of one call.
+
+    ``error``: why it failed. ``publishes``: what it gave, in order. ``changes``: its changes of the state.
+    ``payload`` with ``key`` in place of ``publishes`` is the usual case: one result for the output topic.
+    """
+
+    __slots__ = ("changes", "error", "key", "message", "payload", "plain", "publishes")
+
+    def __init__(self, message: Any) -> None:
+        self.message = message
+        self.error: Exception | None = None
+        self.publishes: Sequence[Publish] = ()
+        self.changes: list[tuple[str, bytes | None]] = []
+        self.plain = False
+        self.payload: Any = None
+        self.key: str | None = None
+
+    def as_publishes(self, output: str) -> Sequence[Publish]:
+        if not self.plain:
+            return self.publishes
+        return (Publish(output, self.payload, {} if self.key is None else {"partition_key": self.key}),)
+
+
+class Caller:
+    """``decode`` gives a message's value, ``encode`` the payload of a result for the output topic."""
+
+    def __init__(
+        self,
+        call: Call,
+        shared: Shared,
+        decode: Callable[[Any], Any],
+        encode: Callable[[Any], Any],
+    ) -> None:
+        self.call = call
+        self._shared = shared
+        self._decode = decode
+        self._encode = encode
+        self._output = shared.settings.output
+        self._forward = shared.settings.forward_keys
+        self._source = shared.settings.source_properties
+
+    def call_some(self, messages: Sequence[Any], stop_at_failure: bool) -> list[Outcome]:
+        """On the function's thread: outcomes of the first messages, as many as fit into `CHUNK_SECONDS`; with
+        ``stop_at_failure`` the first failure is the last."""
+        outcomes: list[Outcome] = []
+        function, takes_context = self.call.function, self.call.takes_context
+        started = time.perf_counter()
+        until = started + CHUNK_SECONDS
+        for message in messages:
+            outcome = Outcome(message)
+            outcomes.append(outcome)
+            try:
+                if takes_context:
+                    context = RunningContext(self._shared, message)
+                    self._fill(outcome, function(self._decode(message), context), context)
+                else:
+                    self._fill(outcome, function(self._decode(message)), None)
+            except Exception as error:
+                outcome.error = error
+                outcome.publishes, outcome.plain = (), False
+                if stop_at_failure:
+                    break
+            if time.perf_counter() > until:
+                break
+        self._shared.metrics.process_seconds += time.perf_counter() - started
+        return outcomes
+
+    async def call_one(self, message: Any) -> Outcome:
+        """On the loop: the outcome of an async callable."""
+        outcome = Outcome(message)
+        started = time.perf_counter()
+        context = RunningContext(self._shared, message) if self.call.takes_context else None
+        try:
+            value = self._decode(message)
+            result = self.call.function(value, context) if context else self.call.function(value)
+            result = await _collected(result) if inspect.isasyncgen(result) else await result
+            self._fill(outcome, result, context)
+        except Exception as error:
+            outcome.error = error
+            outcome.publishes, outcome.plain = (), False
+        self._shared.metrics.process_seconds += time.perf_counter() - started
+        return outcome
+
+    def _fill(self, outcome: Outcome, result: Any, context: RunningContext | None) -> None:
+        """What the call gave, as payloads; whatever cannot be sent is the call's failure."""
+        busy = context is not None and (context.publishes or context.changes)
+        alone = result is not None and not busy and not self._source and self._output is not None
+        if alone and type(result) not in _SPECIAL:
+            outcome.payload = self._encode(result)
+            outcome.plain = True
+            if self._forward:
+                message = outcome.message
+                key = message.partition_key()
+                outcome.key = key if key or message.has_partition_key() else None
+            return
+        publishes = list(context.publishes) if context is not None else []
+        if result is not None:
+            several = inspect.isgenerator(result) or type(result) is _Several
+            for value in result if several else (result,):
+                if value is not None:
+                    self._add(publishes, outcome.message, value)
+        outcome.publishes = publishes
+        if context is not None and context.changes:
+            state = self._shared.state
+            assert state is not None
+            outcome.changes = state.commit(context.changes)
+
+    def _add(self, publishes: list[Publish], message: Any, value: Any) -> None:
+        given = value if type(value) is Output else Output(value)
+        topic = given.topic or self._output
+        if topic is None:
+            if type(value) is Output:
+                raise InvalidMessage("the function has no output topic and its Output names none")
+            return
+        options: dict[str, Any] = {
+            name: getattr(given, name)
+            for name in ("ordering_key", "event_timestamp")
+            if getattr(given, name) is not None
+        }
+        key = given.key
+        if key is None and self._forward and message.has_partition_key():
+            key = message.partition_key()
+        if key is not None:
+            options["partition_key"] = key
+        if given.deliver_after_ms is not None:
+            from datetime import timedelta
+
+            options["deliver_after"] = timedelta(milliseconds=given.deliver_after_ms)
+        properties = dict(given.properties or {})
+        if self._source:
+            import base64
+
+            serialized = message.message_id().serialize()
+            properties.setdefault("__pfn_input_topic__", message.topic_name())
+            properties.setdefault("__pfn_input_msg_id__", base64.urlsafe_b64encode(serialized).decode())
+        if properties:
+            options["properties"] = properties
+        payload = None if given.value is None else self._encode(given.value)
+        publishes.append(Publish(topic, payload, options))
+
+
+class _Several(list[Any]):
+    """The values of an async generator."""
+
+
+async def _collected(values: AsyncIterator[Any]) -> _Several:
+    return _Several([value async for value in values])
+
+
+_SPECIAL = frozenset((Output, _Several, types.GeneratorType))

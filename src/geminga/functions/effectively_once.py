@@ -1,0 +1,261 @@
+"""Effectively once: what a result's sequence id is, and why none is lost or there twice.
+
+A result's sequence id is the place of its input message: entry, index in the batch, number of the result.
+The producer's name is the function's with the input's topic and ledger, so that ids of one producer grow with
+the order in which one partition is read, and none overflows. A broker with deduplication remembers the
+highest id of each name. After any end, what was read but not acknowledged is read again, in order, and:
+
+* What the broker says it has (``last_sequence_id`` when the producer is opened) is not sent again. This is
+  not left to the broker: it judges a batch by its first message, and would drop a batch whose first half
+  it has with its second half.
+* A call that fails is repeated before the next result goes out: an id once stepped over is lost for ever.
+* A partition is read by one instance at a time (a Failover subscription). When it moves to another, the
+  broker lets that one's producer in once the old one has closed its own, which it does when it was idle for
+  `IDLE_SECONDS`.
+
+If a broker does not deduplicate it forgets the ids: a producer is opened twice at the start to see whether
+the first id is remembered, and the function ends with a clear word if it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
+from geminga.functions.calling import Outcome
+from geminga.functions.running_context import Publish
+from geminga.functions.sending import Settling, producer_arguments, tell
+from geminga.wire.hashing import partition_of
+
+if TYPE_CHECKING:
+    from geminga.asyncio import Client
+
+logger = logging.getLogger("geminga.functions")
+
+IDLE_SECONDS = 5.0
+_BUSY_SECONDS = 0.2
+_RESULT_BITS = 15
+_INDEX_BITS = 20
+RESULTS_MAX = 1 << _RESULT_BITS
+"""Results of one message."""
+_INDEX_MAX = 1 << _INDEX_BITS
+_ENTRY_MAX = 1 << (63 - _RESULT_BITS - _INDEX_BITS)
+_METADATA_BYTES = 10_240
+"""Left for what goes with a payload, as brokers count it."""
+
+
+def sequence_id(entry_id: int, batch_index: int, result: int) -> int:
+    """Grows with entry, index and result. Raises `InvalidConfiguration` beyond 2^28 entries of a ledger,
+    2^20 messages of a batch or 2^15 results of a message."""
+    index = max(batch_index, 0)
+    if result >= RESULTS_MAX or index >= _INDEX_MAX or entry_id >= _ENTRY_MAX:
+        raise InvalidConfiguration(
+            f"entry {entry_id}, batch index {index}, result {result}: effectively once takes "
+            f"{_ENTRY_MAX} entries a ledger, {_INDEX_MAX} messages a batch and {RESULTS_MAX} results each"
+        )
+    return (entry_id << _INDEX_BITS | index) << _RESULT_BITS | result
+
+
+class _Lane:
+    """A producer of one name on one output topic (or partition)."""
+
+    def __init__(self, producer: Any) -> None:
+        self.producer = producer
+        self.stored = self.pushed = producer.last_sequence_id()
+        self.in_flight = 0
+        self.used_at = 0.0
+        self.size_max = min(p.max_message_size for p in producer._state.partitions) - _METADATA_BYTES
+
+
+class EffectivelyOnce:
+    """Sends in order, each result at most once."""
+
+    in_place = True
+
+    def __init__(self, settling: Settling, client: Client, output_schema: Any) -> None:
+        self._settling = settling
+        self._client = client
+        self._settings = settling.shared.settings
+        self._schema = output_schema
+        self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._confirmed: dict[tuple[str, str, int], int] = {}
+        self._verified: set[str] = set()
+        self._partitions: dict[str, list[str]] = {}
+        self._tending = asyncio.get_running_loop().create_task(self._tend())
+        self._lock = asyncio.Lock()
+
+    async def emit(self, outcomes: Sequence[Outcome]) -> None:
+        async with self._lock:
+            for outcome in outcomes:
+                await self._send(outcome)
+        if not self._settling.consumer.queue:
+            # Nothing more is there to share the batches with.
+            for lane in self._lanes.values():
+                if lane.in_flight:
+                    lane.producer._publisher.close_batches_soon()
+
+    async def _send(self, outcome: Outcome) -> None:
+        settling, message = self._settling, outcome.message
+        place = message.message_id()
+        publishes = outcome.as_publishes(self._settings.output or "")
+        left = [1]
+
+        def one(error: Exception | None) -> None:
+            if error is not None:
+                # What is behind it may be stored already: it must not be acknowledged, nor anything follow.
+                settling.end(error)
+                return
+            left[0] -= 1
+            if not left[0]:
+                settling.done(message)
+
+        state = settling.shared.state
+        for key, payload in outcome.changes:
+            assert state is not None
+            left[0] += 1
+            state.producer.send_async(payload, _then(one, None), partition_key=key)
+        for number, publish in enumerate(publishes):
+            wanted = sequence_id(place.entry_id(), place.batch_index(), number)
+            topic = await self._partition(publish, place)
+            lane_key = (topic, message.topic_name(), int(place.ledger_id()))
+            lane = await self._lane(lane_key, publish.topic)
+            if settling.fatal is not None:
+                return
+            if wanted <= lane.stored:
+                continue
+            if wanted <= lane.pushed:
+                await lane.producer.flush()  # delivered again while its result was on its way
+                continue
+            lane.pushed = wanted
+            lane.in_flight += 1
+            left[0] += 1
+            lane.producer.send_async(
+                publish.payload, self._receipt(lane, lane_key, wanted, publish, one),
+                **{**publish.options, "sequence_id": wanted},
+            )  # fmt: skip
+        one(None)
+
+    def _receipt(
+        self, lane: _Lane, key: tuple[str, str, int], wanted: int, publish: Publish, one: Any
+    ) -> Any:
+        metrics = self._settling.shared.metrics
+
+        def receipted(result: Any, message_id: Any) -> None:
+            lane.in_flight -= 1
+            error = _error(result)
+            if error is None:
+                metrics.published += 1
+                self._confirmed[key] = wanted
+            tell(publish, error, message_id)
+            one(error)
+
+        return receipted
+
+    def check(self, outcome: Outcome) -> None:
+        """Before anything is sent: raises `MessageTooBig` or `InvalidConfiguration` for a call whose results
+        can never be stored, which is its own failure and nobody else's."""
+        place = outcome.message.message_id()
+        publishes = outcome.as_publishes(self._settings.output or "")
+        if publishes:
+            sequence_id(place.entry_id(), place.batch_index(), len(publishes) - 1)
+        limit = min(
+            (lane.size_max for lane in self._lanes.values()), default=5 * 1024 * 1024 - _METADATA_BYTES
+        )
+        for publish in publishes:
+            size = len(publish.payload) if isinstance(publish.payload, (bytes, bytearray)) else 0
+            size += sum(len(k) + len(v) for k, v in publish.options.get("properties", {}).items())
+            if size > limit:
+                raise MessageTooBig(f"a result of {size} bytes; the broker takes {limit}")
+
+    async def _partition(self, publish: Publish, place: Any) -> str:
+        names = self._partitions.get(publish.topic)
+        if names is None:
+            names = self._partitions[publish.topic] = await self._client.get_topic_partitions(publish.topic)
+        if len(names) == 1:
+            return names[0]
+        key = publish.options.get("partition_key")
+        if key is not None:
+            return names[partition_of(key, len(names), "BoostHash")]
+        # The same place again after a restart.
+        return names[zlib.crc32(f"{place.ledger_id()}:{place.entry_id()}".encode()) % len(names)]
+
+    async def _lane(self, key: tuple[str, str, int], topic: str) -> _Lane:
+        lane = self._lanes.get(key)
+        now = asyncio.get_running_loop().time()
+        if lane is not None and topic not in self._verified and lane.pushed > lane.stored:
+            await self._close_lane(key, lane)
+            lane = None
+        if lane is None:
+            for other in [k for k in self._lanes if k[:2] == key[:2]]:
+                # Of an earlier ledger: its results come before.
+                await self._close_lane(other, self._lanes[other])
+            lane = await self._open_lane(key, topic)
+        lane.used_at = now
+        return lane
+
+    async def _open_lane(self, key: tuple[str, str, int], topic: str) -> _Lane:
+        name = f"{self._settings.full_name}|{key[1]}|{key[2]}"
+        schema = self._schema if topic == self._settings.output else None
+        said = False
+        while True:
+            try:
+                producer = await self._client.create_producer(
+                    key[0], name, schema=schema,
+                    **{**producer_arguments(self._settings), "max_pending_messages": 1_000_000},
+                )  # fmt: skip
+                break
+            except ProducerBusy:
+                if not said:
+                    logger.info("%s is still used by another instance; waiting for it", name)
+                    said = True
+                await asyncio.sleep(_BUSY_SECONDS)
+        lane = self._lanes[key] = _Lane(producer)
+        confirmed = self._confirmed.pop(key, -1)
+        if lane.stored < confirmed:
+            error = InvalidConfiguration(
+                f"guarantee='EFFECTIVELY_ONCE' is not allowed: the broker does not deduplicate {topic}; "
+                "allowed: an output topic with deduplication (pulsar-admin topics set-deduplication -e, or "
+                "geminga standalone --deduplication)"
+            )
+            self._settling.end(error)
+            raise error
+        if lane.stored >= 0:
+            self._verified.add(topic)
+        return lane
+
+    async def _close_lane(self, key: tuple[str, str, int], lane: _Lane) -> None:
+        await lane.producer.flush()
+        self._lanes.pop(key, None)
+        await lane.producer.end()
+
+    async def _tend(self) -> None:
+        """Idle producers are closed: another instance may have taken the partition over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 4)
+            try:
+                async with self._lock:
+                    for key, lane in list(self._lanes.items()):
+                        if not lane.in_flight and loop.time() - lane.used_at > IDLE_SECONDS:
+                            await self._close_lane(key, lane)
+            except PulsarException as error:
+                logger.warning("closing an idle producer: %s", error)
+
+    async def close(self) -> None:
+        self._tending.cancel()
+        for lane in self._lanes.values():
+            lane.producer.abandon()
+
+
+def _error(result: Any) -> Exception | None:
+    from geminga.client.enums import Result
+
+    return None if result == Result.Ok else PulsarException(f"a result could not be published: {result}")
+
+
+def _then(one: Any, _publish: Any) -> Any:
+    return lambda result, _message_id: one(_error(result))

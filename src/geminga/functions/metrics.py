@@ -1,0 +1,94 @@
+"""What an instance has done, in numbers: for the last line of the command, and for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+
+NAMES_MAX = 1000
+"""Metrics of a function's own; more are not kept, for a name made of data would never end."""
+_REQUEST_BYTES_MAX = 8192
+
+
+class Metrics:
+    """Counters since the start. Names of the exposition are those of Apache Pulsar's function workers."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self.received = 0
+        self.processed = 0
+        self.published = 0
+        self.user_exceptions = 0
+        self.system_exceptions = 0
+        self.process_seconds = 0.0
+        self.last_invocation_ms = 0
+        self._labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        self._own: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
+
+    def record(self, name: str, value: float) -> None:
+        """On any thread."""
+        with self._lock:
+            kept = self._own.get(name)
+            if kept is None:
+                if len(self._own) >= NAMES_MAX:
+                    return
+                kept = self._own[name] = [0.0, 0.0]
+            kept[0] += 1
+            kept[1] += value
+
+    def own(self) -> dict[str, tuple[float, float]]:
+        """Name of each metric of the function's own: how often it was recorded, and the sum."""
+        with self._lock:
+            return {name: (count, total) for name, (count, total) in self._own.items()}
+
+    def exposition(self) -> str:
+        """Prometheus' text format."""
+        rows = (
+            ("received_total", "counter", self.received),
+            ("processed_successfully_total", "counter", self.processed),
+            ("published_total", "counter", self.published),
+            ("user_exceptions_total", "counter", self.user_exceptions),
+            ("system_exceptions_total", "counter", self.system_exceptions),
+            ("process_latency_ms_sum", "counter", self.process_seconds * 1000),
+            ("last_invocation", "gauge", self.last_invocation_ms),
+        )
+        lines = []
+        for name, kind, value in rows:
+            lines += [
+                f"# TYPE pulsar_function_{name} {kind}",
+                f"pulsar_function_{name}{{{self._labels}}} {value}",
+            ]
+        for name, (count, total) in self.own().items():
+            labels = f'{self._labels},metric="{_escaped(name)}"'
+            lines.append(f"pulsar_function_user_metric_count{{{labels}}} {count}")
+            lines.append(f"pulsar_function_user_metric_sum{{{labels}}} {total}")
+        return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+async def serve(metrics: Metrics, port: int) -> asyncio.Server:
+    """``GET /metrics`` on loopback. Raises `OSError` where the port is taken."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                head = await reader.readuntil(b"\r\n\r\n")
+                wanted = head.split(b" ", 2)[1:2] == [b"/metrics"]
+                body = metrics.exposition().encode() if wanted else b"see /metrics\n"
+                status = "200 OK" if wanted else "404 Not Found"
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                    + body
+                )
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, "127.0.0.1", port, limit=_REQUEST_BYTES_MAX)

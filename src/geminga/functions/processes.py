@@ -1,0 +1,127 @@
+"""Several instances as processes of their own: started, watched, started again, and stopped together.
+
+Each gets its settings by its standard input, which stays open: an instance whose parent is gone sees it
+close, and ends as if it had been asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from geminga.functions.settings import FunctionSettings
+
+EXIT_USAGE = 2
+BACKOFF_SECONDS = (0.2, 60.0)
+STEADY_SECONDS = 60.0
+"""An instance that ran so long starts again without a long wait."""
+
+
+class _Instance:
+    def __init__(self, settings: FunctionSettings) -> None:
+        self.settings = settings
+        self.delay = BACKOFF_SECONDS[0]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+        self.due_at = 0.0
+
+    def start(self) -> None:
+        self.started_at = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE
+        )
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended already: seen by the next look
+            self.process.stdin.write(self.settings.to_json().encode() + b"\n")
+            self.process.stdin.flush()
+
+    def end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                assert self.process.stdin is not None
+                self.process.stdin.close()
+
+
+def supervise(
+    settings: FunctionSettings,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    stop: threading.Event | None = None,
+) -> int:
+    """Run ``parallelism`` instances until Ctrl-C, SIGTERM or ``stop``; 0, or 2 when one cannot start at all.
+
+    One that dies is started again, after 0.2 s at first and twice as long each time up to a minute; `say` is
+    told. Raises `InvalidConfiguration` for settings that other processes cannot have.
+    """
+    asked = stop or threading.Event()
+    instances = [
+        _Instance(replace(settings, instance_id=settings.instance_id + n, parallelism=1))
+        for n in range(settings.parallelism)
+    ]
+    settings.to_json()
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for one in (signal.SIGINT, signal.SIGTERM):
+            before[one] = signal.signal(one, lambda *_: asked.set())
+    code = 0
+    try:
+        for instance in instances:
+            instance.start()
+        while not asked.is_set() and not code:
+            code = _look_after(instances, say)
+            asked.wait(0.1)
+    finally:
+        _end_all(instances, settings.drain_seconds + 10, say)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code
+
+
+def _look_after(instances: list[_Instance], say: Callable[[str], None]) -> int:
+    now = time.monotonic()
+    for instance in instances:
+        process = instance.process
+        if process is None:
+            if now >= instance.due_at:
+                instance.start()
+            continue
+        code = process.poll()
+        if code is None:
+            continue
+        number, lived = instance.settings.instance_id, now - instance.started_at
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        if code == EXIT_USAGE:
+            say(f"geminga: instance {number} cannot run; the others are stopped")
+            return EXIT_USAGE
+        if lived > STEADY_SECONDS:
+            instance.delay = BACKOFF_SECONDS[0]
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        say(
+            f"geminga: instance {number} (process {process.pid}) ended with {how} after {lived:.1f} s; "
+            f"it starts again in {instance.delay:.1f} s"
+        )
+        instance.process, instance.due_at = None, now + instance.delay
+        instance.delay = min(BACKOFF_SECONDS[1], instance.delay * 2)
+    return 0
+
+
+def _end_all(instances: list[_Instance], seconds: float, say: Callable[[str], None]) -> None:
+    for instance in instances:
+        instance.end()
+    until = time.monotonic() + seconds
+    for instance in instances:
+        if instance.process is None:
+            continue
+        try:
+            instance.process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            say(f"geminga: instance {instance.settings.instance_id} does not end; killed")
+            instance.process.kill()
+            instance.process.wait()

@@ -1,0 +1,534 @@
+"""`FunctionRunner`: one instance of a function, from opening its topics to the last receipt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+from geminga.errors import AlreadyClosed, InvalidConfiguration, PulsarException
+from geminga.functions.calling import Caller, Outcome
+from geminga.functions.loading import Call, resolve, schema, serde
+from geminga.functions.metrics import Metrics, serve
+from geminga.functions.running_context import Shared
+from geminga.functions.sending import AtLeastOnce, Sender, Settling
+from geminga.functions.settings import FunctionSettings
+
+logger = logging.getLogger("geminga.functions")
+
+CHUNK_MESSAGES = 500
+"""A plain callable is called for at most so many messages before their results are sent."""
+_WAIT_SECONDS = 1.0
+_RETRY_SECONDS_MAX = 60.0
+_STATE_SECONDS_MAX = 600.0
+
+
+class FunctionRunner:
+    """Runs a function until it is told to stop: `run` here, `start` and `close` in the background.
+
+    ``metrics`` counts what it did. One runner runs once.
+    """
+
+    def __init__(self, settings: FunctionSettings) -> None:
+        self.settings = settings
+        self.metrics = Metrics(
+            {
+                "tenant": settings.tenant, "namespace": f"{settings.tenant}/{settings.namespace}",
+                "name": settings.name, "instance_id": str(settings.instance_id), "fqfn": settings.full_name,
+            }
+        )  # fmt: skip
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._asked = False
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._consumer: Any = None
+        self._aborted = False
+
+    # --- starting and stopping ----------------------------------------------------------------------
+
+    def run(self, *, signals: bool = True) -> None:
+        """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; the second ends the process.
+
+        What is under way is finished first, for at most ``drain_seconds``; what is not by then is not
+        acknowledged, and comes again the next time. Raises what ends the function: `InvalidConfiguration`,
+        what loading it raises, and what the broker reports.
+        """
+        asyncio.run(self._main(signals))
+
+    def start(self) -> Self:
+        """Run on a thread of its own; returns when it is subscribed. Raises what `run` raises before."""
+        if self._thread is not None:
+            raise AlreadyClosed("a runner runs once")
+        self._thread = threading.Thread(target=self._in_background, name=f"function-{self.settings.name}")
+        self._thread.daemon = True
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def _in_background(self) -> None:
+        try:
+            self.run(signals=False)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    def stop(self) -> None:
+        """Take no more messages, finish and end. On any thread; does not wait."""
+        self._asked = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stop_here)
+
+    def close(self) -> None:
+        """`stop`, and wait for the end. Raises what ended the function early."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _stop_here(self) -> None:
+        assert self._stopping is not None
+        self._stopping.set()
+        if self._consumer is not None:
+            self._consumer.receivers.wake_all()
+
+    def _on_signal(self, name: str) -> None:
+        if self._stopping is not None and self._stopping.is_set():
+            import os
+
+            os._exit(128 + signal.Signals[name].value)
+        logger.info("%s: finishing what is under way", name)
+        self._stop_here()
+
+    # --- one run ------------------------------------------------------------------------------------
+
+    async def _main(self, signals: bool) -> None:
+        from geminga.asyncio import Client
+
+        settings = self.settings
+        call = resolve(settings.function)
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        if signals:
+            for name in ("SIGINT", "SIGTERM"):
+                with contextlib.suppress(NotImplementedError, RuntimeError):
+                    self._loop.add_signal_handler(signal.Signals[name], self._on_signal, name)
+        if self._asked:
+            self._stopping.set()
+        shared = Shared(settings, self.metrics)
+        client = shared.client = Client(settings.service_url)
+        thread = ThreadPoolExecutor(1, thread_name_prefix=f"function-{settings.name}")
+        web = log = None
+        try:
+            if settings.metrics_port is not None:
+                port = settings.metrics_port and settings.metrics_port + settings.instance_id
+                web = await serve(self.metrics, port)
+            if settings.log_topic is not None:
+                log = await _LogTopic.open(client, settings.log_topic, shared.logger)
+            self._prepare_shared(shared, client, call)
+            await self._work(shared, client, call, thread)
+        finally:
+            if web is not None:
+                web.close()
+            if log is not None:
+                await log.close()
+            if shared.state is not None:
+                await shared.state.close()
+            thread.shutdown(wait=False, cancel_futures=True)
+            with contextlib.suppress(PulsarException):
+                await client.close()
+
+    def _prepare_shared(self, shared: Shared, client: Any, call: Call) -> None:
+        settings, loop = self.settings, asyncio.get_running_loop()
+        serdes: dict[str, Any] = {}
+
+        def serialize(name: str, value: Any) -> bytes:
+            found = serdes.get(name)
+            if found is None:
+                found = serdes[name] = serde("serde_class_name", name)
+            return bytes(found.serialize(value))
+
+        def open_state() -> Any:
+            from geminga.functions.state import State
+
+            topic = settings.state_topic or (
+                f"persistent://{settings.tenant}/{settings.namespace}/{settings.name}-state"
+            )
+            opening = State.open(client, topic, settings.full_name, settings.instance_id)
+            return asyncio.run_coroutine_threadsafe(opening, loop).result(_STATE_SECONDS_MAX)
+
+        def acknowledge(message_id: Any, topic: str) -> None:
+            from geminga.consumer.inbox import AcknowledgedId
+
+            self._consumer.check_place(message_id)
+            self._consumer.inbox.add(AcknowledgedId(message_id))
+
+        shared.serialize, shared.acknowledge = serialize, acknowledge
+        shared.open_state = open_state
+
+    async def _work(self, shared: Shared, client: Any, call: Call, thread: ThreadPoolExecutor) -> None:
+        settings = self.settings
+        output_schema = schema("output_schema", settings.output_schema)
+        if call.is_async and call.takes_context:
+            # An async callable cannot wait for it on the loop; asked for at the start, or not at all.
+            assert shared.open_state is not None
+            shared.state = await asyncio.get_running_loop().run_in_executor(thread, shared.open_state)
+        consumer = self._consumer = await self._subscribe(client)
+        settling = Settling(shared, consumer)
+        sender: Sender
+        if settings.arrow:
+            from geminga.functions.tables import relay_tables
+
+            self._ready.set()
+            assert self._stopping is not None
+            await relay_tables(shared, client, consumer, call, thread, self._stopping)
+            await consumer.close()
+            return
+        if settings.guarantee == "EFFECTIVELY_ONCE":
+            from geminga.functions.effectively_once import EffectivelyOnce
+
+            sender = EffectivelyOnce(settling, client, output_schema)
+        else:
+            sender = AtLeastOnce(settling, client, output_schema)
+        caller = Caller(call, shared, self._decoder(call), self._encoder(output_schema, sender.in_place))
+        self._ready.set()
+        try:
+            if call.is_async:
+                await self._relay_async(caller, sender, settling)
+            else:
+                await self._relay(caller, sender, settling, thread)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.drain_seconds):
+                    await settling.below(1)
+            if settling.in_flight:
+                logger.warning("%d messages were not finished; they come again", settling.in_flight)
+        finally:
+            await sender.close()
+        if settling.fatal is not None:
+            raise settling.fatal
+        await consumer.close()
+
+    async def _subscribe(self, client: Any) -> Any:
+        import geminga
+
+        settings = self.settings
+        topics: Any = (
+            re.compile(settings.topics_pattern) if settings.topics_pattern else list(settings.inputs)
+        )
+        once = settings.guarantee == "EFFECTIVELY_ONCE"
+        policy = None
+        if settings.max_message_retries is not None:
+            policy = geminga.ConsumerDeadLetterPolicy(
+                settings.max_message_retries, settings.dead_letter_topic
+            )
+        first = settings.retry_delay_ms / 1000
+        return await client.subscribe(
+            topics if not isinstance(topics, list) or len(topics) > 1 else topics[0],
+            settings.subscription_name,
+            consumer_type=geminga.ConsumerType.Failover if once else geminga.ConsumerType.Shared,
+            schema=schema("input_schema", settings.input_schema),
+            receiver_queue_size=settings.receiver_queue_size,
+            initial_position=geminga.InitialPosition[settings.subscription_position.capitalize()],
+            unacked_messages_timeout_ms=settings.timeout_ms,
+            negative_ack_redelivery_backoff=geminga.RedeliveryBackoff(
+                first_seconds=first, max_seconds=max(first, _RETRY_SECONDS_MAX)
+            ),
+            dead_letter_policy=policy,
+            batch_index_ack_enabled=True,
+            properties={
+                "application": "pulsar-function", "id": settings.full_name,
+                "instance_id": str(settings.instance_id),
+            },
+        )  # fmt: skip
+
+    def _decoder(self, call: Call) -> Callable[[Any], Any]:
+        settings = self.settings
+        if call.takes == "Message":
+            return lambda message: message
+        if settings.input_schema is not None:
+            return lambda message: message.value()
+        if settings.input_serde is None and call.takes == "bytes":
+            return lambda message: message.data()
+        if settings.input_serde is None and call.takes == "str":
+            return lambda message: message.data().decode()
+        deserialize = serde("input_serde", settings.input_serde).deserialize
+        return lambda message: deserialize(message.data())
+
+    def _encoder(self, output_schema: Any, in_place: bool) -> Callable[[Any], Any]:
+        if output_schema is None:
+            serialize = serde("output_serde", self.settings.output_serde).serialize
+
+            def encode(value: Any) -> bytes:
+                payload = serialize(value)
+                return payload if type(payload) is bytes else bytes(payload)
+
+            return encode
+        if not in_place:
+            return lambda value: value
+
+        def checked(value: Any) -> Any:
+            output_schema.encode(value)  # what cannot be encoded is the call's failure
+            return value
+
+        return checked
+
+    # --- taking messages ------------------------------------------------------------------------------
+
+    @property
+    def _is_stopping(self) -> bool:
+        assert self._stopping is not None
+        return self._stopping.is_set()
+
+    async def _take(self, most: int) -> list[Any]:
+        """What is in the queue, at most so many."""
+        consumer = self._consumer
+        messages: list[Any] = []
+        while len(messages) < most:
+            message = consumer.take()
+            if message is None:
+                break
+            messages.append(message)
+        if consumer.reads_versions:
+            for message in messages:
+                await consumer.core.schemas.prepare(message)
+        if consumer.tracks_taken:
+            from geminga.consumer.inbox import Taken
+
+            for message in messages:
+                consumer.inbox.add(Taken(message))
+        if messages:
+            self.metrics.received += len(messages)
+            self.metrics.last_invocation_ms = time.time_ns() // 1_000_000
+            if self.settings.guarantee == "ATMOST_ONCE":
+                for message in messages:
+                    consumer.inbox.add(message)
+        return messages
+
+    async def _wait(self) -> None:
+        """Until there may be a message, or for a second."""
+        await self._consumer.wait(self._consumer.core.now() + _WAIT_SECONDS)
+
+    async def _relay(
+        self, caller: Caller, sender: Sender, settling: Settling, thread: ThreadPoolExecutor
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        most = self.settings.max_pending
+        while not self._is_stopping and settling.fatal is None:
+            messages = await self._take(min(CHUNK_MESSAGES, most))
+            if not messages:
+                await self._wait()
+                continue
+            settling.in_flight += len(messages)
+            start = 0
+            while start < len(messages) and settling.fatal is None:
+                outcomes = await loop.run_in_executor(
+                    thread, caller.call_some, messages[start:], sender.in_place
+                )
+                start += len(outcomes)
+                if sender.in_place:
+                    await self._settle_in_place(outcomes, caller, sender, settling, thread)
+                else:
+                    self._count_failures(outcomes)
+                    await sender.emit(outcomes)
+                if self._is_stopping:
+                    settling.in_flight -= len(messages) - start  # they come again
+                    return
+            await settling.below(most)
+
+    async def _settle_in_place(
+        self, outcomes: list[Outcome], caller: Caller, sender: Any, settling: Settling,
+        thread: ThreadPoolExecutor | None,
+    ) -> None:  # fmt: skip
+        """Results in order; a failed call is repeated here, for what is behind it must wait."""
+        good: list[Outcome] = []
+        for outcome in outcomes:
+            tries = 0
+            while True:
+                if outcome.error is None:
+                    try:
+                        sender.check(outcome)
+                    except PulsarException as error:
+                        outcome.error = error
+                if outcome.error is None:
+                    good.append(outcome)
+                    break
+                if good:
+                    await sender.emit(good)
+                    good = []
+                self._count_failures([outcome])
+                most = self.settings.max_message_retries
+                if most is not None and tries >= most:
+                    await self._bury(outcome.message, settling)
+                    break
+                delay = min(_RETRY_SECONDS_MAX, self.settings.retry_delay_ms / 1000 * 2 ** min(tries, 20))
+                with contextlib.suppress(TimeoutError):
+                    assert self._stopping is not None
+                    await asyncio.wait_for(self._stopping.wait(), delay)
+                if self._is_stopping:
+                    settling.in_flight -= len(outcomes) - outcomes.index(outcome)
+                    return
+                tries += 1
+                if thread is None:
+                    outcome = await caller.call_one(outcome.message)
+                else:
+                    loop = asyncio.get_running_loop()
+                    message = [outcome.message]
+                    (outcome,) = await loop.run_in_executor(thread, caller.call_some, message, True)
+        if good:
+            await sender.emit(good)
+
+    async def _bury(self, message: Any, settling: Settling) -> None:
+        from geminga.consumer.dead_letters import plan_dead_letter
+
+        consumer = self._consumer
+        policy = consumer.settings.dead_letter_policy
+        plan = plan_dead_letter(message, message.topic_name(), consumer.subscription_name(), policy)
+        await consumer.forwarder.publish(plan, message, policy)
+        settling.done(message)
+
+    def _count_failures(self, outcomes: Sequence[Outcome]) -> None:
+        """The 1st, 2nd, 4th, 8th ... failure is logged with its traceback."""
+        for outcome in outcomes:
+            if outcome.error is None:
+                continue
+            self.metrics.user_exceptions += 1
+            count = self.metrics.user_exceptions
+            if count & (count - 1) == 0:
+                logging.getLogger(f"geminga.function.{self.settings.name}").error(
+                    "the function failed (%d so far) with message %s of %s: %s: %s",
+                    count, outcome.message.message_id(), outcome.message.topic_name(),
+                    type(outcome.error).__name__, outcome.error, exc_info=outcome.error,
+                )  # fmt: skip
+
+    async def _relay_async(self, caller: Caller, sender: Sender, settling: Settling) -> None:
+        """Up to ``max_concurrency`` calls at one time; what is done is sent, in order where order is kept."""
+        settings = self.settings
+        ordered = settings.keep_order or sender.in_place
+        pending: deque[asyncio.Task[Outcome]] = deque()
+        wake = asyncio.Event()
+        arrival: asyncio.Task[None] | None = None
+        try:
+            while settling.fatal is None:
+                room = settings.max_concurrency - len(pending)
+                if room and not self._is_stopping:
+                    for message in await self._take(room):
+                        settling.in_flight += 1
+                        task = asyncio.create_task(caller.call_one(message))
+                        task.add_done_callback(lambda _: wake.set())
+                        pending.append(task)
+                finished = _finished(pending, ordered)
+                if finished:
+                    outcomes = [task.result() for task in finished]
+                    if sender.in_place:
+                        await self._settle_in_place(outcomes, caller, sender, settling, None)
+                    else:
+                        self._count_failures(outcomes)
+                        await sender.emit(outcomes)
+                    await settling.below(settings.max_pending)
+                    continue
+                if self._is_stopping and not pending:
+                    break
+                if arrival is not None and arrival.done():
+                    arrival.result()
+                    arrival = None
+                if arrival is None and len(pending) < settings.max_concurrency and not self._is_stopping:
+                    arrival = asyncio.create_task(self._wait())
+                    arrival.add_done_callback(lambda _: wake.set())
+                if self._consumer.queue and len(pending) < settings.max_concurrency and not self._is_stopping:
+                    continue
+                await wake.wait()
+                wake.clear()
+        finally:
+            for task in pending:
+                task.cancel()
+            if arrival is not None:
+                arrival.cancel()
+
+
+def _finished(pending: deque[asyncio.Task[Outcome]], ordered: bool) -> list[asyncio.Task[Outcome]]:
+    finished = []
+    if ordered:
+        while pending and pending[0].done():
+            finished.append(pending.popleft())
+    elif any(task.done() for task in pending):
+        finished = [task for task in pending if task.done()]
+        left = [task for task in pending if not task.done()]
+        pending.clear()
+        pending.extend(left)
+    return finished
+
+
+class _LogTopic(logging.Handler):
+    """The function's log lines as messages; lines that a full queue has no room for are dropped."""
+
+    def __init__(self, producer: Any, target: logging.Logger) -> None:
+        super().__init__()
+        self._producer = producer
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+
+    @staticmethod
+    async def open(client: Any, topic: str, target: logging.Logger) -> _LogTopic:
+        producer = await client.create_producer(topic, batching_enabled=True, send_timeout_millis=0)
+        handler = _LogTopic(producer, target)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        target.addHandler(handler)
+        if target.level == logging.NOTSET:
+            target.setLevel(logging.INFO)
+        return handler
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            payload = self.format(record).encode("utf-8", "replace")
+            level = {"loglevel": record.levelname}
+            self._loop.call_soon_threadsafe(self._send, payload, level)
+        except RuntimeError:  # the loop has ended
+            pass
+
+    def _send(self, payload: bytes, properties: dict[str, str]) -> None:
+        self._producer.send_async(payload, lambda _result, _id: None, properties=properties)
+
+    async def close(self) -> None:  # type: ignore[override]
+        self._target.removeHandler(self)
+        await asyncio.sleep(0)  # lines handed over by other threads
+        with contextlib.suppress(TimeoutError, PulsarException):
+            async with asyncio.timeout(2):
+                await self._producer.close()
+
+
+def run(function: str | Callable[..., Any], **settings: Any) -> None:
+    """Run a function until Ctrl-C or SIGTERM; ``settings`` are those of `FunctionSettings`.
+
+    With ``parallelism`` above 1 in as many processes, for which the function has to be importable.
+    Raises what `FunctionRunner.run` raises.
+    """
+    given = FunctionSettings(function=function, **settings)
+    if given.parallelism > 1:
+        from geminga.functions.processes import supervise
+
+        code = supervise(given)
+        if code:
+            raise InvalidConfiguration("the function could not be started in its processes: see their output")
+        return
+    FunctionRunner(given).run()

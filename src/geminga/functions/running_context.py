@@ -1,0 +1,232 @@
+"""`RunningContext`: the context that `geminga function run` gives, one for each message.
+
+What a call publishes and what it changes in the state is collected, and takes effect when the call has
+succeeded: a call that fails leaves nothing behind and is tried again. The message is acknowledged when all of
+it has its receipt.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+from geminga.config import check_type
+from geminga.functions.context import Context
+
+if TYPE_CHECKING:
+    from geminga.functions.metrics import Metrics
+    from geminga.functions.settings import FunctionSettings
+    from geminga.functions.state import Change, State
+
+
+@dataclass(slots=True)
+class Output:
+    """A result that says more than its value. A function returns it, or yields several.
+
+    ``topic``: in place of the function's output; ``key``, ``ordering_key``, ``properties``,
+    ``event_timestamp`` (milliseconds since 1970), ``deliver_after_ms``: as in ``send``. Without ``key``
+    it is the input's where ``forward_keys`` is on; ``value`` None publishes a null value.
+    """
+
+    value: Any
+    topic: str | None = None
+    key: str | None = None
+    properties: Mapping[str, str] | None = None
+    ordering_key: str | None = None
+    event_timestamp: int | None = None
+    deliver_after_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Publish:
+    """A payload on its way. ``schema``: it is a value that the output's schema encodes."""
+
+    topic: str
+    payload: Any
+    options: dict[str, Any]
+    callback: Callable[..., Any] | None = None
+    compression: Any = None
+
+
+class Shared:
+    """What the contexts of one instance have in common."""
+
+    def __init__(self, settings: FunctionSettings, metrics: Metrics) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.logger = logging.getLogger(f"geminga.function.{settings.name}")
+        self.state: State | None = None
+        self.open_state: Callable[[], State] | None = None
+        self.serialize: Callable[[str, Any], bytes]
+        self.acknowledge: Callable[[Any, str], None]
+        self.client: Any = None
+
+
+class RunningContext(Context):
+    """See `Context`."""
+
+    __slots__ = ("_message", "_shared", "changes", "publishes")
+
+    def __init__(self, shared: Shared, message: Any) -> None:
+        self._shared = shared
+        self._message = message
+        self.publishes: list[Publish] = []
+        self.changes: list[Change] = []
+
+    # --- the message ------------------------------------------------------------------------------
+
+    def get_message(self) -> Any:
+        """The message itself; None where a table is at hand. Beyond ``pulsar-client``."""
+        return self._message
+
+    def get_message_id(self) -> Any:
+        return self._message.message_id()
+
+    def get_message_key(self) -> str:
+        return str(self._message.partition_key())
+
+    def get_message_eventtime(self) -> int:
+        return int(self._message.event_timestamp())
+
+    def get_message_properties(self) -> dict[str, str]:
+        return dict(self._message.properties())
+
+    def get_current_message_topic_name(self) -> str:
+        return str(self._message.topic_name())
+
+    def get_partition_key(self) -> str | None:
+        return str(self._message.partition_key())
+
+    def get_ordering_key(self) -> str | None:
+        return str(self._message.ordering_key())
+
+    def get_message_sequence_id(self) -> int:
+        """Ledger and entry of the message as one number, as a function worker makes it."""
+        place = self._message.message_id()
+        return int(place.ledger_id()) << 28 | int(place.entry_id())
+
+    def get_message_partition_index(self) -> int:
+        """The partition that the message came from, -1 without partitions."""
+        return int(self._message.message_id().partition())
+
+    def ack(self, msgid: Any, topic: str) -> None:
+        self._shared.acknowledge(msgid, topic)
+
+    # --- the function -----------------------------------------------------------------------------
+
+    def get_function_tenant(self) -> str:
+        return self._shared.settings.tenant
+
+    def get_function_namespace(self) -> str:
+        return self._shared.settings.namespace
+
+    def get_function_name(self) -> str:
+        return self._shared.settings.name
+
+    def get_function_id(self) -> str:
+        return self._shared.settings.full_name
+
+    def get_instance_id(self) -> str:
+        return str(self._shared.settings.instance_id)
+
+    def get_function_version(self) -> str:
+        return "0"
+
+    def get_input_topics(self) -> list[str]:
+        return list(self._shared.settings.inputs)
+
+    def get_output_topic(self) -> str:
+        return self._shared.settings.output or ""
+
+    def get_output_serde_class_name(self) -> str:
+        given = self._shared.settings.output_serde
+        if given is None:
+            return "serde.IdentitySerDe"
+        return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+
+    def get_logger(self) -> logging.Logger:
+        return self._shared.logger
+
+    def get_user_config_value(self, key: str) -> Any:
+        return self._shared.settings.user_config.get(key)
+
+    def get_user_config_map(self) -> dict[str, Any]:
+        return dict(self._shared.settings.user_config)
+
+    def get_secret(self, secret_name: str) -> Any:
+        """From the environment, under the name that the settings' ``secrets`` give it."""
+        where = self._shared.settings.secrets.get(secret_name)
+        return None if where is None else os.environ.get(str(where))
+
+    def get_pulsar_client(self) -> Any:
+        """The `geminga.asyncio.Client` of this instance, for its own event loop."""
+        return self._shared.client
+
+    # --- metrics, publishing, state ---------------------------------------------------------------
+
+    def record_metric(self, metric_name: str, metric_value: Any) -> None:
+        """Raises `TypeError` for what is no number."""
+        if not isinstance(metric_value, Number):
+            raise TypeError(f"metric_value must be a number, not {type(metric_value).__name__}")
+        self._shared.metrics.record(str(metric_name), float(metric_value))  # type: ignore[arg-type]
+
+    def publish(
+        self,
+        topic_name: str,
+        message: Any,
+        serde_class_name: str = "serde.IdentitySerDe",
+        properties: Mapping[str, str] | None = None,
+        compression_type: Any = None,
+        callback: Callable[..., Any] | None = None,
+        message_conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        """See `Context.publish`; sent when the call has succeeded, before its message is acknowledged."""
+        options = dict(message_conf or {})
+        if properties:
+            options["properties"] = dict(properties)
+        payload = self._shared.serialize(str(serde_class_name), message)
+        self.publishes.append(Publish(str(topic_name), payload, options, callback, compression_type))
+
+    def _state(self) -> State:
+        if self._shared.state is None:
+            assert self._shared.open_state is not None
+            self._shared.state = self._shared.open_state()
+        return self._shared.state
+
+    def incr_counter(self, key: str, amount: int) -> None:
+        self._state()
+        self.changes.append((f"counter/{_key(key)}", check_type("amount", amount, int)))
+
+    def get_counter(self, key: str) -> int:
+        """0 for a counter that nobody has counted."""
+        total = self._state().counter(_key(key))
+        for name, change in self.changes:
+            if name == f"counter/{key}":
+                total = 0 if change is None else total + int(change)
+        return total
+
+    def del_counter(self, key: str) -> None:
+        self._state()
+        self.changes.append((f"counter/{_key(key)}", None))
+
+    def put_state(self, key: str, value: Any) -> None:
+        """``value``: bytes, text, or None to remove the key."""
+        self._state()
+        check_type("value", value, bytes, str, bytearray, memoryview, optional=True)
+        payload = value.encode() if isinstance(value, str) else None if value is None else bytes(value)
+        self.changes.append((f"value/{_key(key)}", payload))
+
+    def get_state(self, key: str) -> bytes | None:
+        """Bytes; None for a key that nobody has set."""
+        for name, change in reversed(self.changes):
+            if name == f"value/{key}":
+                return change  # type: ignore[return-value]
+        return self._state().value(_key(key))
+
+
+def _key(key: object) -> str:
+    return str(check_type("key", key, str))

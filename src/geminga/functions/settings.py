@@ -1,0 +1,285 @@
+"""What a function is told: its topics, what is promised, how many instances; and `FunctionConfig` files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from geminga.config import (
+    MILLISECONDS_MAX,
+    check_choice,
+    check_int,
+    check_milliseconds,
+    check_seconds,
+    check_type,
+    refuse,
+    suggestion,
+)
+from geminga.errors import InvalidConfiguration
+from geminga.ids import TopicName
+
+GUARANTEES = ("ATLEAST_ONCE", "EFFECTIVELY_ONCE", "ATMOST_ONCE", "MANUAL")
+POSITIONS = ("earliest", "latest")
+PARALLELISM_MAX = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FunctionSettings:
+    """A function: what it reads, what it calls and where the results go.
+
+    ``function``: a callable, or ``module:callable`` (``package.module.Class`` and ``file.py:callable`` as
+    well). ``inputs``: topics, partitioned or not; ``topics_pattern`` instead: a pattern of topic names.
+    ``output``: where results go; None drops them. ``guarantee``: one of `GUARANTEES`, in Pulsar's words.
+    ``name``, ``tenant``, ``namespace`` name the function; ``subscription`` is ``tenant/namespace/name`` by
+    default. ``subscription_position``: where a new subscription starts.
+
+    ``max_message_retries``: how often a failing message is tried again before it goes to
+    ``dead_letter_topic`` (``<topic>-<subscription>-DLQ`` by default); None: for ever.
+    ``retry_delay_ms`` doubles with each try up to 60 s. ``timeout_ms``: messages not acknowledged within
+    it are delivered again; None: never.
+
+    ``max_concurrency``: calls of an async callable at one time. ``keep_order``: their results in the order
+    of the input. ``max_pending``: messages whose results have no receipt yet; the next wait.
+    ``arrow``: the callable makes Arrow tables of Arrow tables, of about ``max_rows`` rows each.
+
+    ``input_schema``, ``output_schema``: schemas of the client, or ``module:NAME`` of one.
+    ``input_serde``, ``output_serde``: serde classes (or their names), where no schema is given.
+    ``forward_keys``: results without a key of their own keep the input's. ``source_properties``: results say
+    where they come from (``__pfn_input_topic__``, ``__pfn_input_msg_id__``), as a function worker's do.
+    ``user_config``, ``secrets``: what the context gives by name; a secret is the name of an environment
+    variable. ``state_topic``: ``<namespace>/<name>-state`` by default. ``log_topic``: where log lines of
+    `Context.get_logger` go besides. ``metrics_port``: Prometheus' ``/metrics`` on loopback; instance N
+    answers on port + N. ``parallelism``: processes; ``instance_id`` says which of them this is.
+    ``compression``: of results, by `CompressionType`'s names. ``batching_max_publish_delay_ms``: how long a
+    result waits for others; 1 ms.
+
+    Raises `InvalidConfiguration` and `InvalidTopicName`.
+    """
+
+    function: str | Callable[..., Any]
+    inputs: tuple[str, ...] = ()
+    topics_pattern: str | None = None
+    output: str | None = None
+    service_url: str = "pulsar://127.0.0.1:6650"
+    tenant: str = "public"
+    namespace: str = "default"
+    name: str = ""
+    subscription: str = ""
+    subscription_position: str = "earliest"
+    guarantee: str = "ATLEAST_ONCE"
+    max_message_retries: int | None = None
+    dead_letter_topic: str | None = None
+    retry_delay_ms: int = 1000
+    timeout_ms: int | None = None
+    max_concurrency: int = 100
+    keep_order: bool = True
+    max_pending: int = 20_000
+    receiver_queue_size: int = 5000
+    arrow: bool = False
+    max_rows: int = 100_000
+    input_schema: Any = None
+    output_schema: Any = None
+    input_serde: Any = None
+    output_serde: Any = None
+    forward_keys: bool = True
+    source_properties: bool = False
+    user_config: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Any] = field(default_factory=dict)
+    state_topic: str | None = None
+    log_topic: str | None = None
+    metrics_port: int | None = None
+    parallelism: int = 1
+    instance_id: int = 0
+    compression: str = "NONE"
+    batching_max_publish_delay_ms: float = 1.0
+    drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            check_type("function", self.function, str)
+        inputs = (self.inputs,) if isinstance(self.inputs, str) else tuple(self.inputs)
+        object.__setattr__(self, "inputs", tuple(str(TopicName.parse(topic)) for topic in inputs))
+        if bool(inputs) == bool(self.topics_pattern):
+            refuse("inputs", inputs, "at least one topic, or topics_pattern instead")
+        for name in ("output", "log_topic", "dead_letter_topic", "state_topic"):
+            topic = getattr(self, name)
+            if topic is not None:
+                object.__setattr__(self, name, str(TopicName.parse(check_type(name, topic, str))))
+        if not self.name:
+            object.__setattr__(self, "name", self._default_name())
+        for name in ("tenant", "namespace", "name"):
+            value = check_type(name, getattr(self, name), str)
+            if not value or "/" in value:
+                refuse(name, value, "a name without '/'")
+        check_choice("guarantee", self.guarantee, GUARANTEES)
+        check_choice("subscription_position", self.subscription_position, POSITIONS)
+        check_choice("compression", self.compression, ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"))
+        if self.max_message_retries is not None:
+            check_int("max_message_retries", self.max_message_retries, 1)
+        elif self.dead_letter_topic is not None:
+            refuse("dead_letter_topic", self.dead_letter_topic, "a topic together with max_message_retries")
+        check_int("retry_delay_ms", self.retry_delay_ms, 1, MILLISECONDS_MAX)
+        if self.timeout_ms is not None:
+            check_int("timeout_ms", self.timeout_ms, 10_000, MILLISECONDS_MAX)
+        check_int("max_concurrency", self.max_concurrency, 1)
+        check_int("max_pending", self.max_pending, 1)
+        check_int("receiver_queue_size", self.receiver_queue_size, 1)
+        check_int("max_rows", self.max_rows, 1)
+        check_int("parallelism", self.parallelism, 1, PARALLELISM_MAX)
+        check_int("instance_id", self.instance_id, 0)
+        check_milliseconds("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms)
+        check_seconds("drain_seconds", self.drain_seconds)
+        if self.metrics_port is not None:
+            check_int("metrics_port", self.metrics_port, 0, 65535)
+        if self.arrow and self.guarantee != "ATLEAST_ONCE":
+            refuse("guarantee", self.guarantee, "'ATLEAST_ONCE' with arrow=True")
+        if self.guarantee == "EFFECTIVELY_ONCE" and self.output is None:
+            refuse("output", None, "a topic whose deduplication is on, with guarantee='EFFECTIVELY_ONCE'")
+
+    def _default_name(self) -> str:
+        if isinstance(self.function, str):
+            return self.function.replace(":", ".").rsplit(".", 1)[-1]
+        return str(getattr(self.function, "__name__", type(self.function).__name__)).strip("<>")
+
+    @property
+    def full_name(self) -> str:
+        """``tenant/namespace/name``."""
+        return f"{self.tenant}/{self.namespace}/{self.name}"
+
+    @property
+    def subscription_name(self) -> str:
+        return self.subscription or self.full_name
+
+    def to_json(self) -> str:
+        """For another process. Raises `InvalidConfiguration` for what only this one has."""
+        found: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.startswith(("input_s", "output_s", "function")) and not (
+                value is None or isinstance(value, str)
+            ):
+                value = _importable(one.name, value)
+            found[one.name] = dict(value) if isinstance(value, Mapping) else value
+        try:
+            return json.dumps(found)
+        except TypeError as error:
+            raise InvalidConfiguration(f"the settings cannot be given to other processes: {error}") from None
+
+    @staticmethod
+    def from_json(text: str) -> FunctionSettings:
+        found = json.loads(text)
+        return FunctionSettings(**{**found, "inputs": tuple(found["inputs"])})
+
+
+def _importable(name: str, value: Any) -> str:
+    """``module:name`` of what other processes are to find as well."""
+    import sys
+
+    module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module in (None, "__main__") or "<" in path or not path:
+        refuse(name, value, "with parallelism above 1, something that a module has by name: 'module:name'")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is not value:
+        refuse(name, value, "with parallelism above 1, something that a module has by name: 'module:name'")
+    return f"{module}:{path}"
+
+
+_OF_CONFIG = {
+    "tenant": "tenant", "namespace": "namespace", "name": "name", "output": "output",
+    "className": "function", "userConfig": "user_config", "subName": "subscription",
+    "subscriptionName": "subscription", "processingGuarantees": "guarantee", "timeoutMs": "timeout_ms",
+    "maxMessageRetries": "max_message_retries", "deadLetterTopic": "dead_letter_topic",
+    "parallelism": "parallelism", "logTopic": "log_topic", "secrets": "secrets",
+    "topicsPattern": "topics_pattern", "outputSerdeClassName": "output_serde", "retainOrdering": "keep_order",
+}  # fmt: skip
+"""Names of ``pulsar-admin functions create --function-config-file``: the settings that they are."""
+
+_WITHOUT_EFFECT = {
+    "jar", "go", "runtime", "runtimeFlags", "resources", "cleanupSubscription", "windowConfig",
+    "exposePulsarAdminClientEnabled", "maxPendingAsyncRequests", "outputSchemaType", "outputTypeClassName",
+    "retainKeyOrdering", "customRuntimeOptions", "inputTypeClassName",
+}  # fmt: skip
+
+
+def from_config(config: Mapping[str, Any], **given: Any) -> FunctionSettings:
+    """Settings from a mapping with ``pulsar-admin``'s names; ``given`` (our names) go before.
+
+    Raises `InvalidConfiguration` for a name that is none, and for what is not supported here.
+    """
+    found: dict[str, Any] = {}
+    inputs: list[str] = []
+    for key, value in config.items():
+        if value is None:
+            continue
+        if key in _OF_CONFIG:
+            found[_OF_CONFIG[key]] = value
+        elif key == "inputs":
+            inputs += [value] if isinstance(value, str) else list(value)
+        elif key in ("customSerdeInputs", "inputSpecs"):
+            for topic, spec in dict(value).items():
+                if topic not in inputs:
+                    inputs.append(topic)
+                serde = spec.get("serdeClassName") if isinstance(spec, Mapping) else spec
+                if found.setdefault("input_serde", serde) != serde:
+                    refuse(key, value, "one serde for all inputs")
+        elif key == "autoAck":
+            if value is False or str(value).lower() == "false":
+                found["guarantee"] = "MANUAL"
+        elif key == "subscriptionPosition":
+            found["subscription_position"] = str(value).lower()
+        elif key == "py":
+            found["_file"] = value
+        elif key == "windowConfig":
+            refuse(key, value, "nothing: windows are not supported; aggregate with Spark, or keep state")
+        elif key not in _WITHOUT_EFFECT:
+            known = [*_OF_CONFIG, "inputs", "autoAck", "subscriptionPosition", "customSerdeInputs", "py"]
+            refuse("name in the function's config", key, f"Pulsar's names{suggestion(key, known)}")
+    if inputs:
+        found["inputs"] = tuple(inputs)
+    if "user_config" in found:
+        found["user_config"] = _mapping("userConfig", found["user_config"])
+    file = found.pop("_file", None)
+    found.update(given)
+    if file and isinstance(found.get("function"), str) and ":" not in found["function"]:
+        found["function"] = f"{file}:{found['function'].rsplit('.', 1)[-1]}"
+    if "function" not in found:
+        refuse("className", None, "the function's class or callable")
+    return FunctionSettings(**found)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            refuse(name, value, "a mapping, or JSON of one")
+    return dict(check_type(name, value, Mapping))
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The mapping that a YAML or JSON file holds. Raises `InvalidConfiguration` for any other content."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            import yaml
+        except ImportError:
+            raise InvalidConfiguration(
+                f"{path} is no JSON, and for YAML the package pyyaml is needed: pip install pyyaml"
+            ) from None
+        try:
+            found = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InvalidConfiguration(f"{path} is no YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidConfiguration(f"{path} holds {type(found).__name__}; allowed: names and values")
+    return found
+
+
+__all__ = ["GUARANTEES", "FunctionSettings", "from_config", "read_config", "replace"]

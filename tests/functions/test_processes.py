@@ -1,0 +1,167 @@
+"""Functions in processes that are killed at random moments: nothing is lost, and with deduplication nothing
+is there twice. A process that dies is started again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.functions import FunctionSettings
+from geminga.functions.processes import supervise
+
+pytestmark = pytest.mark.timeout(120)
+ROOT = Path(__file__).parents[2]
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def pulsar_settings() -> dict[str, Any]:
+    return {"deduplication": True}
+
+
+def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdin is not None
+    process.stdin.write(settings.to_json().encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "function", "each"),
+    [
+        ("ATLEAST_ONCE", "shout", 1),
+        ("EFFECTIVELY_ONCE", "shout", 1),
+        ("EFFECTIVELY_ONCE", "two_of_each", 2),
+        ("EFFECTIVELY_ONCE", "slowly", 1),
+    ],
+)
+def test_killed_in_the_middle(
+    guarantee: str, function: str, each: int, pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    chance = random.Random(f"{guarantee}{function}")
+    settings = FunctionSettings(
+        function=f"tests.functions.relayed:{function}", inputs=(pulsar_topic,), output=pulsar_topic + "-out",
+        guarantee=guarantee, service_url=pulsar_broker.service_url, name="killed-" + pulsar_topic[-10:],
+        receiver_queue_size=500,
+    )  # fmt: skip
+    results = pulsar_client.subscribe(settings.output, "results", receiver_queue_size=10_000)
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=37)
+    produced = 0
+    done = threading.Event()
+
+    def produce() -> None:
+        nonlocal produced
+        while not done.is_set():
+            for _ in range(100):
+                producer.send_async(str(produced).encode(), lambda *_: None, partition_key=f"k{produced % 5}")
+                produced += 1
+            producer.flush()
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    seen: Counter[str] = Counter()
+
+    def take(wanted: int, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while len(seen) < wanted and time.monotonic() < until:
+            try:
+                message = results.receive(100)
+            except geminga.Timeout:
+                continue
+            results.acknowledge(message)
+            seen[message.data().decode()] += 1
+
+    for _ in range(KILLS):
+        process = _instance(settings)
+        take(len(seen) + 1, 30)  # it works
+        take(len(seen) + chance.randrange(1, 1500), chance.random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+    done.set()
+    thread.join()
+    process = _instance(settings)
+    take(produced * each, 60)
+    take(produced * each + 1, 0.5)
+    assert process.stdin is not None
+    process.stdin.close()  # as if whoever started it were gone
+    assert process.wait(30) == 0
+    suffixes = {"shout": ["!"], "two_of_each": ["a", "b"], "slowly": [""]}[function]
+    expected = {f"{n}{suffix}" for n in range(produced) for suffix in suffixes}
+    assert set(seen) == expected
+    if guarantee == "EFFECTIVELY_ONCE":
+        assert max(seen.values()) == 1
+
+
+def test_a_process_that_dies_is_started_again(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    settings = FunctionSettings(
+        function="tests.functions.relayed:shout", inputs=(pulsar_topic,), output=pulsar_topic + "-out",
+        service_url=pulsar_broker.service_url, parallelism=2,
+    )  # fmt: skip
+    results = pulsar_client.subscribe(settings.output, "results")
+    producer = pulsar_client.create_producer(pulsar_topic)
+    said: list[str] = []
+    stop = threading.Event()
+    thread = threading.Thread(target=supervise, args=(settings, said.append, stop))
+    thread.start()
+    try:
+        for n in range(20):
+            producer.send(str(n).encode())
+        for _ in range(20):
+            results.acknowledge(results.receive(30_000))
+        victims = _children()
+        assert len(victims) == 2
+        os.kill(victims[0], signal.SIGKILL)
+        for n in range(20):
+            producer.send(str(n).encode())
+        for _ in range(20):
+            results.acknowledge(results.receive(30_000))
+        until = time.monotonic() + 20
+        while (not said or len(_children()) < 2) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(said) == 1
+        assert "signal SIGKILL" in said[0]
+        assert "starts again in 0.2 s" in said[0]
+        assert len(_children()) == 2
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not _children()
+
+
+def test_what_cannot_run_is_not_tried_for_ever(pulsar_broker: Any, capfd: Any) -> None:
+    settings = FunctionSettings(
+        function="tests.functions.relayed:nothing", inputs=("a",), parallelism=2,
+        service_url=pulsar_broker.service_url,
+    )  # fmt: skip
+    said: list[str] = []
+    assert supervise(settings, said.append, threading.Event()) == 2
+    assert "cannot run" in said[0]
+    assert "has no 'nothing'" in capfd.readouterr().err
+
+
+def _children() -> list[int]:
+    psutil = pytest.importorskip("psutil")
+    return [
+        child.pid
+        for child in psutil.Process().children()
+        if "geminga.functions.instance" in " ".join(child.cmdline())
+    ]

@@ -1,0 +1,404 @@
+"""Functions between topics of an embedded broker: what goes in, what comes out, and what is acknowledged."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.errors import InvalidConfiguration
+from geminga.functions import FunctionRunner, FunctionSettings, Output
+from tests.functions import relayed
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def pulsar_settings() -> dict[str, Any]:
+    return {"deduplication": True}
+
+
+@dataclass
+class Place:
+    broker: Any
+    client: Any
+    topic: str
+
+    def settings(self, function: Any, **given: Any) -> FunctionSettings:
+        name = self.topic.rpartition("/")[2]
+        return FunctionSettings(
+            **{
+                "function": function, "inputs": (self.topic,), "output": self.topic + "-out", "name": name,
+                "service_url": self.broker.service_url, "retry_delay_ms": 300, **given,
+            }
+        )  # fmt: skip
+
+    def send(self, *values: Any, **options: Any) -> None:
+        producer = self.client.create_producer(self.topic, batching_enabled=True, block_if_queue_full=True)
+        for value in values:
+            producer.send_async(str(value).encode(), lambda *_: None, **options)
+        producer.close()
+
+    def results(self, count: int, suffix: str = "-out") -> list[Any]:
+        consumer = self.client.subscribe(
+            self.topic + suffix, "results", initial_position=geminga.InitialPosition.Earliest
+        )
+        messages = []
+        for _ in range(count):
+            messages.append(consumer.receive(20_000))
+            consumer.acknowledge(messages[-1])
+        with pytest.raises(geminga.Timeout):
+            consumer.receive(150)
+        consumer.close()
+        return messages
+
+    def values(self, count: int, suffix: str = "-out") -> list[str]:
+        return [message.data().decode() for message in self.results(count, suffix)]
+
+    def backlog(self, subscription: str) -> int:
+        """How much a consumer of the function's subscription would still get."""
+        consumer = self.client.subscribe(self.topic, subscription, consumer_type=geminga.ConsumerType.Shared)
+        count = 0
+        try:
+            while True:
+                consumer.receive(300)
+                count += 1
+        except geminga.Timeout:
+            return count
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def place(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> Place:
+    return Place(pulsar_broker, pulsar_client, pulsar_topic)
+
+
+BOTH = pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
+
+
+@BOTH
+def test_each_message_has_its_result_and_is_acknowledged(place: Place, guarantee: str) -> None:
+    settings = place.settings(relayed.shout, guarantee=guarantee)
+    with FunctionRunner(settings) as runner:
+        place.send(*range(1000), partition_key="k")
+        results = place.results(1000)
+    assert [m.data().decode() for m in results] == [f"{n}!" for n in range(1000)]
+    assert {m.partition_key() for m in results} == {"k"}
+    assert (runner.metrics.received, runner.metrics.processed, runner.metrics.published) == (1000,) * 3
+    with FunctionRunner(settings) as again:
+        place.send("more")
+        assert place.values(1) == ["more!"]
+    assert again.metrics.received == 1  # of what was done nothing comes again
+
+
+@BOTH
+def test_async_callables_run_at_one_time_and_keep_the_order(place: Place, guarantee: str) -> None:
+    with FunctionRunner(place.settings(relayed.slowly, guarantee=guarantee)):
+        place.send(*range(200))
+        assert place.values(200) == [str(n) for n in range(200)]
+
+
+def test_results_of_async_callables_as_they_come(place: Place) -> None:
+    with FunctionRunner(place.settings(relayed.slowly, keep_order=False)):
+        place.send(*range(50))
+        values = place.values(50)
+    assert sorted(values, key=int) == [str(n) for n in range(50)] != values
+
+
+def test_no_more_calls_at_one_time_than_allowed(place: Place) -> None:
+    import asyncio
+
+    running = most = 0
+
+    async def counted(value: str) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return value
+
+    with FunctionRunner(place.settings(counted, max_concurrency=7)):
+        place.send(*range(100))
+        place.results(100)
+    assert most == 7
+
+
+@BOTH
+def test_several_results_none_and_results_with_keys(place: Place, guarantee: str) -> None:
+    with FunctionRunner(place.settings(relayed.words, guarantee=guarantee)):
+        place.send("all good things", "", "end")
+        results = place.results(4)
+    assert [(m.data(), m.partition_key(), m.properties()["of"]) for m in results[:2]] == [
+        (b"all", "a", "all good things"), (b"good", "g", "all good things"),
+    ]  # fmt: skip
+    assert place.backlog(place.settings("a:b").subscription_name) == 0
+
+
+def test_none_is_no_result(place: Place) -> None:
+    with FunctionRunner(place.settings(relayed.odd)):
+        place.send(1, 2, 3, 4, 5)
+        assert place.values(3) == ["1", "3", "5"]
+
+
+def test_a_result_may_choose_its_topic(place: Place) -> None:
+    def route(value: str) -> Any:
+        return Output(value, topic=place.topic + ("-even" if int(value) % 2 == 0 else "-odd"))
+
+    with FunctionRunner(place.settings(route, output=None)):
+        place.send(*range(6))
+        assert place.values(3, "-even") == ["0", "2", "4"]
+        assert place.values(3, "-odd") == ["1", "3", "5"]
+
+
+@BOTH
+def test_a_pulsar_function_finds_its_context(
+    place: Place, guarantee: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUNCTION_TOKEN", "s3cret")
+    settings = place.settings(
+        "tests.functions.relayed.Everything", guarantee=guarantee, secrets={"token": "FUNCTION_TOKEN"},
+        user_config={"side": place.topic + "-side"}, log_topic=place.topic + "-log", metrics_port=0,
+    )  # fmt: skip
+    with FunctionRunner(settings) as runner:
+        place.send("x", "y", properties={"a": "b"}, partition_key="k")
+        assert place.values(2) == [f"{settings.name}:x", f"{settings.name}:y"]
+        side = place.results(2, "-side")
+        assert place.values(2, "-log")[0].endswith("got x")
+    assert [(m.data(), m.partition_key(), m.event_timestamp()) for m in side] == [
+        (b"x?", "k", 17), (b"y?", "k", 17),
+    ]  # fmt: skip
+    assert side[0].properties() == {"from": place.topic}
+    assert runner.metrics.user_exceptions == 0
+    assert runner.metrics.own() == {"length": (2.0, 2.0)}
+    assert 'metric="length"' in runner.metrics.exposition()
+
+
+def test_state_is_there_again_and_counters_of_instances_add_up(place: Place) -> None:
+    seen: list[tuple[int, Any]] = []
+
+    def count(value: str, context: Any) -> None:
+        context.incr_counter("n", 2)
+        if value == "clear":
+            context.put_state("kept", None)
+            context.del_counter("n")
+        elif value != "look":
+            context.put_state("kept", value)
+        seen.append((context.get_counter("n"), context.get_state("kept")))
+
+    settings = place.settings(count, output=None)
+    for values in (["a", "b"], ["look"], ["clear"], ["look"]):
+        before = len(seen)
+        with FunctionRunner(settings):
+            place.send(*values)
+            wanted = before + len(values)
+            _until(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
+    assert seen == [(2, b"a"), (4, b"b"), (6, b"b"), (0, None), (2, None)]
+    with FunctionRunner(settings) as one, FunctionRunner(settings) as other:
+        place.send(*["x"] * 20)
+        _until(lambda: len(seen) == 25)
+        both = one.metrics.processed, other.metrics.processed
+    with FunctionRunner(settings):
+        place.send("look")
+        _until(lambda: len(seen) == 26)
+    assert seen[-1][0] == 2 + 40 + 2, both
+
+
+def test_a_failing_call_leaves_no_state_and_no_message_behind(place: Place) -> None:
+    tries: list[int] = []
+
+    def fails_once(value: str, context: Any) -> str:
+        context.incr_counter("n", 1)
+        context.publish(place.topic + "-side", value)
+        tries.append(context.get_counter("n"))
+        if len(tries) == 1:
+            raise ValueError("once")
+        return value
+
+    with FunctionRunner(place.settings(fails_once)):
+        place.send("v")
+        assert place.values(1) == ["v"]
+        assert place.values(1, "-side") == ["v"]
+    assert tries == [1, 1]
+
+
+@BOTH
+def test_what_fails_for_good_goes_to_the_dead_letters(place: Place, guarantee: str) -> None:
+    settings = place.settings(
+        relayed.fails_on_seven,
+        guarantee=guarantee,
+        max_message_retries=2,
+        dead_letter_topic=place.topic + "-dead",
+    )
+    with FunctionRunner(settings) as runner:
+        place.send(*range(20))
+        assert sorted(place.values(19), key=int) == [str(n) for n in range(20) if n != 7]
+        assert place.values(1, "-dead") == ["7"]
+    assert runner.metrics.user_exceptions == 3
+    assert place.backlog(settings.subscription_name) == 0
+
+
+@BOTH
+def test_what_fails_is_tried_again(place: Place, guarantee: str) -> None:
+    relayed._seen.clear()
+    with FunctionRunner(place.settings(relayed.fails_twice_on_three, guarantee=guarantee)):
+        place.send(*range(10))
+        values = place.values(10)
+    assert sorted(values) == [str(n) for n in range(10)]
+    if guarantee == "EFFECTIVELY_ONCE":
+        assert values == sorted(values)  # nothing goes past what is tried again
+
+
+def test_a_result_that_is_too_big_is_the_failure_of_its_call(place: Place) -> None:
+    def grow(value: str) -> bytes:
+        return bytes(6_000_000) if value == "big" else value.encode()
+
+    for guarantee in ("ATLEAST_ONCE", "EFFECTIVELY_ONCE"):
+        settings = place.settings(
+            grow, guarantee=guarantee, max_message_retries=1, subscription=guarantee, name=guarantee.lower(),
+            dead_letter_topic=place.topic + "-dead", output=f"{place.topic}-{guarantee}",
+        )  # fmt: skip
+        with FunctionRunner(settings):
+            place.send("a", "big", "b")
+            assert place.values(2, f"-{guarantee}") == ["a", "b"]
+            assert place.values(1, "-dead") == ["big"]
+        place.topic += "2"
+
+
+def test_serdes_and_schemas(place: Place) -> None:
+    settings = place.settings(
+        "tests.functions.relayed.AddToPair", input_serde="tests.functions.relayed.PairSerDe",
+        output_serde="tests.functions.relayed.PairSerDe",
+    )  # fmt: skip
+    with FunctionRunner(settings):
+        place.send("1,2")
+        assert place.values(1) == ["12,26"]
+
+
+@dataclass
+class Reading:
+    name: str
+    degrees: float
+
+
+@BOTH
+def test_schemas_in_and_out(place: Place, guarantee: str) -> None:
+    def warmer(reading: Any) -> Any:
+        return Reading(reading.name, reading.degrees + 1)
+
+    settings = place.settings(warmer, guarantee=guarantee, input_schema=Reading, output_schema=Reading)
+    with FunctionRunner(settings):
+        producer = place.client.create_producer(place.topic, schema=Reading)
+        producer.send(Reading("a", 1.5))
+        consumer = place.client.subscribe(
+            place.topic + "-out", "s", schema=Reading, initial_position=geminga.InitialPosition.Earliest
+        )
+        assert consumer.receive(10_000).value() == Reading("a", 2.5)
+
+
+def test_tables(place: Place) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.compute as pc
+
+    def upper(table: Any) -> Any:
+        value = pc.binary_join_element_wise(table.column("value"), pa.scalar(b"!"), pa.scalar(b""))
+        return table.set_column(table.column_names.index("value"), "value", value)
+
+    settings = place.settings(upper, arrow=True)
+    with FunctionRunner(settings) as runner:
+        place.send(*range(5000))
+        assert place.values(5000) == [f"{n}!" for n in range(5000)]
+    assert runner.metrics.processed == 5000
+    assert place.backlog(settings.subscription_name) == 0
+
+
+def test_a_table_that_fails_comes_again(place: Place) -> None:
+    pytest.importorskip("pyarrow")
+    tries: list[int] = []
+
+    def second(table: Any) -> Any:
+        tries.append(table.num_rows)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return table
+
+    with FunctionRunner(place.settings(second, arrow=True)):
+        place.send(*range(10))
+        assert sorted(place.values(10), key=int) == [str(n) for n in range(10)]
+
+
+def test_stopping_acknowledges_nothing_that_has_no_result(place: Place) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def blocks(value: str) -> str:
+        entered.set()
+        leave.wait(10)
+        threading.Event().wait(0.006)  # longer than results are held back
+        return value
+
+    settings = place.settings(blocks)
+    runner = FunctionRunner(settings).start()
+    place.send(*range(100))
+    assert entered.wait(10)
+    runner.stop()
+    leave.set()
+    runner.close()
+    done = runner.metrics.processed
+    assert 0 < done < 100
+    with FunctionRunner(settings):
+        assert sorted(place.values(100), key=int) == [str(n) for n in range(100)]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_partitioned_topics_effectively_once(place: Place, partitions: int) -> None:
+    path = place.topic.replace("://", "/")
+    for name in (path, path + "-out"):
+        request = urllib.request.Request(
+            f"{place.broker.admin_url}/admin/v2/{name}/partitions", b"3", method="PUT",
+            headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+        urllib.request.urlopen(request).close()
+    with FunctionRunner(place.settings(relayed.shout, guarantee="EFFECTIVELY_ONCE")):
+        producer = place.client.create_producer(place.topic, batching_enabled=True)
+        for n in range(300):
+            producer.send_async(str(n).encode(), lambda *_: None, partition_key=f"k{n % partitions}")
+        producer.flush()
+        assert sorted(place.values(300)) == sorted(f"{n}!" for n in range(300))
+
+
+def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
+    with geminga.embedded() as broker, broker.client() as client:
+        client.create_producer("in").send(b"1")
+        runner = FunctionRunner(
+            FunctionSettings(
+                function=relayed.shout, inputs=("in",), output="out", guarantee="EFFECTIVELY_ONCE",
+                service_url=broker.service_url,
+            )
+        ).start()  # fmt: skip
+        producer = client.create_producer("in")
+        for _ in range(100):
+            producer.send(b"x")
+            if runner._failure is not None:
+                break
+            threading.Event().wait(0.05)
+        with pytest.raises(InvalidConfiguration, match="does not deduplicate"):
+            runner.close()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "geminga.function")

@@ -1,0 +1,82 @@
+"""Settings check themselves; `pulsar-admin`'s files are understood, and what is not understood is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.functions import FunctionSettings, from_config
+from geminga.functions.settings import read_config
+from tests.functions import relayed
+
+YAML = """
+tenant: shop
+namespace: orders
+name: totals
+className: tests.functions.relayed.Everything
+inputs: [persistent://public/default/in]
+output: out
+subName: mine
+userConfig: {side: elsewhere}
+processingGuarantees: EFFECTIVELY_ONCE
+autoAck: true
+timeoutMs: 30000
+maxMessageRetries: 3
+deadLetterTopic: dead
+parallelism: 2
+logTopic: log
+subscriptionPosition: Latest
+resources: {cpu: 1}
+"""
+
+
+def test_a_file_with_pulsar_admins_names(tmp_path: Path) -> None:
+    file = tmp_path / "function.yaml"
+    file.write_text(YAML)
+    settings = from_config(read_config(file), parallelism=4)
+    assert settings.full_name == "shop/orders/totals"
+    assert (settings.subscription_name, settings.subscription_position) == ("mine", "latest")
+    assert settings.inputs == ("persistent://public/default/in",)
+    assert settings.output == "persistent://public/default/out"
+    assert (settings.guarantee, settings.timeout_ms, settings.max_message_retries) == (
+        "EFFECTIVELY_ONCE",
+        30000,
+        3,
+    )
+    assert (settings.parallelism, settings.user_config) == (4, {"side": "elsewhere"})
+    assert FunctionSettings.from_json(settings.to_json()) == settings
+
+
+def test_a_module_beside_the_file(tmp_path: Path) -> None:
+    settings = from_config({"py": "code.py", "className": "code.Shout", "inputs": ["a"], "autoAck": False})
+    assert (settings.function, settings.guarantee, settings.name) == ("code.py:Shout", "MANUAL", "Shout")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"clasName": "a.B"}, "did you mean 'className'"),
+        ({"className": "a.B"}, "inputs"),
+        ({"inputs": ["a"]}, "className"),
+        ({"className": "a.B", "inputs": ["a"], "processingGuarantees": "TWICE"}, "guarantee='TWICE'"),
+        ({"className": "a.B", "inputs": ["a"], "deadLetterTopic": "d"}, "max_message_retries"),
+        ({"className": "a.B", "inputs": ["a"], "windowConfig": {}}, "windows are not supported"),
+        ({"className": "a.B", "inputs": ["a"], "parallelism": 0}, "parallelism=0"),
+        ({"className": "a.B", "inputs": ["a"], "userConfig": "{"}, "userConfig"),
+        ({"className": "a.B", "inputs": ["a"], "processingGuarantees": "EFFECTIVELY_ONCE"}, "output"),
+        ({"className": "a.B", "inputs": {"a": 1}, "name": "x/y"}, "name='x/y'"),
+    ],
+)
+def test_what_is_wrong_is_named(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=said):
+        from_config(config)
+
+
+def test_other_processes_get_callables_by_name() -> None:
+    settings = FunctionSettings(function=relayed.shout, inputs=("a",))
+    assert FunctionSettings.from_json(settings.to_json()).function == "tests.functions.relayed:shout"
+    with pytest.raises(InvalidConfiguration, match="module:name"):
+        FunctionSettings(function=lambda value: value, inputs=("a",), name="x").to_json()
