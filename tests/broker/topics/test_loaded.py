@@ -151,19 +151,27 @@ def test_names_are_checked() -> None:
     assert code(parse_topic, "a/b") == pb.InvalidTopicName
 
 
+@pytest.mark.parametrize("how", ["unloaded", "deleted", "deleted while an entry is under way"])
 @pytest.mark.parametrize("with_subscription", [False, True])
-def test_a_topic_that_leaves_memory_is_given_back_at_once(harness: Any, with_subscription: bool) -> None:
+def test_a_topic_that_leaves_memory_is_given_back_at_once(
+    harness: Any, with_subscription: bool, how: str
+) -> None:
     peer = harness.peer()
     peer.producer(str(NAME))
     if with_subscription:
         peer.subscribe(str(NAME))
     peer.publish(3)
+    harness.auto_poll = "under way" not in how
+    peer.send(3)
     peer.disconnect()
     topic = weakref.ref(harness.broker.topics.find(NAME))
     gc.collect()
     gc.disable()
     try:
-        harness.actions.unload(NAME)
+        if how == "unloaded":
+            harness.actions.unload(NAME)
+        else:
+            harness.actions.delete(NAME, True, lambda error: None)
         harness.poll()
         assert topic() is None, "nothing waits for the collector of cycles"
     finally:

@@ -655,7 +655,7 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.fenced = True
             subscription.writer.delete(None)
-        self.subscriptions.clear()
+        self._let_go()
         if self.dedup is not None:
             self.dedup.forget()
             self.dedup = None
@@ -671,6 +671,10 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.flush()
         deadlines.settle(self, leaving=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What refers to the topic refers to it no more: it is gone with the last who uses it."""
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()
