@@ -57,6 +57,43 @@ def room(make_harness: Callable[..., Any]) -> Room:
     return Room(make_harness)
 
 
+@pytest.mark.parametrize("action", ["producer_request_hold", "producer_exception"])
+def test_below_the_mark_no_topic_is_made_by_itself(make_harness: Callable[..., Any], action: str) -> None:
+    """A producer on a topic that is not there was refused, but its record was written: room for nothing."""
+    room = Room(make_harness, disk_full_action=action)
+    harness, peer = room.harness, room.harness.peer()
+    peer.producer(TOPIC)
+    harness.broker.namespaces.set_policy(
+        "public", "default", "autoTopicCreationOverride",
+        {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4},
+    )  # fmt: skip
+    room.leave(MIB // 2)
+    topics = list(harness.store.names("topic/"))
+    for number in range(50):
+        name = f"persistent://public/default/new{number}"
+        refused = peer.request("producer", topic=name, producer_id=9).command.error
+        assert refused.error in (
+            pb.ProducerBlockedQuotaExceededError, pb.ProducerBlockedQuotaExceededException
+        )  # fmt: skip
+        refused = peer.request(
+            "subscribe", topic=name, consumer_id=9, subscription="s", subType=0
+        ).command.error
+        assert (refused.error, "the disk is full" in refused.message) == (pb.ServiceNotReady, True)
+        failed = peer.request("partitionMetadata", topic=name).command.partitionMetadataResponse
+        assert failed.error == pb.ServiceNotReady
+    assert list(harness.store.names("topic/")) == topics
+    assert list(harness.store.names("partitioned/")) == []
+    peer.subscribe(TOPIC)  # what is there can be read, so that it becomes less
+    peer.producer("non-persistent://public/default/n", producer_id=10)
+    harness.actions.create(TopicName.parse("by-hand"), lambda error: None)
+    room.leave(6 * MIB)
+    peer.request_id += 1
+    peer.command("producer", topic="persistent://public/default/x-partition-0", producer_id=11,
+                 request_id=peer.request_id)  # fmt: skip
+    harness.poll()
+    assert peer.take(Command.PRODUCER_SUCCESS)
+
+
 def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Room) -> None:
     harness = room.harness
     peer = harness.peer()

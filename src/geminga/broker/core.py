@@ -94,6 +94,7 @@ class Broker:
         self.giving_way = GivingWay(services, self.topics)
         self.disk = DiskGuard(self.agenda, store, settings, self.bytes)
         self.disk.give_way = self.giving_way.go
+        self.topics.no_room = lambda: self.disk.refusal
         self.topics.watch(self.watched.topic_changed)
         self.authentication = authentication
         self.authorization = None

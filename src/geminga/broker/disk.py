@@ -6,9 +6,10 @@ the smaller of ``disk_low_water_bytes`` and ``disk_low_water_fraction``. By what
 *plenty*   twice the mark and more (on small disks more than that): nothing happens.
 *low*      less: the store works harder for space, and retention gives way
            (`geminga.broker.topics.giving_way`).
-*full*     less than the mark, or something could not be written: entries are refused, and producers are held
-           as by a backlog quota, until a quarter more than the mark is free. Acknowledgements, deletions,
-           trimming, cursors, policies and administrators go on: that is what the room below the mark is for.
+*full*     less than the mark, or something could not be written: entries are refused, and producers are
+           held as by a backlog quota, until a quarter more than the mark is free. No topic is made because
+           somebody wants to use it. Acknowledgements, deletions, trimming, cursors, policies and
+           administrators go on: that is what the room below the mark is for.
 
 No more may be under way than half of what is free above the mark: a burst does not go far below it.
 

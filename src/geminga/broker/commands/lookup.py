@@ -51,6 +51,7 @@ def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
             session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))
 
     try:
+        topics.check_room(name)
         topics.create_partitions(name, count, None, session.agenda.guarded("store", session, created))
     except Refused as refused:
         session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))

@@ -90,6 +90,11 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
     check_length("producer's name", body.producer_name, NAME_MAX)
     check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)
+    refusal = services.disk.refusal
+    if refusal and name.persistent:
+        # Before the topic is made, if it is not there: its record would take room, too.
+        holds = services.settings.disk_full_action == HOLD
+        raise Refused(_BLOCKED[holds], f"Cannot create producer on topic {name}: {refusal}")
     topic = services.topics.find_or_create(name)
     _check_topic(session, topic, body)
     if body.initial_subscription_name:
@@ -140,10 +145,6 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
 def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:
     if topic.terminated:
         raise Refused(pb.TopicTerminatedError, "Topic was already terminated")
-    refusal = session.services.disk.refusal
-    if refusal and topic.persistent:
-        holds = session.services.settings.disk_full_action == HOLD
-        raise Refused(_BLOCKED[holds], f"Cannot create producer on topic {topic.text}: {refusal}")
     policies = topic.policies
     if policies.encryption_required and not body.encrypted:
         raise Refused(pb.MetadataError, "Encryption is required in the namespace: the producer must encrypt")

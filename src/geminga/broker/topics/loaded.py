@@ -46,6 +46,8 @@ class LoadedTopics:
         self._changes: list[TopicChange] = []
         self._counts: dict[str, _TopicCount] = {}
         namespaces.watch(self._policies_changed)
+        self.no_room: Callable[[], str] = lambda: ""
+        """Why no topic is made by itself now; empty while that is done. Administrators make theirs."""
 
     # --- what exists ---
     def watch(self, change: TopicChange) -> None:
@@ -225,12 +227,24 @@ class LoadedTopics:
                         pb.TopicNotFound,
                         f"Topic {name} does not exist: {name.base} has {partitions} partitions",
                     )
+                self.check_room(name)
                 return self.make(name)
         elif self.partition_count(name):
             raise Refused(pb.NotAllowedError, f"{name} is a partitioned topic: use its partitions")
         if not (may_create and policies.auto_create_topics):
             raise Refused(pb.TopicNotFound, f"Topic {name} does not exist")
+        self.check_room(name)
         return self.make(name)
+
+    def check_room(self, name: TopicName) -> None:
+        """Whether a topic may be made because somebody wants to use it; raises `Refused` ServiceNotReady.
+
+        What room is left below the mark is for acknowledging and deleting. Whoever tries one name after the
+        other would take it all.
+        """
+        why = self.no_room() if name.persistent else ""
+        if why:
+            raise Refused(pb.ServiceNotReady, f"Cannot create topic {name}: {why}")
 
     def make(
         self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
