@@ -252,6 +252,7 @@ def flip(disk: SimulatedDisk, offset: int, bit: int) -> SimulatedDisk:
     return flipped
 
 
+@pytest.mark.timeout(300)
 def test_every_bit_of_every_key_record(places: list[Place]) -> None:
     """All that a key record says, be it a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
@@ -268,6 +269,7 @@ def test_every_bit_of_every_key_record(places: list[Place]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_every_bit_of_every_groups_head(places: list[Place]) -> None:
     """It tells the records of many topics apart, and harms none of them."""
     disk = make_disk(clean=False)
@@ -281,6 +283,7 @@ def test_every_bit_of_every_groups_head(places: list[Place]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_ten_thousand_bytes_of_entries(places: list[Place]) -> None:
     disk = make_disk(clean=False)
     check_entries(disk, places, ENTRIES_SAMPLED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from geminga.ledger.api import Value
+from geminga.ledger.api import Value, Wanted
 from geminga.ledger.catalog import (
     CHUNK_ENTRIES_MAX,
     Catalog,
@@ -195,3 +195,32 @@ def test_a_file_that_is_no_database_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all, but long enough to be taken for one" * 50)
     with pytest.raises(sqlite3.DatabaseError):
         RealFileSystem().connect(str(path))
+
+
+# --- reading ahead ---
+def bytes_read() -> int:
+    """What this process has read from files so far."""
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["rchar"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts what is read as Linux tells it")
+def test_reading_ahead_reads_whole_values(catalog: Catalog, tmp_path: Path) -> None:
+    large, delta = bytes(500_000), bytes(300_000)
+    with_owner = [LedgerChange(n, "owner", 1, 100, chunk(0, 1)) for n in range(3)]
+    catalog.write(
+        snapshot(
+            1,
+            ledgers=with_owner,
+            keys={
+                "a": KeyChange(b"a", 1, base=large, deltas=[delta]),
+                "b": KeyChange(b"b", 2, base=bytes(900_000)),
+            },
+        )
+    )
+    catalog.close()
+    fresh = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
+    fresh.meta("number")
+    before = bytes_read()
+    fresh.read_ahead(Wanted((("a", "a"), ("nowhere", "nowhere")), (("owner", "owner"),)))
+    assert bytes_read() - before > 800_000

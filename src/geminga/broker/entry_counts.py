@@ -364,7 +364,7 @@ class EntryCounts:
                     self._current = None
                 else:
                     del self._known[ledger.ledger_id]
-            if _has_blocks(ledger):
+            if has_blocks(ledger.entries, ledger.size_bytes):
                 self._store.delete(blocks_key(self._owner, ledger.ledger_id))
         gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
         for ledger_id in gone:
@@ -479,7 +479,7 @@ class EntryCounts:
 
     def _loaded(self, ledger: Counted) -> LedgerCounts:
         counts = self._known[ledger.ledger_id] = self._fresh(ledger.ledger_id)
-        if _has_blocks(ledger):
+        if has_blocks(ledger.entries, ledger.size_bytes):
             counts.load(ledger.entries)
         return counts
 
@@ -571,9 +571,9 @@ def blocks_key(owner: str, ledger_id: int) -> str:
     return f"counts/{owner}\x00{ledger_id}"
 
 
-def _has_blocks(ledger: Counted) -> bool:
-    """Whether blocks of it may be in the store."""
-    return ledger.entries >= TAIL_KEPT_ENTRIES or ledger.size_bytes >= BLOCK_BYTES
+def has_blocks(entries: int, size_bytes: int) -> bool:
+    """Whether blocks of a ledger may be in the store."""
+    return entries >= TAIL_KEPT_ENTRIES or size_bytes >= BLOCK_BYTES
 
 
 def _put_total(record: bytearray, ledger_id: int, messages: int, size: int) -> None:

@@ -90,6 +90,15 @@ class ReadAhead:
     bytes_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody is about to ask a store for: keys, and the ledgers of owners."""
+
+    keys: tuple[tuple[str, str], ...] = ()
+    """From the first to the last of each range, both included."""
+    owners: tuple[tuple[str, str], ...] = ()
+
+
 class EntryStore(Protocol):
     """A durable set of ledgers (append-only lists of opaque entries) and a key-value map."""
 
@@ -232,6 +241,14 @@ class EntryStore(Protocol):
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """The keys of `scan` without what is under them, which costs much less."""
+
+    def bring(self, wanted: Wanted, done: Done) -> bool:
+        """See that asking for this does not wait for the disk: another thread reads it ahead.
+
+        True when there is nothing to wait for. Otherwise ``done`` is told when it is at hand, mostly from
+        `poll`, or why it is not: `StoreBusy` when too much waits already, an error of the disk. It is to be
+        asked for at once: what is not used for long is read from the disk again.
+        """
 
     # --- life ---
     def poll(self) -> int:

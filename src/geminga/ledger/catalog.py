@@ -16,10 +16,11 @@ import sqlite3
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.api import Value
+from geminga.ledger.api import Value, Wanted
 from geminga.ledger.damage import Damage
 from geminga.ledger.format import (
     OFFSET_BITS,
@@ -51,6 +52,11 @@ CREATE TABLE delta (key TEXT NOT NULL, checkpoint INTEGER NOT NULL, body BLOB NO
 CREATE TABLE file (number INTEGER PRIMARY KEY, size_bytes INTEGER NOT NULL, live_bytes INTEGER NOT NULL);
 CREATE TABLE damage (body TEXT PRIMARY KEY) WITHOUT ROWID;
 """
+
+
+_AHEAD_KEYS = "(SELECT count(substr(base, -1)) FROM item WHERE key BETWEEN ? AND ?)"
+_AHEAD_DELTAS = "(SELECT count(substr(body, -1)) FROM delta WHERE key BETWEEN ? AND ?)"
+_AHEAD_LEDGERS = "(SELECT count(crc) FROM ledger WHERE owner BETWEEN ? AND ?)"
 
 
 class CatalogDamaged(StoreDamaged):
@@ -347,6 +353,16 @@ class Catalog:
             if fingerprint in fingerprints:
                 found.setdefault(fingerprint, []).append(key)
         return found
+
+    def read_ahead(self, wanted: Wanted) -> None:
+        """Have the system read what is wanted, so that whoever asks for it finds it in memory.
+
+        One statement with one row, for each row that Python takes may wait for the owner's thread. To look at
+        a value's last byte SQLite reads all of it.
+        """
+        parts = [_AHEAD_KEYS, _AHEAD_DELTAS] * len(wanted.keys) + [_AHEAD_LEDGERS] * len(wanted.owners)
+        ranges = [*(key for each in wanted.keys for key in each * 2), *chain.from_iterable(wanted.owners)]
+        self._rows(f"SELECT {' + '.join(parts)}", tuple(ranges))
 
     # --- files, damage ---
     def files(self) -> dict[int, int]:

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value
+from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value, Wanted
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.damage import Damage
 
@@ -145,6 +145,9 @@ class MemoryStore:
         done: Fetched,
     ) -> list[bytes] | None:
         return self.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
+
+    def bring(self, wanted: Wanted, done: Done) -> bool:
+        return True
 
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return [

@@ -18,14 +18,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 
-from geminga.errors import StoreDamaged, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value
+from geminga.errors import StoreError, StoreStopped
+from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value, Wanted
+from geminga.ledger.bringing import Bringing
 from geminga.ledger.callbacks import run_callback, run_callbacks
-from geminga.ledger.catalog import Catalog, CatalogDamaged
+from geminga.ledger.catalog import CatalogDamaged
+from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import Checkpoints, Parts
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
-from geminga.ledger.folder import CATALOG_DAMAGED_FILE, CATALOG_FILE, discard_catalog, open_folder
+from geminga.ledger.folder import open_folder
 from geminga.ledger.format import (
     CHECKPOINT,
     CREATE,
@@ -56,6 +58,10 @@ from geminga.ledger.worker import Worker
 logger = logging.getLogger("geminga.ledger")
 
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
+
+
+_AHEAD_CACHE_KIB = 128
+"""Of connections that read ahead: what they read is to be in the system's cache, not in theirs."""
 
 
 class FileStore:
@@ -120,24 +126,23 @@ class FileStore:
         self._closed = False
         self._failure: StoreError | None = None
         self._files = LogFiles(filesystem, folder)
-        self._connections: list[sqlite3.Connection] = []
+        self._catalog_file = CatalogFile(filesystem, folder, store_id)
         try:
             self._start(store_id)
         except BaseException:
             self._files.close()
-            for connection in self._connections:
-                connection.close()
+            self._catalog_file.close()
             raise
 
     def _start(self, store_id: bytes) -> None:
         settings = self.settings
         self._gauge = SpaceGauge(self._filesystem, self.folder, settings.folder_bytes_max)
         self._gauge.measure()
-        self._catalog = self._open_catalog(store_id)
+        self._catalog = self._catalog_file.open()
         try:
             recovered = self._recover(store_id)
         except (CatalogOutdatedError, CatalogDamaged) as error:
-            self._catalog = self._replace_catalog(store_id, str(error))
+            self._catalog = self._catalog_file.replace(str(error))
             recovered = self._recover(store_id)
         self._writer = LogWriter(
             self._filesystem,
@@ -164,11 +169,10 @@ class FileStore:
         worker_catalog = self._catalog
         self._pool: ReadPool[Found] | None = None
         self._shared_index: SharedIndex | None = None
+        self._bringing: Bringing | None = None
         if self._threads:
-            worker_catalog = Catalog(self._connect(), self._note_damaged_catalog)
-            self._shared_index = SharedIndex(
-                self._state.index, Catalog(self._connect(), self._note_damaged_catalog)
-            )
+            worker_catalog = self._catalog_file.connect()
+            self._shared_index = SharedIndex(self._state.index, self._catalog_file.connect())
             self._pool = ReadPool(
                 self._finished,
                 self._signal,
@@ -176,6 +180,11 @@ class FileStore:
                 wait_seconds=settings.read_wait_seconds,
                 waiting_max=settings.reads_waiting_max,
                 undelivered_bytes_max=settings.read_ahead_bytes_max,
+            )
+            self._bringing = Bringing(
+                self._pool,
+                [self._catalog_file.connect(_AHEAD_CACHE_KIB) for _ in range(settings.read_threads)],
+                lambda error: StoreError(f"the store's catalog cannot be read: {error}"),
             )
         self._reader = EntryReader(
             self._state,
@@ -246,43 +255,6 @@ class FileStore:
         sizes.update(recovered.file_sizes)
         self._sizes = {number: size for number, size in sizes.items() if number in state.files}
         return recovered
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = self._filesystem.connect(f"{self.folder}/{CATALOG_FILE}")
-        self._connections.append(connection)
-        return connection
-
-    def _open_catalog(self, store_id: bytes) -> Catalog:
-        """The catalog; an empty one when there is none that can be used, to be rebuilt from the log."""
-        if CATALOG_DAMAGED_FILE in self._filesystem.list_folder(self.folder):
-            return self._replace_catalog(store_id, "it was found damaged")
-        try:
-            catalog = Catalog(self._connect(), self._note_damaged_catalog)
-            if catalog.is_usable(store_id):
-                return catalog
-            if catalog.is_empty():
-                catalog.create(store_id)
-                return catalog
-        except (sqlite3.DatabaseError, StoreDamaged) as error:
-            if is_no_space(error):
-                raise
-            return self._replace_catalog(store_id, str(error))
-        return self._replace_catalog(store_id, "it is damaged, or of another store")
-
-    def _note_damaged_catalog(self) -> None:
-        """Have the next opening rebuild the catalog. Called on any thread."""
-        with contextlib.suppress(OSError):
-            self._filesystem.open(f"{self.folder}/{CATALOG_DAMAGED_FILE}", create=True).close()
-            self._filesystem.sync_folder(self.folder)
-
-    def _replace_catalog(self, store_id: bytes, why: str) -> Catalog:
-        logger.warning("the catalog of the store in %s is rebuilt from the log: %s", self.folder, why)
-        while self._connections:
-            self._connections.pop().close()
-        discard_catalog(self._filesystem, self.folder)
-        catalog = Catalog(self._connect(), self._note_damaged_catalog)
-        catalog.create(store_id)
-        return catalog
 
     # --- what is wrong ---
     @property
@@ -447,6 +419,15 @@ class FileStore:
     ) -> list[bytes] | None:
         ledger = self._state.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
+
+    def bring(self, wanted: Wanted, done: Done) -> bool:
+        if self._bringing is None:
+            return True
+        if self._closed:
+            done(self._failure)
+        else:
+            self._bringing.bring(wanted, done)
+        return False
 
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return self._state.owned(owner)
@@ -659,13 +640,15 @@ class FileStore:
             self._journal.stop()
             self._worker.stop()
             still_read = self._pool is not None and not self._pool.stop(Found(error=self._failure))
+            if self._bringing is not None:
+                self._bringing.refuse(self._failure)
             self.poll()
             with contextlib.suppress(OSError):
                 self._writer.close(clean=clean)
             self._files.close()
             # A thread that the disk still keeps waiting uses its connection: it ends with the process.
-            for connection in () if still_read else self._connections:
-                connection.close()
+            if not still_read:
+                self._catalog_file.close()
             self._lock.release()
 
     def keep_files(self) -> None:
@@ -677,8 +660,7 @@ class FileStore:
         self._closed = True
         self._failure = StoreStopped("the store is closed")
         self._files.close()
-        for connection in self._connections:
-            connection.close()
+        self._catalog_file.close()
         self._lock.release()
 
     # --- for looking at it ---

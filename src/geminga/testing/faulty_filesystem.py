@@ -218,8 +218,11 @@ class FaultyFileSystem:
         self.is_dead = False
         self.last_write_bytes = 0
         self.answers = threading.Event()
-        """Cleared, the disk stalls: reads, writes and syncs of files wait until it is set again."""
+        """Cleared, the disk stalls: reads, writes and syncs of files and reads of databases wait until it is
+        set again."""
         self.answers.set()
+        self.database_errors: list[str] = []
+        """What the next reads of databases fail with, the last one first."""
         self._process = process
         self._interrupts_only_writes = interrupts_only_writes
 
@@ -331,8 +334,13 @@ class FaultyFileSystem:
                 if statement == "COMMIT":
                     cursor: sqlite3.Cursor = committing(lambda: execute(statement), self)
                     return cursor
+                if statement.startswith("SELECT"):
+                    answers.wait()
+                    if errors:
+                        raise sqlite3.OperationalError(errors.pop())
                 return execute(statement, *parameters)
 
+        answers, errors = self.answers, self.database_errors
         images = self.disk.databases.setdefault(path, [])
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, factory=Connection

@@ -119,3 +119,133 @@ async def _check(kind: str) -> None:
     finally:
         filesystem.answers.set()
         await server.stop()
+
+
+# --- topics that are loaded from a disk that does not answer ---
+class Stalling:
+    """A broker on a simulated disk that knows some topics from an earlier life and has none in memory."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+        self.filesystem: FaultyFileSystem
+        self.server: BrokerServer
+
+    async def start(self) -> None:
+        self.filesystem = filesystem = FaultyFileSystem(self.disk)
+        settings = StoreSettings(cache_bytes=0, preallocate_bytes=0)
+        self.server = BrokerServer(
+            BrokerSettings(memory=True, port=0, web_port=0),
+            store=lambda wakeup: FileStore.open(
+                "/data", filesystem=filesystem, settings=settings, wakeup=wakeup
+            ),
+        )
+        await self.server.start()
+        await self.server.web_ready.wait()
+
+    async def __aenter__(self) -> Stalling:
+        await self.start()
+        client = await self.connect()
+        for number, topic in enumerate(("t", "other", "doomed")):
+            client.send("producer", topic=topic, producer_id=number, request_id=number)
+            client.send(
+                "subscribe", topic=topic, subscription="s", consumer_id=number, request_id=number, subType=1
+            )
+        await client.expect(Command.PRODUCER_SUCCESS, 3)
+        await client.expect(Command.SUCCESS, 3)
+        client.close()
+        await self.server.stop()
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.filesystem.answers.set()
+        await self.server.stop()
+
+    async def connect(self) -> Client:
+        return await Client.connect(self.server.settings.port)
+
+    async def web(self, method: str, path: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.settings.web_port)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(TIMEOUT):
+            answer = await reader.read()
+        writer.close()
+        return answer
+
+
+def test_nobody_waits_for_topics_that_others_load_from_a_disk_that_hangs() -> None:
+    async def check() -> None:
+        async with Stalling() as broker:
+            one, two, gone, bystander = [await broker.connect() for _ in range(4)]
+            broker.filesystem.answers.clear()
+            for peer in (one, two):
+                peer.send("producer", topic="t", producer_id=1, request_id=1)
+                peer.send("subscribe", topic="t", subscription="s", consumer_id=1, request_id=2, subType=1)
+                peer.send("partitionMetadata", topic="t", request_id=3)
+                peer.send("getSchema", topic="t", request_id=4)
+            one.send("subscribe", topic="fresh", subscription="s", consumer_id=2, request_id=5, subType=1)
+            one.send("producer", topic="other", producer_id=2, request_id=6)
+            one.send("close_producer", producer_id=2, request_id=7)
+            gone.send("producer", topic="other", producer_id=1, request_id=1)
+            base = "/admin/v2/persistent/public/default"
+            asked = [
+                asyncio.create_task(broker.web(*each))
+                for each in (
+                    ("GET", f"{base}/t/stats"), ("GET", f"{base}/nowhere/stats"),
+                    ("DELETE", f"{base}/doomed"), ("PUT", f"{base}/made"),
+                )
+            ]  # fmt: skip
+            for number in range(10):
+                assert await bystander.ping() < PING_SECONDS_MAX
+                assert await one.ping() < PING_SECONDS_MAX, "the peer's own keep-alive goes on too"
+                if number == 5:
+                    gone.close()
+            assert not broker.server.broker.topics.loaded()
+            broker.filesystem.answers.set()
+            for peer in (one, two):
+                await peer.expect(Command.PRODUCER_SUCCESS)
+                await peer.expect(Command.PARTITIONED_METADATA_RESPONSE)
+                await peer.expect(Command.GET_SCHEMA_RESPONSE)
+            successes = await one.expect(Command.SUCCESS, 3)
+            answered = {each.command.success.request_id for each in successes}
+            assert answered == {2, 5, 7}
+            statuses = [answer.split(b" ", 2)[1] for answer in await asyncio.gather(*asked)]
+            assert statuses == [b"200", b"404", b"204", b"204"]
+            topics = broker.server.broker.topics
+            loaded = {name.local: topics.in_memory(name) for name in topics.loaded()}
+            assert len(loaded["t"].access.producers) == 2
+            assert "doomed" not in loaded
+            assert not loaded["other"].access.producers, "one closed its producer, the other has gone"
+
+    asyncio.run(check())
+
+
+def test_a_disk_that_fails_is_told_and_the_next_attempt_succeeds() -> None:
+    async def check() -> None:
+        async with Stalling() as broker:
+            peer = await broker.connect()
+            broker.filesystem.database_errors.append("disk I/O error")
+            peer.send("producer", topic="t", producer_id=1, request_id=1)
+            (refusal,) = await peer.expect(Command.ERROR)
+            assert refusal.command.error.error == pb.PersistenceError
+            assert "disk I/O error" in refusal.command.error.message
+            peer.send("producer", topic="t", producer_id=1, request_id=2)
+            await peer.expect(Command.PRODUCER_SUCCESS)
+            broker.filesystem.database_errors.append("disk I/O error")
+            answer = await broker.web("GET", "/admin/v2/persistent/public/default/other/stats")
+            assert answer.split(b" ", 2)[1] == b"503"
+
+    asyncio.run(check())
+
+
+def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs() -> None:
+    async def check() -> None:
+        async with Stalling() as broker:
+            peer = await broker.connect()
+            broker.filesystem.answers.clear()
+            for number in range(600):
+                peer.send("producer", topic=f"t-{number}", producer_id=number, request_id=number)
+            await peer.ping()
+            asyncio.get_running_loop().call_later(0.3, broker.filesystem.answers.set)
+
+    asyncio.run(check())

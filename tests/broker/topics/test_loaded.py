@@ -13,8 +13,9 @@ from geminga.broker.core import Broker
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.topics import maintenance
-from geminga.broker.topics.loaded import parse_topic, partitioned_key
+from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
+from geminga.broker.topics.stored import partitioned_key
 from geminga.broker.turns import Turns
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName

@@ -19,6 +19,7 @@ from geminga.broker.core import Broker
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics import stored
 from geminga.broker.topics.loaded import TOPIC_NAME_MAX
 from geminga.broker.turns import STEP_SECONDS
 from geminga.errors import (
@@ -28,7 +29,7 @@ from geminga.errors import (
     StoreError,
 )
 from geminga.ids import MessageId, TopicName
-from geminga.ledger.api import EntryStore
+from geminga.ledger.api import Done, EntryStore
 
 log = logging.getLogger(__name__)
 
@@ -279,6 +280,40 @@ def done_answer(status: int = 204) -> web.Response:
     return web.Response(status=status)
 
 
+async def _have_at_hand(request: web.Request) -> None:
+    """Wait until the topic that the path names is in memory, if it is stored, and its partitions at hand."""
+    server: Server = request.app[SERVER]
+    topics = server.broker.topics
+    name = topic_of(request, domain=request.match_info.get("domain", "persistent"))
+    if topics.in_memory(name) is None and name.persistent:
+        await _when_done(server, lambda done: topics.prepare(name, done))
+    else:
+        await _when_done(server, lambda done: topics.bring(stored.existence_of(name), done))
+    for index in range(topics.partition_count(name) if name.partition < 0 else 0):
+        partition = stored.topic_of(name.partition_name(index))
+        await _when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
+
+
+async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
+    """Wait for ``begin(done)`` to be done; 503 when the disk does not answer. Raises what it failed with."""
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: StoreError | None) -> None:
+        if finished.done():
+            return
+        if error is None:
+            finished.set_result(None)
+        else:
+            finished.set_exception(error)
+
+    server.call(lambda: begin(done))
+    try:
+        async with asyncio.timeout(DONE_SECONDS_MAX):
+            await finished
+    except TimeoutError:
+        raise AdminError(503, "the disk of the store does not answer: try again") from None
+
+
 def _refusal(status: int, reason: str) -> web.Response:
     return answer({"reason": reason}, status)
 
@@ -294,6 +329,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         doorkeeper = request.app.get(DOORKEEPER)
         if doorkeeper is not None:
             doorkeeper.admit(request, request.app[SERVER].broker.agenda.now_ms)
+        if "topic" in request.match_info:
+            await _have_at_hand(request)
         return await handler(request)
     except AdminError as error:
         refusal = _refusal(error.status, error.reason)

@@ -17,9 +17,9 @@ from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.refusal import Refused
 from geminga.broker.topics import maintenance
-from geminga.broker.topics.loaded import partitioned_key
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
+from geminga.broker.topics.stored import partitioned_key
 from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName

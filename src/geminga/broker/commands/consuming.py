@@ -5,7 +5,14 @@ from __future__ import annotations
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.last_message_id import LastMessageQuestions
-from geminga.broker.commands.producing import NAME_MAX, SUBSCRIPTION_NAME_MAX, check_length, pairs
+from geminga.broker.commands.producing import (
+    NAME_MAX,
+    SUBSCRIPTION_NAME_MAX,
+    check_length,
+    may_open,
+    pairs,
+    when_loaded,
+)
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
 from geminga.broker.rates import iso_time
@@ -28,7 +35,20 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
     if body.consumer_id in session.consumers.attempts:
         session.refuse(body.request_id, Refused(pb.ServiceNotReady, "Consumer is already being created"))
         return
-    _try_subscribe(session, body, session.consumers.begin(body.consumer_id), probing=True)
+    if not may_open(session, body.request_id):
+        return
+    attempt = session.consumers.begin(body.consumer_id)
+
+    def loaded(error: StoreError | None) -> None:
+        if not session.consumers.is_current(body.consumer_id, attempt):
+            return
+        if error is None:
+            _try_subscribe(session, body, attempt, probing=True)
+        else:
+            session.consumers.abandon(body.consumer_id)
+            session.refuse(body.request_id, storage_refusal(error))
+
+    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
 
 
 def _try_subscribe(
@@ -52,8 +72,6 @@ def _try_subscribe(
 
 def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer]) -> None:
     services = session.services
-    if session.handle_count > services.settings.handles_per_connection_max:
-        raise Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
     name = parse_topic(body.topic)
     if not body.subscription.strip():
         raise Refused(pb.ProducerBusy, "Empty subscription name")

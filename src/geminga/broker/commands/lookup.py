@@ -8,6 +8,7 @@ from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern
 from geminga.broker.commands.watchers import WatchedList, Watcher
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.topics.stored import existence_of
 from geminga.broker.turns import Job
 from geminga.errors import StoreError
 from geminga.ids import TopicName
@@ -21,9 +22,25 @@ _TRANSACTION_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_
 def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
     """How many partitions a topic has; 0 for one that has none or may be created."""
     body = command.partitionMetadata
-    request_id = body.request_id
     try:
         name = parse_topic(body.topic)
+    except Refused as refused:
+        session.output.write(answers.partitions_failed(body.request_id, refused.code, refused.reason))
+        return
+
+    def known(error: StoreError | None) -> None:
+        if error is None:
+            _answer_partitions(session, body, name)
+        else:
+            refused = storage_refusal(error)
+            session.output.write(answers.partitions_failed(body.request_id, refused.code, refused.reason))
+
+    session.services.topics.bring(existence_of(name), session.later(known))
+
+
+def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadata, name: TopicName) -> None:
+    request_id = body.request_id
+    try:
         topics = session.services.topics
         policies = topics.policies(name)
         count = topics.partition_count(name)

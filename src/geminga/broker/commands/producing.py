@@ -10,9 +10,12 @@ from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import HOLD
+from geminga.broker.topics.stored import schemas_of
 from geminga.broker.topics.topic import Topic
+from geminga.broker.turns import Job
 from geminga.errors import CorruptPayload, StoreError
 from geminga.ids import to_signed, to_unsigned
+from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -61,7 +64,69 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
             body.request_id, Refused(pb.ServiceNotReady, "Producer is already present on the connection")
         )
         return
-    _try_create(session, body, session.producers.begin(body.producer_id), probing=True)
+    if not may_open(session, body.request_id):
+        return
+    attempt = session.producers.begin(body.producer_id)
+
+    def loaded(error: StoreError | None) -> None:
+        if not session.producers.is_current(body.producer_id, attempt):
+            return
+        if error is None:
+            _try_create(session, body, attempt, probing=True)
+        else:
+            session.producers.abandon(body.producer_id)
+            session.refuse(body.request_id, storage_refusal(error))
+
+    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
+
+
+def may_open(session: Session, request_id: int) -> bool:
+    """Whether the connection may have one more producer or consumer; else it is told."""
+    is_allowed = session.handle_count < session.services.settings.handles_per_connection_max
+    if not is_allowed:
+        session.refuse(
+            request_id, Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
+        )
+    return is_allowed
+
+
+def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) -> None:
+    """Go on with ``then`` when the topic is in memory, if it exists, and its schema at hand.
+
+    What the versions of a schema mean is read in steps, too.
+    """
+    then = session.later(then)
+    services = session.services
+    topics, schemas, turns = services.topics, services.schemas, services.turns
+    try:
+        name = parse_topic(topic)
+    except Refused:
+        then(None)  # it is refused there
+        return
+
+    def at_hand(error: StoreError | None) -> None:
+        reading = None
+        if error is None and with_schema:
+            reading = schemas.reading(topic, lambda: turns.enough)
+        if reading is None:
+            then(error)
+        else:
+            turns.start(_afterwards(reading, then), topic)
+
+    is_loaded = not name.persistent or topics.in_memory(name) is not None
+    if is_loaded and with_schema and not schemas.in_memory(name):
+        topics.bring(schemas_of(name), at_hand)
+    else:
+        topics.prepare(name, at_hand)
+
+
+def _afterwards(job: Job, then: Done) -> Job:
+    try:
+        yield from job
+    except StoreError as error:
+        then(error)
+    else:
+        then(None)
 
 
 def _try_create(
@@ -85,8 +150,6 @@ def _try_create(
 
 def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Producer]) -> None:
     services = session.services
-    if session.handle_count > services.settings.handles_per_connection_max:
-        raise Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
     check_length("producer's name", body.producer_name, NAME_MAX)
     check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)

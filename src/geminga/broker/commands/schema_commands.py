@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from geminga.broker.commands import answers
+from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.schemas import version_bytes
 from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.topics.stored import schemas_of
 from geminga.errors import StoreError
+from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -16,7 +19,26 @@ def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
     body = command.getSchema
     try:
         name = parse_topic(body.topic)
-        schemas = session.services.schemas
+    except Refused as refused:
+        session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+        return
+
+    def at_hand(error: StoreError | None) -> None:
+        if error is None:
+            _answer_schema(session, body, name)
+        else:
+            refused = storage_refusal(error)
+            session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+
+    if session.services.schemas.in_memory(name):
+        at_hand(None)
+    else:
+        session.services.topics.bring(schemas_of(name), session.later(at_hand))
+
+
+def _answer_schema(session: Session, body: pb.CommandGetSchema, name: TopicName) -> None:
+    schemas = session.services.schemas
+    try:
         if body.HasField("schema_version"):
             wanted = body.schema_version
             if len(wanted) != 8:
@@ -42,6 +64,18 @@ def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
 def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
     """The version of a schema, registered if need be; Bytes (None) is never registered."""
     body = command.getOrCreateSchema
+
+    def loaded(error: StoreError | None) -> None:
+        if error is None:
+            _find_or_create(session, body)
+        else:
+            refused = storage_refusal(error)
+            session.output.write(answers.schema_refused(body.request_id, refused.code, refused.reason))
+
+    when_loaded(session, body.topic, loaded, with_schema=True)
+
+
+def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None:
     request_id = body.request_id
     schemas = session.services.schemas
     version = -1

@@ -35,7 +35,7 @@ from geminga.broker.refusal import Refused, Violation
 from geminga.broker.topics.producer import Producer
 from geminga.broker.turns import Job
 from geminga.errors import ProtocolError, StoreError
-from geminga.ledger.api import Buffer
+from geminga.ledger.api import Buffer, Done
 from geminga.wire.acks import AckFrame
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
@@ -165,22 +165,40 @@ class Session:
         """A job: do what the peer's bytes ask for, as far as a turn's time and the peer's reading allow."""
         try:
             yield from self._frames(data)
-        except (ProtocolError, Violation) as error:
-            log.warning("%s: connection closed: %s", self, error)
-            self.close()
-        except StoreError as error:
-            log.error("%s: connection closed: the store failed: %s", self, error)
-            self.close()
         except Exception as error:
-            # A fault of ours in one session: the peer may come back, the others go on. Its port is left
-            # out, so that a peer that finds such a fault does not fill the log with it.
-            host = self.address.rpartition(":")[0]
-            self.agenda.failed("session", f"connection from {host}", error)
-            self.close()
+            self._failed(error)
         if self._work is not None:
             self._work = None
             self._count_received()
             self.release(HELD_BY_WORK)
+
+    def _failed(self, error: Exception) -> None:
+        """What the peer asked for raised something: its connection ends."""
+        if isinstance(error, (ProtocolError, Violation)):
+            log.warning("%s: connection closed: %s", self, error)
+        elif isinstance(error, StoreError):
+            log.error("%s: connection closed: the store failed: %s", self, error)
+        else:
+            # A fault of ours in one session: the peer may come back, the others go on. Its port is left
+            # out, so that a peer that finds such a fault does not fill the log with it.
+            host = self.address.rpartition(":")[0]
+            self.agenda.failed("session", f"connection from {host}", error)
+        self.close()
+
+    def later(self, command: Done) -> Done:
+        """The rest of a command, which goes on when something was waited for: as if the peer asked just then.
+
+        Nothing is done for a peer that has gone. Other commands are done meanwhile, PINGs above all.
+        """
+
+        def go_on(error: StoreError | None) -> None:
+            if self.state is not State.CLOSED:
+                try:
+                    command(error)
+                except Exception as problem:
+                    self._failed(problem)
+
+        return go_on
 
     def _frames(self, data: Buffer) -> Job:
         decoder, turns, output, late = self.decoder, self._turns, self.output, self._late

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from geminga.broker.commands import answers, consuming, lookup, producing, schema_commands
-from geminga.broker.commands.session import CommandTable, Handler, Session, State
+from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.refusal import Refused
-from geminga.broker.turns import Job
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
@@ -23,29 +22,6 @@ def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
     """Transactions are off: every request about them is refused."""
     body = getattr(command, TRANSACTION_BODIES[command.type])
     session.refuse(body.request_id, Refused(pb.NotAllowedError, "Transactions are not enabled."))
-
-
-def _when_loaded(handler: Handler, body: str) -> Handler:
-    """``handler`` when the topic that the command names is in memory: large ones are loaded in steps.
-
-    When it brings a schema, the versions that the topic has are read in steps, too.
-    """
-
-    def handle(session: Session, command: pb.BaseCommand) -> Job | None:
-        services, message = session.services, getattr(command, body)
-        jobs = [services.topics.loading(message.topic)]
-        if message.HasField("schema"):
-            jobs.append(services.schemas.reading(message.topic, lambda: services.turns.enough))
-        needed = [job for job in jobs if job is not None]
-        return _afterwards(needed, session, command) if needed else handler(session, command)
-
-    def _afterwards(needed: list[Job], session: Session, command: pb.BaseCommand) -> Job:
-        for job in needed:
-            yield from job
-        if session.state is not State.CLOSED:
-            handler(session, command)
-
-    return handle
 
 
 TRANSACTION_BODIES = {
@@ -68,9 +44,9 @@ HANDLERS: dict[int, Handler] = {
     Command.GET_TOPICS_OF_NAMESPACE: lookup.on_topics_of_namespace,
     Command.WATCH_TOPIC_LIST: lookup.on_watch,
     Command.WATCH_TOPIC_LIST_CLOSE: lookup.on_watch_close,
-    Command.PRODUCER: _when_loaded(producing.on_producer, "producer"),
+    Command.PRODUCER: producing.on_producer,
     Command.CLOSE_PRODUCER: producing.on_close_producer,
-    Command.SUBSCRIBE: _when_loaded(consuming.on_subscribe, "subscribe"),
+    Command.SUBSCRIBE: consuming.on_subscribe,
     Command.FLOW: consuming.on_flow,
     Command.ACK: consuming.on_ack,
     Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: consuming.on_redeliver,
@@ -80,7 +56,7 @@ HANDLERS: dict[int, Handler] = {
     Command.CONSUMER_STATS: consuming.on_consumer_stats,
     Command.CLOSE_CONSUMER: consuming.on_close_consumer,
     Command.GET_SCHEMA: schema_commands.on_get_schema,
-    Command.GET_OR_CREATE_SCHEMA: _when_loaded(schema_commands.on_get_or_create_schema, "getOrCreateSchema"),
+    Command.GET_OR_CREATE_SCHEMA: schema_commands.on_get_or_create_schema,
     **dict.fromkeys(TRANSACTION_BODIES, _on_transaction),
 }
 

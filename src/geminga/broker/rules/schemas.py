@@ -95,6 +95,10 @@ class Schemas:
         while self._parsed_bytes > PARSED_BYTES_MAX and len(self._parsed) > 1:
             self._forget(next(iter(self._parsed)))
 
+    def in_memory(self, name: TopicName) -> bool:
+        """Whether the store need not be asked for the topic's versions."""
+        return schema_key(name) in self._parsed
+
     def _forget(self, key: str) -> None:
         self._parsed_bytes -= self._parsed.pop(key, ((), 0))[1]
 

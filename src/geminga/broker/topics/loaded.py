@@ -8,6 +8,7 @@ leaves memory when nobody has used it for a while, so that idle topics cost noth
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -20,11 +21,12 @@ from geminga.broker.topics.looks import UNUSED_SECONDS
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, TopicRecord, decode_json, encode_json
+from geminga.broker.topics.stored import PARTITIONED, counts_of, partitioned_key, topic_of
 from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
-from geminga.ledger.api import Done
+from geminga.ledger.api import Done, Wanted
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
@@ -42,7 +44,9 @@ class LoadedTopics:
         self._store = services.store
         self._namespaces = namespaces
         self._loaded: dict[str, Topic] = {}
-        self._preparing: dict[str, object] = {}
+        self._preparing: dict[str, _Preparation] = {}
+        self._unprepared: deque[TopicName] = deque()
+        self._is_beginning = False
         self._changes: list[TopicChange] = []
         self._counts: dict[str, _TopicCount] = {}
         namespaces.watch(self._policies_changed)
@@ -108,7 +112,7 @@ class LoadedTopics:
     def walk_partitioned(self, namespace: str, *, persistent: bool) -> Iterator[str]:
         """Partitioned topics of ``tenant/namespace``, in order."""
         domain = "persistent" if persistent else "non-persistent"
-        return self._walk(_PARTITIONED, f"{domain}://{namespace}/")
+        return self._walk(PARTITIONED, f"{domain}://{namespace}/")
 
     def is_counted(self, name: TopicName) -> bool:
         """Whether it is known how many topics the namespace has, if it may not have any number of them.
@@ -173,43 +177,105 @@ class LoadedTopics:
         self._enter(topic)
         return topic
 
-    def loading(self, text: str) -> Job | None:
-        """A job after which the topic is in memory, if it exists: it is loaded a subscription at a time.
+    def bring(self, wanted: Wanted, then: Done) -> None:
+        """``then`` is called when what is wanted of the store can be read without waiting for the disk."""
+        if self._store.bring(wanted, self._agenda.guarded("store", "topics", then)):
+            then(None)
 
-        None when nothing is to be loaded. Whoever cannot wait uses `find` meanwhile; that is then what holds.
+    def prepare(self, name: TopicName, then: Done) -> None:
+        """``then`` is called when the topic, if it is stored, is in memory; at once if it is.
+
+        It gets an error when the disk could not be asked. What damage there is shows when the topic is used.
+        The topic is read on other threads, and taken over in steps, a subscription each: large cursors take
+        their time. Whoever cannot wait uses `find` meanwhile; that is then what holds.
         """
-        if text in self._loaded or not text.startswith("persistent://"):
-            return None
-        return self._load(text) if self._store.get(topic_key(text)) is not None else None
-
-    def _load(self, text: str) -> Job:
-        while text in self._preparing:
-            yield None  # for another peer
-        value = self._store.get(topic_key(text))
-        if value is None or text in self._loaded:
+        text = str(name)
+        if not name.persistent or text in self._loaded:
+            then(None)
             return
-        mine = self._preparing[text] = object()
+        preparation = self._preparing.get(text)
+        if preparation is not None:
+            preparation.waiting.append(then)
+            return
+        self._preparing[text] = _Preparation(then)
+        self._unprepared.append(name)
+        self._prepare_more()
+
+    def _prepare_more(self) -> None:
+        """Begin with topics that wait for it, `LOADS_AT_ONCE` at a time."""
+        if self._is_beginning:
+            return  # it goes on below
+        self._is_beginning = True
         try:
-            name = TopicName.parse(text)
-            record = TopicRecord.decode(value, f"record of topic {text}")
-            policies = self._namespaces.topic_policies(name)
-            topic = PersistentTopic(self._services, name, record, policies, in_steps=True)
-            for _ in topic.load(policies):
-                if self._services.turns.enough:
-                    yield None
-                    if self._preparing.get(text) is not mine:
-                        return  # it was loaded at once, and has perhaps changed since
-        except (StoreError, InvalidTopicName):
-            return  # who needs it is told why
+            while self._unprepared and len(self._preparing) - len(self._unprepared) < LOADS_AT_ONCE:
+                self._begin(self._unprepared.popleft())
         finally:
-            if self._preparing.get(text) is mine:
-                del self._preparing[text]
+            self._is_beginning = False
+
+    def _begin(self, name: TopicName) -> None:
+        text = str(name)
+        preparation = self._preparing[text]
+
+        def take_over(error: StoreError | None) -> None:
+            if error is not None:
+                self._prepared(text, error)
+            else:
+                self._services.turns.start(self._load(name, preparation), text)
+
+        def topic_is_here(error: StoreError | None) -> None:
+            wanted = None
+            try:
+                if error is None:
+                    if self._store.get(topic_key(text)) is None:
+                        self._prepared(text, None)
+                        return
+                    wanted = counts_of(text, self._store.ledgers(text))
+            except StoreError as problem:
+                error = problem
+            if wanted is None:
+                take_over(error)
+            else:
+                self.bring(wanted, take_over)
+
+        self.bring(topic_of(name), topic_is_here)
+
+    def _load(self, name: TopicName, preparation: _Preparation) -> Job:
+        text = str(name)
+        try:
+            yield from self._load_in_steps(name, preparation)
+        except StoreError:
+            pass  # who needs it is told why
+        except Exception as error:
+            self._agenda.failed("job", text, error)
+        self._prepared(text, None)
+
+    def _load_in_steps(self, name: TopicName, preparation: _Preparation) -> Job:
+        text = str(name)
+        value = self._store.get(topic_key(text))
+        if value is None or preparation.is_outdated:
+            return
+        record = TopicRecord.decode(value, f"record of topic {text}")
+        policies = self._namespaces.topic_policies(name)
+        topic = PersistentTopic(self._services, name, record, policies, in_steps=True)
+        for _ in topic.load(policies):
+            if self._services.turns.enough:
+                yield None
+                if preparation.is_outdated:
+                    return  # it was loaded at once, and has perhaps changed since
         if self._namespaces.topic_policies(name) != policies:
             topic.policies_changed(self._namespaces.topic_policies(name))
         self._enter(topic)
 
+    def _prepared(self, text: str, error: StoreError | None) -> None:
+        """Tell those who waited."""
+        for then in self._preparing.pop(text).waiting:
+            self._agenda.isolated("job", text, then, error)
+        self._prepare_more()
+
     def _enter(self, topic: Topic) -> None:
-        self._preparing.pop(topic.text, None)
+        preparation = self._preparing.get(topic.text)
+        if preparation is not None:
+            preparation.is_outdated = True
         self._loaded[topic.text] = topic
         self._services.looks.plan(topic, UNUSED_SECONDS)
 
@@ -431,6 +497,16 @@ class LoadedTopics:
         return self._loaded.get(topic.text) is topic
 
 
+class _Preparation:
+    """A topic that is being loaded, and who waits for it. Outdated once it was loaded, or made, by others."""
+
+    __slots__ = ("is_outdated", "waiting")
+
+    def __init__(self, then: Done) -> None:
+        self.waiting = [then]
+        self.is_outdated = False
+
+
 class _TopicCount:
     """How many topics a namespace has: those up to ``passed`` while they are being counted, then all."""
 
@@ -455,14 +531,9 @@ class _TopicCount:
             self.topics += by
 
 
+LOADS_AT_ONCE = 256
+"""Topics that are read from the disk at once; more wait for their turn."""
 _COUNTED_AT_ONCE = 2_000
-_PARTITIONED = "partitioned/"
-
-
-def partitioned_key(name: TopicName) -> str:
-    return f"{_PARTITIONED}{name}"
-
-
 TOPIC_NAME_MAX = 1024
 """Characters of a topic's complete name."""
 

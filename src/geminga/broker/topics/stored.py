@@ -1,0 +1,54 @@
+"""What the store has of a topic, by key: it is read ahead on other threads before the topic is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geminga.broker import ledger_list
+from geminga.broker.delivery.subscription import cursor_prefix
+from geminga.broker.entry_counts import blocks_key, has_blocks, totals_key
+from geminga.broker.rules.schemas import schema_key
+from geminga.broker.topics.dedup import dedup_key
+from geminga.broker.topics.persistent import topic_key
+from geminga.ids import TopicName
+from geminga.ledger.api import LedgerInfo, Wanted
+
+PARTITIONED = "partitioned/"
+"""What the keys of partitioned topics begin with."""
+_LAST = chr(0x10FFFF)
+
+
+def partitioned_key(name: TopicName) -> str:
+    return f"{PARTITIONED}{name}"
+
+
+def existence_of(name: TopicName) -> Wanted:
+    """What says whether there is such a topic, and of how many partitions."""
+    names = dict.fromkeys((name, name.base))
+    keys = [topic_key(str(name)), *map(partitioned_key, names)]
+    return Wanted(tuple((key, key) for key in keys))
+
+
+def schemas_of(name: TopicName) -> Wanted:
+    """The versions of a topic's schema."""
+    key = schema_key(name)
+    return Wanted(((key, key),))
+
+
+def topic_of(name: TopicName) -> Wanted:
+    """What loading a topic reads, and who makes it if there is none; but for `counts_of`."""
+    text = str(name)
+    cursors = cursor_prefix(text)
+    alone = (ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name))
+    return Wanted(
+        (*existence_of(name).keys, *((key, key) for key in alone), (cursors, f"{cursors}{_LAST}")),
+        ((text, text),),
+    )
+
+
+def counts_of(text: str, ledgers: Sequence[LedgerInfo]) -> Wanted | None:
+    """The counts of the entries of a topic's last ledger, if they are not in its totals."""
+    if not ledgers or not has_blocks(ledgers[-1].entries, ledgers[-1].size_bytes):
+        return None
+    key = blocks_key(text, ledgers[-1].ledger_id)
+    return Wanted(((key, key),))
