@@ -108,6 +108,21 @@ def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed: Keyed) -> 
     assert entries(stuck) == mine[1:]
 
 
+@pytest.mark.parametrize("acknowledged", [19, 20, 21, 60])
+def test_what_was_acknowledged_in_the_line_does_not_hold_up_what_stands_behind_it(
+    keyed: Keyed, acknowledged: int
+) -> None:
+    """A consumer that comes back acknowledges what it had; its connection is new and has no permits yet."""
+    back, _ = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
+    owners = owner_of(KEYS, "alpha", "beta")
+    own = next(key for key in KEYS if owners[key] == "alpha")
+    keyed.publish(*[own] * 100)
+    back.ack(*((0, entry) for entry in range(acknowledged)))
+    assert entries(back) == []
+    back.command("flow", consumer_id=1, messagePermits=100)
+    assert entries(back) == list(range(acknowledged, 100))
+
+
 def test_slots_that_move_wait_for_the_old_owner(keyed: Keyed) -> None:
     old = keyed.consumer("alpha")
     keyed.publish(*KEYS)

@@ -185,9 +185,9 @@ class KeySharedDispatcher(SharedDispatcher):
                 progress = self._read_ahead() or progress
 
     def _send_queued(self, consumer: Consumer) -> bool:
-        """Send what waits for a consumer; False when nothing could be sent."""
+        """Send what waits for a consumer; False when nothing left its line."""
         queue = self._queues[consumer]
-        sent = False
+        moved = False
         for _ in range(ENTRIES_PER_TURN_MAX):
             if not queue or not consumer.ready or self.blocked:
                 break
@@ -196,9 +196,12 @@ class KeySharedDispatcher(SharedDispatcher):
             offset, found = self._read(expected, 1) if is_open else (-1, [])
             if is_open and self._waits:
                 break
+            moved = True
             if not found or offset != expected:
+                # Acknowledged meanwhile, or gone: however many of these there are, others may stand behind.
                 self._dequeue(queue)
                 self._slots.pop(expected, None)
+                self._entries_left -= 1
                 continue
             entry = found[0][0]
             head = head_of(entry)
@@ -206,13 +209,13 @@ class KeySharedDispatcher(SharedDispatcher):
             if self._must_wait(consumer, slot):
                 heapq.heappop(queue)
                 self._parked.setdefault(slot, []).append(expected)
+                self._entries_left -= 1
                 continue
             if not self._delay(expected, head):
                 self._send_bound(consumer, expected, slot, entry, head)
             # Only now: had sending failed, it would still be in the line.
             self._dequeue(queue)
-            sent = True
-        return sent
+        return moved
 
     def _dequeue(self, queue: list[int]) -> None:
         self._replaying.discard(heapq.heappop(queue))
