@@ -1,11 +1,13 @@
 """One partition's handle: creation that is late, refused or has to wait, and what ends or moves it."""
 
+import asyncio
 import threading
 import time
 
 import pytest
 
 import geminga
+import geminga.asyncio
 from geminga import errors
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -56,6 +58,42 @@ def test_a_creation_without_an_answer_is_taken_back(broker):
         with pytest.raises(errors.Timeout):
             client.create_producer("t")
         until(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
+    """Some have their answer by then, others are still to get it, and the impatient cancel again."""
+
+    async def run():
+        broker = scripted()
+        broker.partitions = {"persistent://public/default/t": partitions}
+        asked = asyncio.Event()
+
+        def on_producer(peer, frame):
+            if frame.command.producer.producer_id % 2 == 1:
+                broker.on_producer(peer, frame)
+            if broker.count(Type.PRODUCER) == max(1, partitions):
+                asked.set()
+
+        broker.answers[Type.PRODUCER] = on_producer
+        await broker.start()
+        client = geminga.asyncio.Client(broker.url)
+        creating = asyncio.create_task(client.create_producer("t"))
+        await asked.wait()
+        await asyncio.sleep(0.05)
+        for _ in range(cancels):
+            creating.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        async with asyncio.timeout(5):
+            while broker.count(Type.CLOSE_PRODUCER) < max(1, partitions):
+                await asyncio.sleep(0.005)
+        await client.close()
+        await broker.stop()
+
+    asyncio.run(run())
 
 
 def test_a_retriable_refusal_is_tried_again(broker, client):

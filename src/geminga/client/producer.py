@@ -69,7 +69,8 @@ async def create_producer(core: ClientCore, topic: str, settings: ProducerSettin
     try:
         await publisher.start(list(first))
     except BaseException:
-        await publisher.close()
+        # Those that are attached already must not stay so, even if we are cancelled once more.
+        await asyncio.shield(publisher.close())
         raise
     producer.watch_partitions()
     if settings.encryptor is not None:

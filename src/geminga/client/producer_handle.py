@@ -53,12 +53,16 @@ class ProducerHandle:
         timeout = publisher.core.settings.operation_timeout_seconds
         try:
             answer = await connection.request(command, request_id, timeout, self._must_wait)
-        except Exception as error:
-            if isinstance(error, Timeout) and not connection.closed:
-                # The broker may create it after all: it must not stand in the way of the next attempt.
+        except BaseException as error:
+            if not connection.closed and (
+                isinstance(error, Timeout) or not isinstance(error, PulsarException)
+            ):
+                # No time left, or cancelled. The broker may create it after all: it must not stay there, nor
+                # stand in the way of the next attempt.
                 connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
-            partition.refused(error, time.monotonic())
-            publisher.schedule()
+            if isinstance(error, Exception):
+                partition.refused(error, time.monotonic())
+                publisher.schedule()
             raise
         partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
         self.connection = connection
