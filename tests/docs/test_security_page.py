@@ -25,7 +25,7 @@ def test_the_page_works(tmp_path: Path) -> None:
             lines.append(block)
             if "18080" in block and "standalone" in block:
                 lines.append("until curl -s localhost:18080/status.html; do sleep 0.1; done")
-    assert len(lines) == 9
+    assert len(lines) == 10
     script = "\n".join(lines)
     for port in ("16650", "18080", "16651", "18443"):
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -57,7 +57,9 @@ class Holder(Protocol):
 HELD_BY_PENDING: Final = 1
 HELD_BY_RECEIVED: Final = 2
 HELD_BY_WORK: Final = 4
-"""Why a peer is not read from: its publishes, the common limit of received bytes, commands that wait."""
+HELD_BY_RATE: Final = 8
+"""Why a peer is not read from: its publishes, the common limit of received bytes, commands that wait, and a
+rate that it publishes above."""
 
 
 class _Received:

@@ -29,6 +29,7 @@ from geminga.broker.peer import Output
 from geminga.broker.rules.authentication import Authentication
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.policies import Rate
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.due import DueIndex
@@ -85,6 +86,13 @@ class Broker:
             DueIndex(store),
             Looks(),
             EntriesUnderWay(),
+        )
+        publishing, dispatching = services.limits
+        publishing.set(
+            Rate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max), now
+        )
+        dispatching.set(
+            Rate(messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max), now
         )
         self.topics = LoadedTopics(
             services,

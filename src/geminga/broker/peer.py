@@ -36,6 +36,13 @@ class Output(Protocol):
         """False while the peer does not read: `Session.writable_again` says when it does again."""
 
 
+class Slowing(Protocol):
+    """A limit that a peer waits for."""
+
+    def wait(self, now: float) -> float:
+        """In how many seconds it may go on; 0 for now."""
+
+
 class Peer(Protocol):
     """One client at the other end of a connection. ``producer`` and ``consumer`` are compared, never used."""
 
@@ -70,6 +77,9 @@ class Peer(Protocol):
 
     def hold(self, why: int) -> None:
         """Do not read from the peer, for this reason too (`byte_ledger`)."""
+
+    def slow_down(self, limit: Slowing) -> None:
+        """Do not read from the peer until the limit lets it go on."""
 
     def release(self, why: int) -> None:
         """This reason is gone."""

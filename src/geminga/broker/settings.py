@@ -201,6 +201,16 @@ class BrokerSettings:
     backlog_quota_action: str = "producer_request_hold"
     """``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``."""
 
+    publish_rate_messages_max: int = -1
+    """Messages a second that all producers together may publish; -1: no limit. Those of a topic or a
+    namespace are policies (``publishRate``)."""
+    publish_rate_bytes_max: int = -1
+    """The same in bytes."""
+    dispatch_rate_messages_max: int = -1
+    """Messages a second that all consumers together are sent; a batch counts as one."""
+    dispatch_rate_bytes_max: int = -1
+    """The same in bytes."""
+
     # --- ledgers ---
     ledger_entries_max: int = 50_000
     """A topic starts a new ledger at the first of these three limits; a ledger is what trimming deletes."""
@@ -322,6 +332,9 @@ class BrokerSettings:
         check_int("backlog_quota_bytes", self.backlog_quota_bytes, -1)
         check_int("backlog_quota_seconds", self.backlog_quota_seconds, -1)
         check_choice("backlog_quota_action", self.backlog_quota_action, QUOTA_ACTIONS)
+        for name in ("publish_rate", "dispatch_rate"):
+            check_int(f"{name}_messages_max", getattr(self, f"{name}_messages_max"), -1)
+            check_int(f"{name}_bytes_max", getattr(self, f"{name}_bytes_max"), -1)
         check_int("ledger_entries_max", self.ledger_entries_max, 1)
         check_int("ledger_bytes_max", self.ledger_bytes_max, 1)
         check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001, LEDGER_SECONDS_LIMIT)

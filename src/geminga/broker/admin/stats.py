@@ -11,6 +11,7 @@ from typing import Any
 
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
+from geminga.broker.delivery.limits import Limit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import PersistentSubscription
@@ -27,7 +28,6 @@ Json = dict[str, Any]
 _NOTHING: Json = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
-    "publishRateLimitedTimes": 0,
     "earliestMsgPublishTimeInBacklogs": 0,
     "offloadedStorageSize": 0,
     "lastOffloadLedgerId": 0,
@@ -59,6 +59,9 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
     stored = topic.ledger.size_bytes if isinstance(topic, PersistentTopic) else 0
     return {
         **_NOTHING,
+        "publishRateLimitedTimes": sum(
+            limit.held_by_messages + limit.held_by_bytes for limit in topic.rate_limits.publish
+        ),
         "msgRateIn": sum(each["msgRateIn"] for each in publishers),
         "msgThroughputIn": sum(each["msgThroughputIn"] for each in publishers),
         "msgRateOut": sum(each["msgRateOut"] for each in subscriptions.values()),
@@ -138,6 +141,7 @@ def _subscription_stats(subscription: Subscription, now: float) -> Json:
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
         **dict.fromkeys(_FILTERS, 0),
+        **_throttled(subscription),
     }
     if subscription.type is not None:
         stats["type"] = type_name(subscription.type)
@@ -153,11 +157,23 @@ def _subscription_stats(subscription: Subscription, now: float) -> Json:
 
 _FILTERS = (
     "filterProcessedMsgCount", "filterAcceptedMsgCount", "filterRejectedMsgCount",
-    "filterRescheduledMsgCount", "dispatchThrottledMsgEventsBySubscriptionLimit",
-    "dispatchThrottledBytesEventsBySubscriptionLimit", "dispatchThrottledMsgEventsByTopicLimit",
-    "dispatchThrottledBytesEventsByTopicLimit", "dispatchThrottledMsgEventsByBrokerLimit",
-    "dispatchThrottledBytesEventsByBrokerLimit",
+    "filterRescheduledMsgCount",
 )  # fmt: skip
+
+
+def _throttled(subscription: Subscription) -> Json:
+    """How often each limit held dispatching up."""
+    limits: dict[str, Limit | None] = dict.fromkeys(("Subscription", "Topic", "Broker"))
+    if isinstance(subscription, PersistentSubscription):
+        topic = subscription.topic
+        limits["Subscription"] = subscription.dispatch_limit
+        limits["Topic"] = topic.rate_limits.own_dispatch
+        limits["Broker"] = topic.rate_limits.shared_dispatch
+    found = {}
+    for name, limit in limits.items():
+        found[f"dispatchThrottledMsgEventsBy{name}Limit"] = 0 if limit is None else limit.held_by_messages
+        found[f"dispatchThrottledBytesEventsBy{name}Limit"] = 0 if limit is None else limit.held_by_bytes
+    return found
 
 
 UNKNOWN = -1

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from geminga.broker.agenda import Timer
-from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_WORK
+from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.commands import answers
 from geminga.broker.commands.credentials import Identity
 from geminga.broker.commands.handles import Handles
@@ -30,7 +30,7 @@ from geminga.broker.commands.last_message_id import LastMessageQuestions
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import Watcher
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.peer import Output
+from geminga.broker.peer import Output, Slowing
 from geminga.broker.refusal import Refused, Violation
 from geminga.broker.topics.producer import Producer
 from geminga.broker.turns import Job
@@ -55,6 +55,10 @@ FRAMES_AT_ONCE = 256
 RECENTLY_CLOSED_SECONDS = 30.0
 RECENTLY_CLOSED_MAX = 1_000
 """SENDs of producers that the broker itself closed are dropped silently for this long, for so many."""
+RATE_LOOK_SECONDS = 1.0
+"""A peer that is slowed down is looked at this often at least: its limit may be another one by then."""
+PONG_SECONDS = 10.0
+"""It is sent a PONG this often: the PING that it may have sent waits behind what is not read yet."""
 PROBE_SECONDS = 5.0
 """A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
 _VERSION_ACTIVE_CONSUMER_CHANGE = 12
@@ -83,11 +87,40 @@ class Session:
     """``receive`` takes what came in; answers leave through ``output``. To topics it is a `Peer`."""
 
     __slots__ = (
-        "_bytes", "_certificate_name", "_counted", "_handshake", "_holds", "_keepalive", "_late", "_parked",
-        "_ping_pending", "_probe_timer", "_probes", "_recently_closed", "_table", "_turns", "_work",
-        "address", "agenda", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
-        "last_message_questions", "output",
-        "pending_bytes", "producers", "protocol_version", "services", "state", "watchers",
+        "_bytes",
+        "_certificate_name",
+        "_counted",
+        "_frames_at_once",
+        "_handshake",
+        "_holds",
+        "_keepalive",
+        "_late",
+        "_parked",
+        "_ping_pending",
+        "_pong_at",
+        "_probe_timer",
+        "_probes",
+        "_rate_timer",
+        "_recently_closed",
+        "_slowed",
+        "_table",
+        "_turns",
+        "_work",
+        "address",
+        "agenda",
+        "client_version",
+        "consumers",
+        "decoder",
+        "identity",
+        "is_cpp_client",
+        "last_message_questions",
+        "output",
+        "pending_bytes",
+        "producers",
+        "protocol_version",
+        "services",
+        "state",
+        "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +164,10 @@ class Session:
             services.settings.handshake_seconds, self._handshake_expired, self
         )
         self._keepalive: Timer | None = None
+        self._frames_at_once = FRAMES_AT_ONCE
+        self._slowed: list[Slowing] = []
+        self._rate_timer: Timer | None = None
+        self._pong_at = 0.0
         services.peers.add(self)
 
     def __repr__(self) -> str:
@@ -207,7 +244,7 @@ class Session:
         enough, look, handled = False, True, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
-            for frame in decoder.feed(data, FRAMES_AT_ONCE if self.state is connected else 1):
+            for frame in decoder.feed(data, self._frames_at_once if self.state is connected else 1):
                 kind = frame.type
                 if handled or kind not in _QUICK:
                     if look:
@@ -252,7 +289,7 @@ class Session:
     @property
     def _blocked(self) -> bool:
         """Whether nothing is done for this peer: it does not read, or has too much under way."""
-        return bool(self._holds & HELD_BY_PENDING) or not self.output.writable
+        return bool(self._holds & (HELD_BY_PENDING | HELD_BY_RATE)) or not self.output.writable
 
     def _wait(self) -> bool:
         """What the job yields when it is not done: whether a new turn is not enough to go on."""
@@ -303,7 +340,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        for timer in (self._handshake, self._keepalive):
+        for timer in (self._handshake, self._keepalive, self._rate_timer):
             if timer is not None:
                 timer.cancel()
         if self.identity is not None:
@@ -470,6 +507,37 @@ class Session:
         if not self._holds:
             self.output.pause_reading()
         self._holds |= why
+
+    def slow_down(self, limit: Slowing) -> None:
+        """Do not read from the peer until ``limit`` lets it go on; its producers wait, nothing fails.
+
+        From then on its frames are decoded one by one, so that no heap of them passes at once.
+        """
+        if self.state is State.CLOSED:
+            return
+        if limit not in self._slowed:
+            self._slowed.append(limit)
+        if self._rate_timer is None:
+            self._frames_at_once = 1
+            self._pong_at = self.agenda.now + PONG_SECONDS
+            self.hold(HELD_BY_RATE)
+            self._arm_rate(limit.wait(self.agenda.now))
+
+    def _arm_rate(self, seconds: float) -> None:
+        self._rate_timer = self.agenda.after(min(seconds, RATE_LOOK_SECONDS), self._rate_due, self)
+
+    def _rate_due(self) -> None:
+        self._rate_timer = None
+        now = self.agenda.now
+        seconds = max(limit.wait(now) for limit in self._slowed)
+        if seconds > 0:
+            if now >= self._pong_at:
+                self._pong_at = now + PONG_SECONDS
+                self.output.write(answers.PONG)
+            self._arm_rate(seconds)
+        else:
+            self._slowed.clear()
+            self.release(HELD_BY_RATE)
 
     def release(self, why: int) -> None:
         """One reason less; read on when it was the last."""

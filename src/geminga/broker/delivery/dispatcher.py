@@ -15,6 +15,7 @@ from geminga.broker.agenda import Agenda, Timer
 from geminga.broker.delivery.compensation import Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.limits import Limit
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
@@ -27,6 +28,8 @@ BYTES_PER_READ_MAX = 4 * 1024 * 1024
 ENTRIES_PER_CALL_MAX = 1_000
 BYTES_PER_CALL_MAX = 4 * 1024 * 1024
 """A dispatcher sends at most this much in one go; then everybody else has a turn before it goes on."""
+LIMIT_LOOK_SECONDS = 1.0
+"""What is held up by a limit is tried again so soon at the latest."""
 READ_RETRY_SECONDS = 5.0
 """After a failed read of the store a dispatcher tries again so much later ..."""
 BUSY_RETRY_SECONDS = 0.1
@@ -54,6 +57,7 @@ class DispatchedSubscription(Protocol):
     cursor: Cursor
     partition: int
     last_consumed_ms: int
+    dispatch_limits: tuple[Limit, ...]
 
     @property
     def topic(self) -> SubscribedTopic: ...
@@ -129,6 +133,8 @@ class Reading:
         self._dispatching = False
         self._entries_left = 0
         self._bytes_left = 0
+        self._unsent = 0
+        """Entries that used up a part of this call and were not sent: limits do not count them."""
 
     def _read(self, offset: int, entries_max: int) -> tuple[int, list[tuple[bytes, int]]]:
         """The next open entries from ``offset`` on, and the offset of the first; empty at the end.
@@ -138,6 +144,7 @@ class Reading:
         self._waits = self._retry is not None
         if self._waits:
             return offset, []
+        entries_max = min(entries_max, max(1, self._entries_left))
         ledger = self.topic.ledger
         cursor = self.cursor
         while True:
@@ -219,10 +226,26 @@ class Reading:
         # Sending may cause a flush, which may tell us that the connection is writable again.
         if self._dispatching:
             return
+        entries, size = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
+        limits = self.subscription.dispatch_limits
+        if limits:
+            now = self.agenda.now
+            wait = max([limit.check(now) for limit in limits])
+            if wait > 0:
+                # A limit may be another one soon.
+                self._continue_in(min(wait, LIMIT_LOOK_SECONDS))
+                return
+            for limit in limits:
+                entries, size = limit.left(entries, size)
         self._dispatching = True
-        self._entries_left, self._bytes_left = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
+        self._entries_left, self._bytes_left, self._unsent = entries, size, 0
         try:
             self._dispatch()
+            if limits:
+                for limit in limits:
+                    limit.take(
+                        entries - self._entries_left - self._unsent, size - self._bytes_left, self.agenda.now
+                    )
             if self._exhausted:
                 self._continue_in(0.0)
         except Exception:

@@ -245,6 +245,7 @@ class KeySharedDispatcher(SharedDispatcher):
                     self._replaying.add(offset)
                     self._route(offset, slot)
                     self._entries_left -= 1
+                    self._unsent += 1
             offset += 1
             self.read_offset = offset
         return bool(found)

@@ -328,6 +328,7 @@ class SharedDispatcher(Reading):
             return False
         self._delayed.add(offset, head.deliver_at_time)
         self._entries_left -= 1
+        self._unsent += 1
         return True
 
     def _delays_due(self, offsets: list[int]) -> None:

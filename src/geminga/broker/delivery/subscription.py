@@ -26,6 +26,7 @@ from geminga.broker.delivery.cursor import (
 )
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
+from geminga.broker.delivery.limits import Limit, TopicLimits, in_force, with_rate
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.entries import message_count
@@ -78,6 +79,7 @@ class OwningTopic(SubscribedTopic, Protocol):
 
     name: TopicName
     store: EntryStore
+    rate_limits: TopicLimits
 
     @property
     def terminated(self) -> bool: ...
@@ -112,10 +114,11 @@ class PersistentSubscription:
     """``type`` is that of the connected consumers, or of the last one; None before the first."""
 
     __slots__ = (
-        "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers", "cursor", "dispatcher",
-        "fenced", "harmed", "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms",
-        "last_flow_ms", "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition",
-        "redelivered_gone", "replicated", "resetting", "topic", "type", "writer",
+        "_dispatch_limit", "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers", "cursor",
+        "dispatch_limits", "dispatcher", "fenced", "harmed", "last_acked_ms", "last_active_ms",
+        "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
+        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic",
+        "type", "writer",
     )  # fmt: skip
 
     def __init__(self, topic: OwningTopic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
@@ -143,6 +146,8 @@ class PersistentSubscription:
         self.bytes_out_gone = 0
         self.redelivered_gone = 0
         self._oldest = (-1, 0)
+        self._dispatch_limit: Limit | None = None
+        self.dispatch_limits: tuple[Limit, ...] = ()
         self.compensation = Compensation(self)
 
     @property
@@ -176,6 +181,7 @@ class PersistentSubscription:
         if consumer.type == EXCLUSIVE and self.consumers:
             holder = self.consumers[0].peer
             raise Busy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
+        self._apply_limits()
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
             dispatcher = self._new_dispatcher(consumer)
@@ -230,6 +236,18 @@ class PersistentSubscription:
             if not consumer.send_epoch:
                 consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
         self._apply_compensation()
+        self._apply_limits()
+
+    @property
+    def dispatch_limit(self) -> Limit | None:
+        """Its own."""
+        return self._dispatch_limit
+
+    def _apply_limits(self) -> None:
+        """The topic's limits (its own, the broker's), and that of the subscription."""
+        rate = self.topic.policies.subscription_dispatch_rate
+        self._dispatch_limit = with_rate(self._dispatch_limit, rate, self.agenda.now)
+        self.dispatch_limits = in_force(*self.topic.rate_limits.dispatch, self._dispatch_limit)
 
     def _apply_compensation(self) -> None:
         self.compensation.apply(self.topic.policies.redeliver_unacked, self.cursor.properties)

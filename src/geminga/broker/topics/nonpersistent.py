@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
+from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
 from geminga.broker.entries import head_of, sticky_key
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.producer import Producer, slow_down
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
@@ -170,6 +171,8 @@ class NonPersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
+        self.rate_limits = TopicLimits(services.limits)
+        self.policies_changed(policies)
 
     def __repr__(self) -> str:
         return f"NonPersistentTopic({self.text!r})"
@@ -208,6 +211,8 @@ class NonPersistentTopic:
         self.bytes_in += len(entry)
         producer.messages_in += messages
         producer.bytes_in += len(entry)
+        if self.rate_limits.publish:
+            slow_down(producer, self.rate_limits.publish, messages, len(entry), self.agenda.now)
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry, messages)
         producer.receipt(frame.sequence_id, frame.highest_sequence_id, 0, 0)
@@ -218,6 +223,7 @@ class NonPersistentTopic:
 
     def policies_changed(self, policies: Policies) -> None:
         self.policies = policies
+        self.rate_limits.set(policies, self.agenda.now)
 
     def subscribe(self, request: SubscriptionRequest) -> NonPersistentSubscription:
         """The subscription, made if it is new."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from geminga.broker.agenda import Timer
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.subscription import PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count, count_of, head_of
 from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
@@ -15,7 +16,7 @@ from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import deadlines, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
-from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.producer import Producer, slow_down
 from geminga.broker.topics.publishing import Record
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
@@ -44,7 +45,8 @@ class PersistentTopic:
         "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
         "bytes_out_gone", "consumers_connected", "dedup", "due", "last_used_ms", "ledger", "limits",
         "loaded_at", "look_round", "looks", "messages_in", "messages_out_gone", "name", "policies",
-        "quota_exceeded", "record", "restricted", "settings", "store", "subscriptions", "text",
+        "quota_exceeded", "rate_limits", "record", "restricted", "settings", "store", "subscriptions",
+        "text",
     )  # fmt: skip
 
     persistent = True
@@ -68,6 +70,7 @@ class PersistentTopic:
         self.name = name
         self.text = str(name)
         self.record = record
+        self.rate_limits = TopicLimits(services.limits)
         self.ledger = ManagedLedger(
             services.store,
             self.text,
@@ -174,6 +177,8 @@ class PersistentTopic:
             or policies.delayed_delivery_seconds_max
             or 0 < policies.max_message_size < self.settings.max_message_size
         )
+        self.rate_limits.set(policies, self.agenda.now)
+        self.restricted = self.restricted or bool(self.rate_limits.publish)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
                 self.store, self.text, self.ledger, self.settings.deduplication_producers_max
@@ -294,6 +299,7 @@ class PersistentTopic:
                 f"Exceeds max allowed delivery delay of {policies.delayed_delivery_seconds_max:g} s",
             )
             return False
+        slow_down(producer, self.rate_limits.publish, frame.num_messages, len(frame.entry), self.agenda.now)
         return True
 
     def _check_duplicate(self, producer: Producer, frame: SendFrame) -> Record:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from geminga.broker.delivery.limits import Limit
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
 from geminga.ledger.api import EntryStore
@@ -163,6 +164,14 @@ class Producer:
     def lost(self) -> None:
         """The producer was replaced; its client is not told."""
         self.peer.producer_lost(self.producer_id, self)
+
+
+def slow_down(producer: Producer, limits: tuple[Limit, ...], messages: int, size: int, now: float) -> None:
+    """An entry is taken in: its producer's connection is not read from while that is above a limit."""
+    for limit in limits:
+        limit.take(messages, size, now)
+        if limit.check(now) > 0:
+            producer.peer.slow_down(limit)
 
 
 class _Closing:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
+from geminga.broker.delivery.limits import Limit, TopicLimits
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.rules.policies import Policies
@@ -37,6 +38,8 @@ class TopicServices:
     due: DueIndex
     looks: Looks[Topic]
     entries: EntriesUnderWay
+    limits: tuple[Limit, Limit] = field(default_factory=lambda: (Limit(), Limit()))
+    """What all producers, and all consumers, of the broker share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class Topic(PublishedTopic, Protocol):
     name: TopicName
     agenda: Agenda
     policies: Policies
+    rate_limits: TopicLimits
     access: ProducerAccess
     consumers_connected: int
     last_used_ms: int

@@ -1,0 +1,142 @@
+"""Limits on rates: token buckets of messages and of bytes, smooth, on the time that the agenda knows.
+
+A bucket may be overdrawn: whoever finds something in it takes what it has (a batch, an entry) and the next
+waits until that is paid back. So the rate is exact in the long run whatever the sizes, a large batch is never
+stuck, and what is idle saves no more than `BURST_SECONDS`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from geminga.broker.rules.policies import Policies, Rate
+
+BURST_SECONDS: Final = 0.1
+"""What may be saved up for: so much can go out at once after a pause, one message at least."""
+_STEP: Final = 0.25
+"""A part of that is awaited at least, so that nobody is woken for every single message."""
+
+
+_NO_RATE: Final = Rate()
+
+
+class _Bucket:
+    __slots__ = ("_at", "_burst", "_rate", "tokens")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._burst = self.tokens = max(1.0, rate * BURST_SECONDS)
+        self._at = now
+
+    def fill(self, now: float) -> None:
+        if now > self._at:
+            self.tokens = min(self._burst, self.tokens + (now - self._at) * self._rate)
+            self._at = now
+
+    def wait(self) -> float:
+        return 0.0 if self.tokens > 0 else (_STEP * self._burst - self.tokens) / self._rate
+
+
+class Limit:
+    """A limit that several may share. Without a rate it holds nobody up.
+
+    ``held_by_messages`` and ``held_by_bytes`` count how often somebody found that it was used up.
+    """
+
+    __slots__ = ("_bytes", "_messages", "_rate", "held_by_bytes", "held_by_messages")
+
+    def __init__(self) -> None:
+        self._rate = _NO_RATE
+        self._messages: _Bucket | None = None
+        self._bytes: _Bucket | None = None
+        self.held_by_messages = 0
+        self.held_by_bytes = 0
+
+    @property
+    def is_set(self) -> bool:
+        return self._messages is not None or self._bytes is not None
+
+    def set(self, rate: Rate, now: float) -> None:
+        """The rate from now on; what was overdrawn under another one is forgiven."""
+        if rate == self._rate:
+            return
+        self._rate = rate
+        period = rate.period_seconds
+        self._messages = _Bucket(rate.messages / period, now) if rate.messages > 0 else None
+        self._bytes = _Bucket(rate.bytes / period, now) if rate.bytes > 0 else None
+
+    def take(self, messages: int, size: int, now: float) -> None:
+        """So much has passed."""
+        if self._messages is not None:
+            self._messages.fill(now)
+            self._messages.tokens -= messages
+        if self._bytes is not None:
+            self._bytes.fill(now)
+            self._bytes.tokens -= size
+
+    def wait(self, now: float) -> float:
+        """In how many seconds something may pass; 0 for now."""
+        longest = 0.0
+        for bucket in (self._messages, self._bytes):
+            if bucket is not None:
+                bucket.fill(now)
+                longest = max(longest, bucket.wait())
+        return longest
+
+    def check(self, now: float) -> float:
+        """The same, and counted."""
+        seconds = self.wait(now)
+        if seconds > 0:
+            if self._messages is not None and self._messages.tokens <= 0:
+                self.held_by_messages += 1
+            else:
+                self.held_by_bytes += 1
+        return seconds
+
+    def left(self, messages: int, size: int) -> tuple[int, int]:
+        """How much of so many messages and bytes may pass at once; one message at least."""
+        if self._messages is not None:
+            messages = min(messages, max(1, int(self._messages.tokens)))
+        if self._bytes is not None:
+            size = min(size, max(1, int(self._bytes.tokens)))
+        return messages, size
+
+
+def with_rate(limit: Limit | None, rate: Rate, now: float) -> Limit | None:
+    """The limit with that rate, made when it is first needed: most topics never have one."""
+    if limit is None:
+        if rate.messages <= 0 and rate.bytes <= 0:
+            return None
+        limit = Limit()
+    limit.set(rate, now)
+    return limit
+
+
+def in_force(*limits: Limit | None) -> tuple[Limit, ...]:
+    """Those that limit something."""
+    return tuple(limit for limit in limits if limit is not None and limit.is_set)
+
+
+class TopicLimits:
+    """A topic's limits: its own, by its policies, and those that all topics of the broker share."""
+
+    __slots__ = ("_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
+
+    def __init__(self, shared: tuple[Limit, Limit]) -> None:
+        """``shared``: of publishing and of dispatching."""
+        self._shared = shared
+        self._own_publish: Limit | None = None
+        self.own_dispatch: Limit | None = None
+        self.publish: tuple[Limit, ...] = ()
+        self.dispatch: tuple[Limit, ...] = ()
+
+    @property
+    def shared_dispatch(self) -> Limit:
+        return self._shared[1]
+
+    def set(self, policies: Policies, now: float) -> None:
+        """What the policies say from now on."""
+        self._own_publish = with_rate(self._own_publish, policies.publish_rate, now)
+        self.own_dispatch = with_rate(self.own_dispatch, policies.dispatch_rate, now)
+        self.publish = in_force(self._own_publish, self._shared[0])
+        self.dispatch = in_force(self.own_dispatch, self._shared[1])

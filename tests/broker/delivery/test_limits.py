@@ -1,0 +1,62 @@
+"""Token buckets: exact in the long run, smooth in the short, overdrawn by what is large."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.broker.delivery.limits import BURST_SECONDS, Limit, in_force, with_rate
+from geminga.broker.rules.policies import Rate
+
+
+def limit(**rate: int) -> Limit:
+    made = Limit()
+    made.set(Rate(**rate), 0.0)
+    return made
+
+
+@given(st.integers(1, 100_000), st.lists(st.integers(1, 5_000), min_size=1, max_size=200))
+def test_the_rate_is_exact_whatever_the_sizes(rate: int, sizes: list[int]) -> None:
+    bucket, now = limit(messages=rate), 0.0
+    for size in sizes:
+        now += bucket.wait(now)
+        assert bucket.wait(now) == 0 or bucket.wait(now) < 1e-6
+        bucket.take(size, 0, now + 1e-9)
+    # All but the last were paid for.
+    assert now >= (sum(sizes[:-1]) - max(1, rate * BURST_SECONDS)) / rate - 1e-3
+    assert now <= (sum(sizes) + 0.25 * len(sizes) * max(1, rate * BURST_SECONDS)) / rate + 1e-3
+
+
+def test_idleness_saves_little() -> None:
+    bucket = limit(messages=1000)
+    assert bucket.wait(3600.0) == 0
+    assert bucket.left(10_000, 10_000) == (100, 10_000)
+
+
+def test_messages_and_bytes_both_hold() -> None:
+    bucket = limit(messages=1000, bytes=1000)
+    bucket.take(1, 2000, 0.0)
+    assert bucket.wait(0.0) == pytest.approx(1.925)
+    assert limit(messages=10, period_seconds=5).left(9, 9) == (1, 9)
+
+
+def test_another_rate_forgives() -> None:
+    bucket = limit(messages=1)
+    bucket.take(1_000_000, 0, 0.0)
+    bucket.set(Rate(messages=1), 0.0)
+    assert bucket.wait(0.0) > 900_000
+    bucket.set(Rate(messages=2), 0.0)
+    assert bucket.wait(0.0) == 0
+    bucket.set(Rate(), 0.0)
+    bucket.take(1_000_000, 1_000_000, 0.0)
+    assert not bucket.is_set
+    assert bucket.wait(0.0) == 0
+
+
+def test_a_limit_is_made_when_it_is_needed() -> None:
+    assert with_rate(None, Rate(), 0.0) is None
+    made = with_rate(None, Rate(bytes=5), 0.0)
+    assert in_force(None, made, Limit()) == (made,)
+    assert with_rate(made, Rate(), 0.0) is made
+    assert in_force(made) == ()

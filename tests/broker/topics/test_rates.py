@@ -1,0 +1,175 @@
+"""Limited producers are slowed and lose nothing; limited consumers get everything, in order, at the rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.byte_ledger import HELD_BY_RATE
+from geminga.ids import TopicName
+from geminga.wire.frames import encode_send
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+Command = pb.BaseCommand
+
+
+def publish_rate(messages: int = -1, size: int = -1) -> dict[str, Any]:
+    return {"standalone": {"publishThrottlingRateInMsg": messages, "publishThrottlingRateInByte": size}}
+
+
+def dispatch_rate(messages: int = -1, size: int = -1, period: int = 1) -> dict[str, Any]:
+    return {
+        "standalone": {
+            "dispatchThrottlingRateInMsg": messages, "dispatchThrottlingRateInByte": size,
+            "ratePeriodInSecond": period,
+        }
+    }  # fmt: skip
+
+
+def frames(make_entry: Callable[..., bytes], count: int, first: int = 0) -> bytes:
+    """What a client that does not wait sends at once."""
+    sent = []
+    for sequence_id in range(first, first + count):
+        entry = make_entry(b"m%d" % sequence_id, sequence_id=sequence_id)
+        sent.append(encode_send(1, sequence_id, 1, None, len(entry)) + entry)
+    return b"".join(sent)
+
+
+def set_topic(harness: Any, field: str, value: Any) -> None:
+    harness.broker.namespaces.set_topic_policy(TopicName.parse(TOPIC), field, value)
+
+
+@pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
+@pytest.mark.parametrize("level", ["topic", "namespace", "broker"])
+def test_a_limited_producer_is_slowed_and_nothing_fails(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], level: str, kind: str
+) -> None:
+    harness = make_harness(**({"publish_rate_messages_max": 10} if level == "broker" else {}))
+    name = TOPIC.replace("persistent", kind)
+    if level == "topic":
+        topic = TopicName.parse(name)
+        harness.broker.namespaces.set_topic_policy(topic, "publishMaxMessageRate", publish_rate(10))
+    elif level == "namespace":
+        harness.broker.namespaces.set_policy("public", "default", "publishMaxMessageRate", publish_rate(10))
+    peer = harness.peer()
+    peer.producer(name)
+    peer.send_bytes(frames(make_entry, 600))
+    taken = len(peer.receipts())
+    assert taken <= 300, "the first heap only: from then on one by one"
+    assert not peer.reading
+    for _ in range(3):
+        before = taken
+        harness.advance(10)
+        taken += len(peer.receipts())
+        assert not peer.is_closed
+        assert taken - before <= 101
+    harness.advance(60)
+    taken += len(peer.receipts())
+    assert taken == 600
+    harness.advance(1)
+    assert peer.reading
+
+
+def test_the_rate_is_smooth(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    set_topic(harness, "publishMaxMessageRate", publish_rate(100))
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send_bytes(frames(make_entry, 2))
+    harness.advance(5)
+    peer.send_bytes(frames(make_entry, 20, 2))
+    harness.advance(5)
+    peer.receipts()
+    assert peer.session._frames_at_once == 1
+    peer.send_bytes(frames(make_entry, 100, 22))
+    each = [len(peer.receipts())]
+    for _ in range(10):
+        harness.advance(0.1)
+        each.append(len(peer.receipts()))
+    assert max(each) <= 14, each
+    assert sum(each) == 100
+
+
+def test_bytes_count_too(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    set_topic(harness, "publishMaxMessageRate", publish_rate(size=1000))
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send(0, make_entry(bytes(10_000)))
+    assert not peer.reading
+    assert len(peer.receipts()) == 1
+    harness.advance(9)
+    assert not peer.reading
+    harness.advance(2)
+    assert peer.reading
+
+
+def test_others_are_not_slowed_and_a_held_peer_is_kept_alive(
+    harness: Any, make_entry: Callable[..., bytes]
+) -> None:
+    set_topic(harness, "publishMaxMessageRate", publish_rate(1))
+    slow, other = harness.peer(), harness.peer()
+    slow.producer(TOPIC)
+    other.producer("persistent://public/default/free")
+    slow.send_bytes(frames(make_entry, 200))
+    other.publish(500)
+    assert len(other.receipts()) == 500
+    harness.advance(100)
+    assert not slow.is_closed
+    assert len(slow.take(Command.PONG)) >= 8
+    # The limit is lifted: within a second all goes on.
+    set_topic(harness, "publishMaxMessageRate", None)
+    harness.advance(1.1)
+    assert slow.reading
+    assert not slow.session._holds & HELD_BY_RATE
+    assert len(slow.receipts()) == 200
+
+
+def test_a_slowed_peer_may_go(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    set_topic(harness, "publishMaxMessageRate", publish_rate(1))
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send_bytes(frames(make_entry, 600))
+    peer.disconnect()
+    harness.advance(30)
+    assert harness.peer().producer(TOPIC).producer_name
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+@pytest.mark.parametrize("level", ["topicDispatchRate", "subscriptionDispatchRate", "broker"])
+def test_a_limited_consumer_gets_everything_in_order(
+    make_harness: Callable[..., Any], kind: str, level: str
+) -> None:
+    harness = make_harness(**({"dispatch_rate_messages_max": 50} if level == "broker" else {}))
+    if level != "broker":
+        set_topic(harness, level, dispatch_rate(50))
+    producer, consumer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(200)
+    consumer.subscribe(TOPIC, kind=kind, permits=1000)
+    harness.advance(1.5)  # a failover consumer takes over after a while
+    got = consumer.entry_ids()
+    for _ in range(20):
+        harness.advance(0.5)
+        new = consumer.entry_ids()
+        assert len(new) <= 40
+        got += new
+    assert got == list(range(200))
+    found = harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"]
+    assert found.consumers[0].permits == 800
+
+
+def test_dispatch_in_bytes_and_a_limit_that_is_lifted(harness: Any) -> None:
+    set_topic(harness, "topicDispatchRate", dispatch_rate(size=10))
+    producer, consumer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(200)
+    consumer.subscribe(TOPIC)
+    harness.advance(1)
+    assert len(consumer.entry_ids()) <= 100
+    set_topic(harness, "topicDispatchRate", None)
+    harness.advance(1.1)
+    harness.poll()
+    consumer.messages()
+    assert harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].dispatcher.read_offset == 200
