@@ -189,6 +189,9 @@ def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> N
         name, "s", consumer_type=pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
     )
     with ours.create_producer(name) as producer:
+        # The first message waits for the broker to make a ledger, which may take longer than a delay.
+        producer.send(b"first")
+        assert consumer.receive(30_000).data() == b"first"
         started = time.time()
         producer.send(b"after", deliver_after=timedelta(seconds=3.5))
         producer.send(b"at", deliver_at=int(started * 1000) + 1_500)
