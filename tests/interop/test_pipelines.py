@@ -195,7 +195,13 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
         (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows
     )
     assert max(places.values()) == 1
-    assert len(table(project, "all_flights_dead_letters")) == 2
+    # The seam is behind the newest flight: what could not be read there and came after it is told here again.
+    dead = Counter(
+        (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"])
+        for row in table(project, "all_flights_dead_letters")
+    )
+    assert 2 <= len(dead) <= 3
+    assert max(dead.values()) == 1
 
 
 @pytest.mark.timeout(600)
