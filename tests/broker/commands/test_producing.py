@@ -273,3 +273,28 @@ def test_producers_of_a_topic_are_limited_by_policy(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     assert refused(peer, producer_id=2) == pb.ProducerBusy
+
+
+def test_what_waits_for_a_disk_that_hangs_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.commands.producing.ATTEMPTS_MAX", 3)
+    waiting: list[Callable[[None], None]] = []
+
+    def bring(wanted: object, done: Callable[[None], None]) -> bool:
+        waiting.append(done)
+        return False
+
+    monkeypatch.setattr(harness.store, "bring", bring)
+    peer, other = harness.peer(), harness.peer()
+    for number in range(2):
+        peer.command("producer", topic=TOPIC, producer_id=number, request_id=number)
+    peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=2, subType=1)
+    assert refused(peer, producer_id=7) == pb.ServiceNotReady
+    other.command("producer", topic=TOPIC, producer_id=1, request_id=1)
+    peer.command("ping")
+    assert peer.pop().type == Command.PONG
+    assert len(waiting) == 1, "the topic is asked for once"
+    waiting[0](None)
+    harness.poll()
+    kinds = sorted(frame.type for frame in peer.frames)
+    assert kinds == sorted([Command.PRODUCER_SUCCESS] * 2 + [Command.SUCCESS])
+    assert [frame.type for frame in other.frames] == [Command.PRODUCER_SUCCESS]

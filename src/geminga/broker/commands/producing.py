@@ -38,6 +38,8 @@ def pairs(items: object, what: str) -> dict[str, str]:
     return found
 
 
+ATTEMPTS_MAX = 10_000
+"""Producers and consumers of one connection that are being created; they wait when the disk hangs."""
 NAME_MAX = 8192
 """Characters of a producer's or consumer's name (dead letter producers have long ones)."""
 SUBSCRIPTION_NAME_MAX = 4096
@@ -82,12 +84,17 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
 
 def may_open(session: Session, request_id: int) -> bool:
     """Whether the connection may have one more producer or consumer; else it is told."""
-    is_allowed = session.handle_count < session.services.settings.handles_per_connection_max
-    if not is_allowed:
-        session.refuse(
-            request_id, Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
+    attempts = len(session.producers.attempts) + len(session.consumers.attempts)
+    if session.handle_count >= session.services.settings.handles_per_connection_max:
+        refused = Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
+    elif attempts >= ATTEMPTS_MAX:
+        refused = Refused(
+            pb.ServiceNotReady, f"{attempts} producers and consumers are being created already: try again"
         )
-    return is_allowed
+    else:
+        return True
+    session.refuse(request_id, refused)
+    return False
 
 
 def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) -> None:
