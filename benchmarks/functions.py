@@ -41,7 +41,7 @@ def _instance(url: str, topic: str, kind: str, guarantee: str, messages: int) ->
     settings = FunctionSettings(
         function=same_table if kind == "tables" else same, inputs=(topic,), output=f"{topic}-out",
         arrow=kind == "tables", guarantee=guarantee, service_url=url, name=topic.lower(),
-        receiver_queue_size=20_000,
+        receiver_queue_size=None if kind == "tables" else 20_000,
     )  # fmt: skip
     runner = FunctionRunner(settings).start()
     warm = messages // 10
@@ -122,7 +122,9 @@ def _added(url: str, messages: int, rate: float) -> None:
         listen("low")
         listen("low-out")
         producer = client.create_producer("low")
+        sent = []
         for number in range(messages):
+            sent.append(time.perf_counter())
             producer.send(b"%d" % number)
             time.sleep(1 / rate)
         if not done.wait(60):
@@ -130,10 +132,17 @@ def _added(url: str, messages: int, rate: float) -> None:
     instance.stdin.close()
     instance.wait(60)
     added = sorted((times["low-out"][n] - times["low"][n]) * 1000 for n in range(messages // 10, messages))
+    own = sorted((times["low"][n] - sent[n]) * 1000 for n in range(messages // 10, messages))
     work = f"function: time added at {rate:.0f} msg/s"
     emit(
         Figure(work=f"{work}, median", who=OURS, value=statistics.median(added), unit="ms"),
         Figure(work=f"{work}, p99", who=OURS, value=added[int(len(added) * 0.99)], unit="ms"),
+        Figure(
+            work="the same messages to a consumer, median", who=OURS, value=statistics.median(own), unit="ms"
+        ),
+        Figure(
+            work="the same messages to a consumer, p99", who=OURS, value=own[int(len(own) * 0.99)], unit="ms"
+        ),
     )
 
 
@@ -147,13 +156,17 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=5_000_000)
     parser.add_argument("--low", type=int, default=1000, help="messages at the low rate")
     parser.add_argument("--rate", type=float, default=100.0)
+    parser.add_argument("--folder", type=Path, help="where the broker keeps its store")
     parser.add_argument("--instance", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.instance:
         url, topic, kind, guarantee, messages = given.instance
         _instance(url, topic, kind, guarantee, int(messages))
         return
-    with brokers.work_folder() as folder, brokers.geminga(Path(folder), extra=("--deduplication",)) as broker:
+    with (
+        brokers.work_folder(given.folder) as folder,
+        brokers.geminga(Path(folder), extra=("--deduplication",)) as broker,
+    ):
         _added(broker.service_url, given.low, given.rate)
         _throughput(broker.service_url, given.rows, given.tables)
 

@@ -372,6 +372,43 @@ def test_partitioned_topics_effectively_once(place: Place, partitions: int) -> N
         assert sorted(place.values(300)) == sorted(f"{n}!" for n in range(300))
 
 
+def test_partitions_that_move_between_instances_effectively_once(place: Place) -> None:
+    path = place.topic.replace("://", "/")
+    request = urllib.request.Request(
+        f"{place.broker.admin_url}/admin/v2/{path}/partitions", b"4", method="PUT",
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    urllib.request.urlopen(request).close()
+    producer = place.client.create_producer(place.topic, batching_enabled=True, block_if_queue_full=True)
+    settings = place.settings(relayed.shout, guarantee="EFFECTIVELY_ONCE")
+    done = threading.Event()
+    sent: list[int] = []
+
+    def produce() -> None:
+        while not done.is_set():
+            for _ in range(50):
+                producer.send_async(b"%d" % len(sent), lambda *_: None)
+                sent.append(len(sent))
+            producer.flush()
+            done.wait(0.01)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        first = FunctionRunner(settings).start()
+        _until(lambda: first.metrics.processed > 500)
+        second = FunctionRunner(settings).start()
+        _until(lambda: second.metrics.processed > 500)  # the first lets go of what has moved
+        first.close()
+        before = second.metrics.processed
+        _until(lambda: second.metrics.processed > before + 500)
+    finally:
+        done.set()
+        thread.join()
+    assert sorted(place.values(len(sent))) == sorted(f"{n}!" for n in sent)
+    second.close()
+
+
 def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
     with geminga.embedded() as broker, broker.client() as client:
         client.create_producer("in").send(b"1")

@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from geminga.client.enums import Result
 from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.calling import Outcome
 from geminga.functions.running_context import Publish
@@ -68,7 +69,6 @@ class _Lane:
         self.stored = self.pushed = producer.last_sequence_id()
         self.in_flight = 0
         self.used_at = 0.0
-        self.size_max = min(p.max_message_size for p in producer._state.partitions) - _METADATA_BYTES
 
 
 class EffectivelyOnce:
@@ -84,6 +84,7 @@ class EffectivelyOnce:
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
         self._confirmed: dict[tuple[str, str, int], int] = {}
         self._verified: set[str] = set()
+        self._size_max = 5 * 1024 * 1024 - _METADATA_BYTES
         self._partitions: dict[str, list[str]] = {}
         self._tending = asyncio.get_running_loop().create_task(self._tend())
         self._lock = asyncio.Lock()
@@ -101,6 +102,9 @@ class EffectivelyOnce:
     async def _send(self, outcome: Outcome) -> None:
         settling, message = self._settling, outcome.message
         place = message.message_id()
+        if outcome.plain and not outcome.changes:
+            await self._send_plain(outcome, place)
+            return
         publishes = outcome.as_publishes(self._settings.output or "")
         left = [1]
 
@@ -129,6 +133,8 @@ class EffectivelyOnce:
                 continue
             if wanted <= lane.pushed:
                 await lane.producer.flush()  # delivered again while its result was on its way
+                if settling.fatal is not None:
+                    return
                 continue
             lane.pushed = wanted
             lane.in_flight += 1
@@ -138,6 +144,42 @@ class EffectivelyOnce:
                 **{**publish.options, "sequence_id": wanted},
             )  # fmt: skip
         one(None)
+
+    async def _send_plain(self, outcome: Outcome, place: Any) -> None:
+        """`_send` for one result without more, which most calls give."""
+        settling, message = self._settling, outcome.message
+        wanted = sequence_id(place.entry_id(), place.batch_index(), 0)
+        output = self._settings.output
+        assert output is not None
+        names = self._partitions.get(output, ())
+        if len(names) == 1:
+            topic = names[0]
+        else:
+            topic = await self._partition(outcome.as_publishes(output)[0], place)
+        lane_key = (topic, message.topic_name(), int(place.ledger_id()))
+        lane = await self._lane(lane_key, output)
+        if settling.fatal is not None:
+            return
+        if wanted <= lane.pushed:
+            if wanted > lane.stored:
+                await lane.producer.flush()  # delivered again while its result was on its way
+            if settling.fatal is None:
+                settling.done(message)
+            return
+        lane.pushed = wanted
+        lane.in_flight += 1
+
+        def receipted(result: Any, _message_id: Any) -> None:
+            lane.in_flight -= 1
+            error = _error(result)
+            if error is not None:
+                settling.end(error)
+                return
+            settling.shared.metrics.published += 1
+            self._confirmed[lane_key] = wanted
+            settling.done(message)
+
+        lane.producer.send_async(outcome.payload, receipted, partition_key=outcome.key, sequence_id=wanted)
 
     def _receipt(
         self, lane: _Lane, key: tuple[str, str, int], wanted: int, publish: Publish, one: Any
@@ -158,13 +200,13 @@ class EffectivelyOnce:
     def check(self, outcome: Outcome) -> None:
         """Before anything is sent: raises `MessageTooBig` or `InvalidConfiguration` for a call whose results
         can never be stored, which is its own failure and nobody else's."""
+        limit = self._size_max
+        if outcome.plain and type(outcome.payload) is bytes and len(outcome.payload) <= limit:
+            return
         place = outcome.message.message_id()
         publishes = outcome.as_publishes(self._settings.output or "")
         if publishes:
             sequence_id(place.entry_id(), place.batch_index(), len(publishes) - 1)
-        limit = min(
-            (lane.size_max for lane in self._lanes.values()), default=5 * 1024 * 1024 - _METADATA_BYTES
-        )
         for publish in publishes:
             size = len(publish.payload) if isinstance(publish.payload, (bytes, bytearray)) else 0
             size += sum(len(k) + len(v) for k, v in publish.options.get("properties", {}).items())
@@ -214,6 +256,7 @@ class EffectivelyOnce:
                     said = True
                 await asyncio.sleep(_BUSY_SECONDS)
         lane = self._lanes[key] = _Lane(producer)
+        self._size_max = min(p.max_message_size for p in producer._state.partitions) - _METADATA_BYTES
         confirmed = self._confirmed.pop(key, -1)
         if lane.stored < confirmed:
             error = InvalidConfiguration(
@@ -252,9 +295,9 @@ class EffectivelyOnce:
 
 
 def _error(result: Any) -> Exception | None:
-    from geminga.client.enums import Result
-
-    return None if result == Result.Ok else PulsarException(f"a result could not be published: {result}")
+    if result is Result.Ok:
+        return None
+    return PulsarException(f"a result could not be published: {result}")
 
 
 def _then(one: Any, _publish: Any) -> Any:

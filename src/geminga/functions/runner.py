@@ -248,7 +248,8 @@ class FunctionRunner:
             settings.subscription_name,
             consumer_type=geminga.ConsumerType.Failover if once else geminga.ConsumerType.Shared,
             schema=schema("input_schema", settings.input_schema),
-            receiver_queue_size=settings.receiver_queue_size,
+            receiver_queue_size=settings.receiver_queue_size
+            or (2 * settings.max_rows if settings.arrow else 5000),
             initial_position=geminga.InitialPosition[settings.subscription_position.capitalize()],
             unacked_messages_timeout_ms=settings.timeout_ms,
             negative_ack_redelivery_backoff=geminga.RedeliveryBackoff(

@@ -43,6 +43,7 @@ class FunctionSettings:
 
     ``max_concurrency``: calls of an async callable at one time. ``keep_order``: their results in the order
     of the input. ``max_pending``: messages whose results have no receipt yet; the next wait.
+    ``receiver_queue_size``: messages that the broker sends ahead; 5,000, with ``arrow`` twice ``max_rows``.
     ``arrow``: the callable makes Arrow tables of Arrow tables, of about ``max_rows`` rows each.
 
     ``input_schema``, ``output_schema``: schemas of the client, or ``module:NAME`` of one.
@@ -77,7 +78,7 @@ class FunctionSettings:
     max_concurrency: int = 100
     keep_order: bool = True
     max_pending: int = 20_000
-    receiver_queue_size: int = 5000
+    receiver_queue_size: int | None = None
     arrow: bool = False
     max_rows: int = 100_000
     input_schema: Any = None
@@ -126,7 +127,8 @@ class FunctionSettings:
             check_int("timeout_ms", self.timeout_ms, 10_000, MILLISECONDS_MAX)
         check_int("max_concurrency", self.max_concurrency, 1)
         check_int("max_pending", self.max_pending, 1)
-        check_int("receiver_queue_size", self.receiver_queue_size, 1)
+        if self.receiver_queue_size is not None:
+            check_int("receiver_queue_size", self.receiver_queue_size, 1)
         check_int("max_rows", self.max_rows, 1)
         check_int("parallelism", self.parallelism, 1, PARALLELISM_MAX)
         check_int("instance_id", self.instance_id, 0)
