@@ -36,7 +36,7 @@ async def relay_tables(
     loop = asyncio.get_running_loop()
     arguments = producer_arguments(settings)
     arguments["batching_max_messages"] = 10_000
-    producer = None
+    producer: Any = None
     if settings.output is not None:
         producer = await client.create_producer(
             settings.output, schema=schema("output_schema", settings.output_schema), **arguments
@@ -74,7 +74,10 @@ async def relay_tables(
             metrics.processed += table.num_rows
             await consumer.acknowledge_table(table)
             continue
-        task = asyncio.create_task(_send(shared, consumer, producer, table, result))
+        # Handed over before the next is: results keep the order of the input. Their receipts may wait.
+        submitted = loop.run_in_executor(None, producer.columnar.submit_table, result)
+        task = asyncio.create_task(_settle(shared, consumer, submitted, table, result))
+        await asyncio.wait((submitted,))
         sending.add(task)
         task.add_done_callback(sending.discard)
         while len(sending) >= IN_FLIGHT_MAX:
@@ -83,10 +86,12 @@ async def relay_tables(
         await asyncio.wait(sending, timeout=settings.drain_seconds)
 
 
-async def _send(shared: Shared, consumer: Any, producer: Any, table: pa.Table, result: pa.Table) -> None:
+async def _settle(
+    shared: Shared, consumer: Any, submitted: asyncio.Future[Any], table: pa.Table, result: pa.Table
+) -> None:
     metrics = shared.metrics
     try:
-        sent = await producer.send_table(result)
+        sent = await asyncio.wrap_future(await submitted)
     except (PulsarException, TypeError, ValueError) as error:
         metrics.system_exceptions += 1
         logger.warning("a table of %d rows could not be published: %s", result.num_rows, error)
