@@ -1,0 +1,227 @@
+"""Spark past one machine, on one: a standalone cluster and an object store, each process of its own.
+
+What a local session cannot show: tasks in processes that share no folder and no memory with the driver,
+executors that die while it lives. The Spark processes are those of the installed PySpark; the object store
+is the server of ``moto``, which speaks S3::
+
+    with ObjectStore.start(folder) as store, SparkCluster.start(folder, workers=2) as cluster:
+        spark = SparkSession.builder.master(cluster.url).config(map=store.spark_settings()).getOrCreate()
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from geminga.errors import OperationNotSupported
+from geminga.testing.apache_pulsar import free_ports
+
+START_SECONDS_MAX = 90.0
+DAEMON_MEMORY = "256m"
+AWS_SDK = "2.35.4"
+HADOOP = "3.5.0"
+S3A_PACKAGES = ",".join(
+    [
+        f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+        *(
+            f"software.amazon.awssdk:{module}:{AWS_SDK}"
+            for module in ("s3", "s3-transfer-manager", "sts", "apache-client")
+        ),
+    ]
+)
+"""Hadoop's connector for S3, as Spark 4.3's Hadoop needs it, with the parts of the SDK that it uses."""
+S3A_EXCLUDES = ",".join(
+    [
+        "software.amazon.awssdk:bundle",
+        "org.apache.hadoop:hadoop-client-api",
+        "org.apache.hadoop:hadoop-client-runtime",
+    ]
+)
+"""The whole SDK in one, and what Spark brings itself."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A process with its log, killed with all that it has started."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @staticmethod
+    def start(name: str, folder: Path, command: list[str], **environment: str) -> Process:
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command, env={**os.environ, **environment}, cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        return Process(name, log, process)
+
+    def wait_for_port(self, port: int) -> None:
+        """Until something listens there. Raises `TimeoutError` with the end of the log."""
+        self._wait(lambda: _listens(port))
+
+    def wait_for_line(self, pattern: str) -> re.Match[str]:
+        """Until its log has it. Raises `TimeoutError` with the end of the log."""
+        found: list[re.Match[str]] = []
+
+        def look() -> bool:
+            match = re.search(pattern, self.log.read_text(errors="replace"))
+            found.extend([match] if match else [])
+            return bool(found)
+
+        self._wait(look)
+        return found[0]
+
+    def _wait(self, is_up: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not is_up():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = self.log.read_text(errors="replace")[-2000:]
+                raise TimeoutError(f"{self.name} did not come up; the end of its log: {tail}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """SIGKILL to it and what it has started; safe to repeat."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(slots=True)
+class SparkCluster:
+    """A master and its workers; made by `start`."""
+
+    folder: Path
+    master: Process
+    port: int
+    workers: list[Process] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self.port}"
+
+    @staticmethod
+    def start(folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> SparkCluster:
+        """Start all and wait until every worker is registered. ``cores`` and ``memory`` are a worker's."""
+        from pyspark.find_spark_home import _find_spark_home
+
+        (port,) = free_ports(1)
+        spark_class = str(Path(_find_spark_home()) / "bin/spark-class")
+        environment = {
+            "SPARK_HOME": _find_spark_home(), "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": DAEMON_MEMORY, "PYSPARK_PYTHON": sys.executable,
+        }  # fmt: skip
+        address = ["--host", "127.0.0.1", "--webui-port", "0"]
+        master = [spark_class, "org.apache.spark.deploy.master.Master", *address, "--port", str(port)]
+        cluster = SparkCluster(folder, Process.start("spark-master", folder, master, **environment), port)
+        try:
+            cluster.master.wait_for_port(port)
+            for number in range(workers):
+                name = f"spark-worker-{number}"
+                size = ["--cores", str(cores), "--memory", memory, "--work-dir", str(folder / name)]
+                command = [spark_class, "org.apache.spark.deploy.worker.Worker", *address, *size, cluster.url]
+                cluster.workers.append(Process.start(name, folder, command, **environment))
+            for worker in cluster.workers:
+                worker.wait_for_line("Successfully registered with master")
+        except BaseException:
+            cluster.stop()
+            raise
+        return cluster
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker with its executors (SIGKILL), as a machine that loses its power."""
+        self.workers[number].kill()
+
+    def stop(self) -> None:
+        for process in (*self.workers, self.master):
+            process.kill()
+
+    def __enter__(self) -> SparkCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+@dataclass(slots=True)
+class ObjectStore:
+    """A server that speaks S3; made by `start`. What it holds is in its memory."""
+
+    server: Process
+    port: int
+    bucket: str = "lake"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @staticmethod
+    def start(folder: Path) -> ObjectStore:
+        """Start it with an empty bucket. Raises `OperationNotSupported` without ``moto`` and ``flask``."""
+        if any(importlib.util.find_spec(name) is None for name in ("moto", "flask", "flask_cors")):
+            raise OperationNotSupported("the object store needs: pip install 'moto[s3]' flask flask-cors")
+        (port,) = free_ports(1)
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        store = ObjectStore(Process.start("object-store", folder, command), port)
+        try:
+            store.server.wait_for_port(port)
+            bucket = urllib.request.Request(f"{store.url}/{store.bucket}", method="PUT")
+            urllib.request.urlopen(bucket, timeout=30).close()
+        except BaseException:
+            store.stop()
+            raise
+        return store
+
+    def environment(self) -> dict[str, str]:
+        """What Arrow's S3 file system reads, in the driver and in Python workers."""
+        return {
+            "AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+
+    def spark_settings(self) -> dict[str, str]:
+        """What a session needs: Hadoop's connector for the JVMs, the environment for Python workers."""
+        return {
+            "spark.jars.packages": S3A_PACKAGES,
+            "spark.jars.excludes": S3A_EXCLUDES,
+            "spark.hadoop.fs.s3a.endpoint": self.url,
+            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.access.key": "test",
+            "spark.hadoop.fs.s3a.secret.key": "test",
+            **{f"spark.executorEnv.{name}": value for name, value in self.environment().items()},
+        }
+
+    def stop(self) -> None:
+        self.server.kill()
+
+    def __enter__(self) -> ObjectStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

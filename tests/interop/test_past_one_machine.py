@@ -1,0 +1,37 @@
+"""A Spark cluster, an object store and a broker as processes; the page is docs/past-one-machine.md."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from geminga.testing import spark_cluster
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("past_one_machine", ROOT / "tools/past_one_machine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_worker_that_dies_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    found = script().run(tmp_path, rows=12_000)
+    assert found["is_equal"], found
+    assert found["written"] == 12_000
+    assert 0 < found["written_at_kill"] < 12_000, "the worker died when all was done"
+
+
+def test_the_page_names_the_packages_that_are_tested() -> None:
+    page = (ROOT / "docs/past-one-machine.md").read_text()
+    assert spark_cluster.S3A_PACKAGES in page
+    assert spark_cluster.S3A_EXCLUDES in page
