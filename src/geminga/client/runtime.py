@@ -302,11 +302,17 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
+    impatient = False
     for runtime in list(_live):
-        with contextlib.suppress(Exception):
-            if runtime._inner.farewell is not None and not runtime.closed:
-                runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
-            runtime.close()
+        try:
+            with contextlib.suppress(Exception):
+                if runtime._inner.farewell is not None and not runtime.closed and not impatient:
+                    runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
+                runtime.close()
+        except (KeyboardInterrupt, SystemExit):
+            # A signal's handler: whoever interrupts the end wants it at once, and no traceback.
+            impatient = True
+            runtime._inner.stop()
 
 
 if hasattr(os, "register_at_fork"):

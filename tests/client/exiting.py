@@ -1,0 +1,180 @@
+"""A program that is ended: see `test_exits`. Arguments: seed, service URL, topic, file for receipts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import geminga
+import geminga.asyncio
+
+SEED, URL, TOPIC, RECEIPTS = int(sys.argv[1]), *sys.argv[2:5]
+R = random.Random(SEED)
+DESCRIPTOR = os.open(RECEIPTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def receipted(number: int, result: object = geminga.Result.Ok) -> None:
+    """One write, which survives whatever ends the process next."""
+    if result is geminga.Result.Ok:
+        os.write(DESCRIPTOR, b"%d\n" % number)
+
+
+def signals(of_asyncio: bool) -> None:
+    """SIGTERM ends as services do it, SIGINT as Python does; either comes at any moment."""
+    style = R.choice(
+        ["none", "interrupt", "terminate", "exit in handler", "close in handler", "send in handler"]
+    )
+    if of_asyncio and style.endswith("handler"):
+        return  # asyncio has ways of its own for handlers: one that raises may do so in any task
+    if style == "none":
+        return
+    number = signal.SIGINT if style == "interrupt" else signal.SIGTERM
+    if style not in ("interrupt", "terminate"):
+
+        def handler(*_: object) -> None:
+            if style == "send in handler" and things:
+                with_sends(things, 3, 1_000_000)
+            if style == "close in handler" and clients:
+                clients[0].close()
+            raise SystemExit(0)
+
+        signal.signal(number, handler)
+    delay = R.choice([R.uniform(0, 0.05), R.uniform(0, 0.2)])
+
+    def fire() -> None:
+        time.sleep(delay)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=fire, daemon=True).start()
+
+
+things: list[geminga.Producer] = []
+clients: list[geminga.Client] = []
+
+
+def with_sends(producers: list[geminga.Producer], count: int, start: int) -> None:
+    for producer in producers:
+        for i in range(start, start + count):
+            try:
+                producer.send_async(b"%d" % i, lambda result, _, i=i: receipted(i, result))
+            except geminga.AlreadyClosed:
+                return
+
+
+def sync_program() -> None:
+    client = geminga.Client(URL)
+    clients.append(client)
+    batching = R.random() < 0.5
+    producer = client.create_producer(TOPIC, batching_enabled=batching, block_if_queue_full=True)
+    things.append(producer)
+    uses = R.choice(["send", "async", "threads", "fork"])
+    consumer = None
+    if R.random() < 0.6:
+        listener = (lambda c, m: c.acknowledge(m)) if R.random() < 0.5 else None
+        consumer = client.subscribe(TOPIC, f"s{SEED}", message_listener=listener)
+        if listener is None and R.random() < 0.5:
+            # Blocked when the interpreter ends.
+            threading.Thread(target=lambda: receive_on(consumer), daemon=True).start()
+    view = client.create_table_view(TOPIC) if R.random() < 0.3 else None
+    if uses == "send":
+        for i in range(R.choice([1, 30])):
+            producer.send(b"%d" % i)
+            receipted(i)
+    elif uses == "async":
+        with_sends([producer], R.choice([1, 500, 5_000]), 0)
+    elif uses == "threads":
+        workers = [threading.Thread(target=with_sends, args=([producer], 300, 1_000 * n)) for n in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    else:
+        with_sends([producer], 200, 0)
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send_async(b"-1", None)
+            except geminga.PulsarException:
+                pass
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        if status and not os.WIFSIGNALED(status):
+            raise RuntimeError(f"the child ended with {status}")
+    ending = R.choice(["close", "close", "shutdown", "nothing", "nothing", "del", "sys.exit", "twice"])
+    if ending in ("close", "twice"):
+        client.close()
+    if ending == "twice":
+        try:
+            client.close()
+        except geminga.AlreadyClosed:
+            pass
+    if ending == "shutdown":
+        client.shutdown()
+    if ending == "del":
+        del client, producer, consumer, view
+        things.clear()
+        clients.clear()
+    if ending == "sys.exit":
+        sys.exit(0)
+
+
+def receive_on(consumer: geminga.Consumer) -> None:
+    try:
+        while True:
+            consumer.acknowledge(consumer.receive())
+    except geminga.PulsarException:
+        pass
+
+
+async def async_program() -> None:
+    client = geminga.asyncio.Client(URL)
+    producer = await client.create_producer(TOPIC, batching_enabled=R.random() < 0.5)
+    background: set[asyncio.Task[None]] = set()
+
+    async def send(number: int) -> None:
+        await producer.send(b"%d" % number)
+        receipted(number)
+
+    async def receive() -> None:
+        consumer = await client.subscribe(TOPIC, f"s{SEED}")
+        async for message in consumer:
+            await consumer.acknowledge(message)
+
+    if R.random() < 0.6:
+        background.add(asyncio.create_task(receive()))
+    sends = [asyncio.create_task(send(i)) for i in range(R.choice([1, 100, 1_000]))]
+    if R.random() < 0.7:
+        await asyncio.gather(*sends, return_exceptions=True)
+    else:
+        await asyncio.sleep(R.uniform(0, 0.05))
+    ending = R.choice(["close", "nothing", "shutdown"])
+    if ending == "close":
+        await client.close()
+    elif ending == "shutdown":
+        client.shutdown()
+    for task in [*sends, *background]:
+        task.cancel()
+    await asyncio.gather(*sends, *background, return_exceptions=True)
+
+
+def main() -> None:
+    of_asyncio = R.random() < 0.3
+    signals(of_asyncio)
+    try:
+        if of_asyncio:
+            asyncio.run(async_program())
+        else:
+            sync_program()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except geminga.AlreadyClosed:
+        # The handler closed the client under it.
+        pass
+
+
+main()
