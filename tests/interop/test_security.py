@@ -1,0 +1,106 @@
+"""Tokens and permissions with the Java tools of the real distribution, unchanged."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import geminga
+from geminga.cli.token import command as token_command
+from geminga.testing.apache_pulsar import run_tool
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
+
+@pytest.fixture(scope="module")
+def keys(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair that the Java tool has made."""
+    folder = tmp_path_factory.mktemp("keys")
+    made = run_tool(
+        pulsar_home, "pulsar", "tokens", "create-key-pair",
+        "--output-private-key", str(folder / "private"), "--output-public-key", str(folder / "public"),
+        service_url="", admin_url="",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def token_of(pulsar_home: Path, keys: Path) -> Callable[[str], str]:
+    """The Java tool signs."""
+
+    @functools.cache
+    def sign(role: str) -> str:
+        made = run_tool(
+            pulsar_home, "pulsar", "tokens", "create", "--private-key", f"file://{keys}/private",
+            "--subject", role, "--expiry-time", "1h", service_url="", admin_url="",
+        )  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+
+    return sign
+
+
+@pytest.fixture(scope="module")
+def broker(keys: Path) -> Iterator[Any]:
+    settings = {"token_public_key": f"file://{keys}/public", "super_user_roles": ("admin",)}
+    with geminga.embedded(**settings) as running:
+        yield running
+
+
+def test_both_tools_read_each_other(pulsar_home: Path, keys: Path, token_of: Callable[[str], str]) -> None:
+    made = CliRunner().invoke(token_command, ["create", "-pk", str(keys / "private"), "-s", "joe"])
+    ours = made.output.strip()
+    read = run_tool(
+        pulsar_home, "pulsar", "tokens", "validate", "-pk", f"file://{keys}/public", ours,
+        service_url="", admin_url="",
+    )  # fmt: skip
+    assert read.stdout.strip() == "{sub=joe}", read.stderr
+    theirs = CliRunner().invoke(token_command, ["validate", "-pk", str(keys / "public"), token_of("joe")])
+    assert json.loads(theirs.output)["sub"] == "joe"
+
+
+def test_pulsar_admin_grants_and_revokes(
+    pulsar_home: Path, broker: Any, token_of: Callable[[str], str]
+) -> None:
+    def admin(role: str, *arguments: str) -> Any:
+        return run_tool(
+            pulsar_home, "pulsar-admin", "--auth-plugin", PLUGIN, "--auth-params", f"token:{token_of(role)}",
+            *arguments, service_url=broker.service_url, admin_url=broker.admin_url,
+        )  # fmt: skip
+
+    def good(*arguments: str) -> str:
+        done = admin("admin", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    topic = "persistent://public/default/t"
+    refused = admin("joe", "tenants", "list")
+    assert refused.returncode != 0
+    assert "Unauthorized" in refused.stdout + refused.stderr
+    good("topics", "create", topic)
+    good("namespaces", "grant-permission", "public/default", "--role", "joe", "--actions", "produce")
+    good("topics", "grant-permission", topic, "--role", "jane", "--actions", "produce,consume")
+    assert good("namespaces", "permissions", "public/default").split() == ["joe", "[produce]"]
+    assert "jane    [" in good("topics", "permissions", topic)
+    good("namespaces", "set-subscription-auth-mode", "public/default", "-m", "Prefix")
+    good("namespaces", "set-publish-rate", "public/default", "-m", "100", "-b", "1000000")
+    good("topicPolicies", "set-dispatch-rate", topic, "-md", "50", "-bd", "-1", "-dt", "1")
+    with geminga.Client(
+        broker.service_url, authentication=geminga.AuthenticationToken(token_of("jane"))
+    ) as client:
+        consumer = client.subscribe(topic, "jane-1")
+        client.create_producer(topic).send(b"1")
+        assert consumer.receive(5000).data() == b"1"
+        with pytest.raises(geminga.exceptions.PulsarException):
+            client.subscribe(topic, "other")
+    good("topics", "revoke-permission", topic, "--role", "jane")
+    assert "jane" not in good("topics", "permissions", topic)
