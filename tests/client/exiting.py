@@ -164,8 +164,8 @@ async def async_program() -> None:
 
 def main() -> None:
     of_asyncio = R.random() < 0.3
-    signals(of_asyncio)
     try:
+        signals(of_asyncio)
         if of_asyncio:
             asyncio.run(async_program())
         else:
