@@ -32,6 +32,7 @@ from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Rate
 from geminga.broker.rules.schemas import Schemas
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.compaction import CompactionLine
 from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.giving_way import GivingWay
 from geminga.broker.topics.loaded import LoadedTopics
@@ -86,6 +87,7 @@ class Broker:
             DueIndex(store),
             Looks(),
             EntriesUnderWay(),
+            CompactionLine(self.turns),
         )
         publishing, dispatching = services.limits
         publishing.set(

@@ -353,7 +353,7 @@ class ManagedLedger:
                 segment.ledger_id, offset - segment.base, entries_max=count, bytes_max=bytes_max
             )
         except EntriesDamaged as error:
-            self._damage_found(segment, error)
+            self.damage_found(segment, error)
             return []
         return [(entry, -1) for entry in entries]
 
@@ -382,7 +382,7 @@ class ManagedLedger:
                 error = None
             if isinstance(error, EntriesDamaged):
                 try:
-                    self._damage_found(segment, error)
+                    self.damage_found(segment, error)
                     error = None
                 except EntriesDamaged as unknown:
                     error = unknown  # whoever waits is told all the same
@@ -401,7 +401,7 @@ class ManagedLedger:
                 done=taken,
             )
         except EntriesDamaged as error:
-            self._damage_found(segment, error)
+            self.damage_found(segment, error)
             return []
         return None if entries is None else [(entry, -1) for entry in entries]
 
@@ -455,7 +455,7 @@ class ManagedLedger:
         return self._bases[index] if index < len(self._bases) else max(offset, self.end)
 
     # --- damage ---
-    def _damage_found(self, segment: Segment, error: EntriesDamaged) -> None:
+    def damage_found(self, segment: Segment, error: EntriesDamaged) -> None:
         """The store cannot read entries: they are stepped over, and nobody waits for them."""
         damage = error.damage
         if damage is None or damage.first_entry_id is None or damage.last_entry_id is None:

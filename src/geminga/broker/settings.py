@@ -158,6 +158,12 @@ class BrokerSettings:
     inactive_topic_seconds: int = 60
     """How long a topic must be unused to be deleted."""
 
+    # --- compaction ---
+    compaction_retain_null_key: bool = False
+    """Whether compaction keeps messages without a key (``topicCompactionRetainNullKey``)."""
+    compaction_memory_bytes_max: int = 192 * 1024 * 1024
+    """What the keys of a topic may take in memory while it is compacted; more keys are done in parts."""
+
     # --- subscriptions ---
     batch_index_ack: bool = True
     """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
@@ -311,6 +317,7 @@ class BrokerSettings:
             check_type(field, getattr(self, field), bool)
         check_choice("auto_create_topic_kind", self.auto_create_topic_kind, TOPIC_KINDS)
         check_int("partitions_max", self.partitions_max, 1)
+        check_int("compaction_memory_bytes_max", self.compaction_memory_bytes_max, 1024 * 1024)
         check_int("auto_create_partitions", self.auto_create_partitions, 1, self.partitions_max)
         check_int("namespace_bundles", self.namespace_bundles, 1, 1 << 20)
         check_int("inactive_topic_seconds", self.inactive_topic_seconds, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -12,10 +13,12 @@ from geminga.cli.common import admin_url_option, emit, json_option
 from geminga.client.admin import admin, topic_path
 from geminga.ids import TopicName
 
+_LOOK_AGAIN_SECONDS = 0.2
+
 
 @click.group("topics")
 def command() -> None:
-    """List, create, describe and delete topics."""
+    """List, create, describe, compact and delete topics."""
 
 
 @command.command("list")
@@ -116,6 +119,35 @@ def _backlog(row: dict[str, Any]) -> str:
     if row["oldestBacklogMessageAgeSeconds"] >= 0:
         text += f", the oldest {row['oldestBacklogMessageAgeSeconds']} s old"
     return text + (f", {row['ackHoles']} ack holes" if row["ackHoles"] else "")
+
+
+@command.command("compact")
+@click.argument("topic")
+@click.option("--status", is_flag=True, help="Only say what became of the last compaction.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
+@admin_url_option
+@json_option
+def compact(topic: str, status: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+    """Compact TOPIC: readers of what is compacted get the newest message of each key.
+
+    Exits with 1 when it fails.
+    """
+    name = TopicName.parse(topic)
+    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
+    names = [name.partition_name(index) for index in range(count)] if count else [name]
+    if not status:
+        admin(admin_url, "PUT", f"{topic_path(name)}/compaction")
+    failed = False
+    for each in names:
+        answer = admin(admin_url, "GET", f"{topic_path(each)}/compaction")
+        while wait and not status and answer["status"] == "RUNNING":
+            time.sleep(_LOOK_AGAIN_SECONDS)
+            answer = admin(admin_url, "GET", f"{topic_path(each)}/compaction")
+        failed |= answer["status"] == "ERROR"
+        error = f": {answer['lastError']}" if answer["lastError"] else ""
+        emit({"topic": str(each), **answer}, as_json=as_json, text=f"{each}  {answer['status']}{error}")
+    if failed and not status:
+        raise SystemExit(1)
 
 
 @command.command("subscriptions")

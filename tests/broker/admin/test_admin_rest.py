@@ -616,3 +616,35 @@ def test_damage_is_listed_and_settled(tmp_path: Path) -> None:
         assert "nothing" in rest.fails(404, "DELETE", "geminga/damage/nothing")
         rest.call("DELETE", f"geminga/damage/{thing['name']}")
         assert rest.get("geminga/damage") == []
+
+
+# --- compaction ---
+def test_compaction(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
+    path = f"persistent/public/default/{name}"
+    with broker.client() as client:
+        producer = client.create_producer(f"persistent://public/default/{name}")
+        for number in range(10):
+            producer.send(b"%d" % number, partition_key=f"k{number % 2}")
+        assert rest.get(f"{path}/compaction") == {"status": "NOT_RUN", "lastError": ""}
+        rest.call("PUT", f"{path}/compaction")
+        until = time.monotonic() + 20
+        while rest.get(f"{path}/compaction")["status"] == "RUNNING" and time.monotonic() < until:
+            time.sleep(0.01)
+        assert rest.get(f"{path}/compaction") == {"status": "SUCCESS", "lastError": ""}
+        assert rest.get(f"{path}/stats")["compaction"]["lastCompactionRemovedEventCount"] == 8
+        assert rest.get(f"{path}/internalStats")["compactedLedger"]["entries"] == 2
+        reader = client.create_reader(
+            f"persistent://public/default/{name}", geminga.MessageId.earliest, is_read_compacted=True
+        )
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(5000).data())
+        assert found == [b"8", b"9"]
+    _, text, _ = rest.raw("GET", "/metrics")
+    assert f'topic="persistent://public/default/{name}"}} 8'.encode() in text
+    rest.call("PUT", f"{path}-p/partitions", 2)
+    rest.call("PUT", f"{path}-p/compaction")
+    rest.fails(404, "GET", f"{path}-p/compaction")
+    rest.get(f"{path}-p-partition-1/compaction")
+    rest.fails(404, "PUT", f"{path}-missing/compaction")
+    rest.fails(404, "GET", f"{path}-missing/compaction")

@@ -93,6 +93,17 @@ _TOPIC: Final = (
     ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
     ("pulsar_storage_offloaded_size", "offloadedStorageSize", "gauge"),
 )
+_COMPACTION: Final = (
+    # metric, key of the topic's compaction stats, kind
+    ("pulsar_compaction_removed_event_count", "removed", "counter"),
+    ("pulsar_compaction_succeed_count", "succeeded", "counter"),
+    ("pulsar_compaction_failed_count", "failed", "counter"),
+    ("pulsar_compaction_duration_time_in_mills", "lastCompactionDurationTimeInMills", "gauge"),
+    ("pulsar_compaction_compacted_entries_count", "entries", "gauge"),
+    ("pulsar_compaction_compacted_entries_size", "size", "gauge"),
+    ("geminga_compaction_read_bytes_total", "bytesRead", "counter"),
+    ("geminga_compaction_written_bytes_total", "bytesWritten", "counter"),
+)
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_back_log", "msgBacklog", "gauge"),
     ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed", "gauge"),
@@ -174,6 +185,10 @@ def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], coun
     for metric, key, kind in _TOPIC:
         if key in found:
             out.add(metric, found[key], kind, labels)
+    compaction: Mapping[str, float] = found.get("compaction", {})
+    for metric, key, kind in _COMPACTION:
+        if key in compaction and "succeeded" in compaction:
+            out.add(metric, compaction[key], kind, labels)
     for name, subscription in subscriptions.items():
         inner = out.labels((*named, ("subscription", name)))
         out.add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), labels=inner)

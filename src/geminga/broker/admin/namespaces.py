@@ -24,6 +24,7 @@ from geminga.broker.admin.http import (
     query_flag,
     stepwise,
 )
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
 
@@ -161,7 +162,7 @@ class Namespaces(Resource):
         only = request.match_info.get("subscription")
         async for topic in self._topics_in_path(request, ("persistent",)):
             for subscription in self.actions.subscriptions(topic):
-                if only in (None, subscription):
+                if only in (None, subscription) and subscription != COMPACTION:
                     await self.durable(partial(self.actions.skip_all, topic, subscription))
         return done_answer()
 

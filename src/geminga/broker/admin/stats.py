@@ -1,7 +1,7 @@
 """What the admin API and CONSUMER_STATS tell about topics, in the shapes that Pulsar's tools expect.
 
 Field names are Pulsar's. Fields about what this broker does not do (offloading, replication,
-compaction, transactions) are there with the value that says "nothing".
+transactions) are there with the value that says "nothing".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import Limit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
-from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
@@ -88,8 +88,28 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
             each["nonContiguousDeletedMessagesRanges"] for each in subscriptions.values()
         ),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-        "compaction": dict(_COMPACTION),
+        "compaction": _compaction(topic),
         "ownerBroker": broker_id,
+    }
+
+
+def _compaction(topic: Topic) -> Json:
+    last = topic.compaction if isinstance(topic, PersistentTopic) else None
+    if last is None:
+        return dict(_COMPACTION)
+    view = topic.compacted if isinstance(topic, PersistentTopic) else None
+    return {
+        "lastCompactionRemovedEventCount": last.removed,
+        "lastCompactionSucceedTimestamp": last.succeeded_ms,
+        "lastCompactionFailedTimestamp": last.failed_ms,
+        "lastCompactionDurationTimeInMills": last.duration_ms,
+        "succeeded": last.succeeded,
+        "failed": last.failed,
+        "removed": last.removed_total,
+        "bytesRead": last.bytes_read,
+        "bytesWritten": last.bytes_written,
+        "entries": 0 if view is None else view.entries,
+        "size": 0 if view is None else view.size_bytes,
     }
 
 
@@ -208,7 +228,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_ms,
         "nonContiguousDeletedMessagesRanges": cursor.holes.range_count(),
-        "subscriptionProperties": dict(cursor.properties),
+        "subscriptionProperties": {} if subscription.name == COMPACTION else dict(cursor.properties),
     }
     if isinstance(dispatcher, SharedDispatcher):
         stats["blockedSubscriptionOnUnackedMsgs"] = dispatcher.blocked
@@ -267,7 +287,7 @@ def internal_stats(topic: PersistentTopic) -> Json:
     """``GET .../internalStats`` of one topic."""
     ledger = topic.ledger
     last_ledger, last_entry = topic.last_position
-    segments = ledger.segments
+    segments, view = ledger.segments, topic.compacted
     return {
         "entriesAddedCounter": ledger.end,
         "numberOfEntries": ledger.confirmed - ledger.start,
@@ -294,9 +314,13 @@ def internal_stats(topic: PersistentTopic) -> Json:
         "cursors": {name: _cursor_internals(each) for name, each in sorted(topic.subscriptions.items())},
         "schemaLedgers": [],
         "compactedLedger": {
-            "ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False,
+            "ledgerId": -1 if view is None else view.ledger_id,
+            "entries": -1 if view is None else view.entries,
+            "size": -1 if view is None else view.size_bytes,
+            "offloaded": False,
+            "underReplicated": False,
         },
-    }  # fmt: skip
+    }
 
 
 RANGES_SHOWN_MAX = 100
@@ -333,8 +357,15 @@ def _cursor_internals(subscription: PersistentSubscription) -> Json:
         "partlyAcknowledgedBatchCount": len(cursor.batches),
         "subscriptionHavePendingRead": bool(subscription.consumers),
         "subscriptionHavePendingReplayRead": False,
-        "properties": {},
+        "properties": _cursor_properties(subscription),
     }
+
+
+def _cursor_properties(subscription: PersistentSubscription) -> Json:
+    """What the broker itself notes with a cursor: which ledger compaction made."""
+    if subscription.name != COMPACTION:
+        return {}
+    return {name: int(value) for name, value in subscription.cursor.properties.items()}
 
 
 def _partly_acknowledged(subscription: PersistentSubscription) -> Json:

@@ -24,6 +24,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.topics import PATH, TopicResource
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import flag, one_of, text_map
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
@@ -184,7 +185,8 @@ class Subscriptions(TopicResource):
 
     async def expire_all(self, request: web.Request) -> web.Response:
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
-        await self._expire(request, [(t, s) for t in topics for s in self.actions.subscriptions(t)])
+        found = [(t, s) for t in topics for s in self.actions.subscriptions(t) if s != COMPACTION]
+        await self._expire(request, found)
         return done_answer()
 
     async def _expire(self, request: web.Request, targets: list[tuple[TopicName, str]]) -> None:

@@ -14,9 +14,9 @@ from geminga.broker.admin.explain import explain
 from geminga.broker.admin.stats import internal_stats, topic_stats
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
-from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.refusal import Refused
-from geminga.broker.topics import maintenance
+from geminga.broker.topics import compaction, maintenance
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.stored import partitioned_key
@@ -248,6 +248,21 @@ class TopicActions:
                 return found
         raise AdminError(404, "Message not found")
 
+    # --- compaction ---
+    def compact(self, name: TopicName) -> None:
+        """Begin a compaction; 409 while one is going on."""
+        try:
+            compaction.start(self._stored(name))
+        except compaction.AlreadyRunning as running:
+            raise AdminError(409, str(running)) from running
+
+    def compaction_status(self, name: TopicName) -> dict[str, str]:
+        """What became of the last compaction since the topic was loaded, or that it is going on."""
+        last = self._stored(name).compaction
+        if last is None:
+            return {"status": compaction.Status.NOT_RUN, "lastError": ""}
+        return {"status": last.status, "lastError": last.last_error}
+
     # --- subscriptions ---
     def subscriptions(self, name: TopicName) -> Iterable[str]:
         """Names of a topic's subscriptions, in order."""
@@ -289,7 +304,7 @@ class TopicActions:
         excluded: bool = False,
     ) -> None:
         """Move a subscription to a position (behind it if ``excluded``) or to a publish time."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         topic = found.topic
         if timestamp_ms is not None:
             offset = topic.offset_by_time(timestamp_ms)
@@ -303,19 +318,19 @@ class TopicActions:
 
     def skip(self, name: TopicName, subscription: str, count: int, done: Done) -> None:
         """Skip the next ``count`` open entries."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         found.skip_to(found.cursor.behind_open(count, found.topic.ledger.confirmed), done)
 
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
         """Skip the next ``count`` open messages, those of a batch one by one; returns how many that were."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         if not self.count_entries(name):
             raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
 
     def skip_entry(self, name: TopicName, subscription: str, position: MessageId, done: Done) -> None:
         """Give up one entry, damaged or forgotten; 404 when the topic has no such entry."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         offset = found.topic.ledger.offset(position.ledger_id, position.entry_id)
         if offset is None or offset >= found.topic.ledger.confirmed:
             raise AdminError(404, f"Message {position.ledger_id}:{position.entry_id} not found in {name}")
@@ -344,19 +359,19 @@ class TopicActions:
 
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is in the topic now."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         found.skip_to(found.topic.ledger.confirmed, done)
 
     def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
         """Skip entries published more than ``seconds`` ago."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         found.expire(found.topic.offset_by_time(self._agenda.now_ms - seconds * 1000), done)
 
     def expire_to(
         self, name: TopicName, subscription: str, position: MessageId, done: Done, *, excluded: bool
     ) -> None:
         """Skip everything before a message, and that too unless ``excluded``; what was skipped stays so."""
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         ledger = found.topic.ledger
         offset = ledger.offset_from(position.ledger_id, position.entry_id)
         if not excluded and ledger.offset(position.ledger_id, position.entry_id) == offset:
@@ -377,12 +392,21 @@ class TopicActions:
     def set_subscription_properties(
         self, name: TopicName, subscription: str, properties: Properties, done: Done
     ) -> None:
-        found = self._subscription(name, subscription)
+        found = self._movable(name, subscription)
         found.cursor.properties = dict(properties)
         found.policies_changed()
         found.write_snapshot(done)
 
     # --- inside ---
+    def _movable(self, name: TopicName, subscription: str) -> PersistentSubscription:
+        """A subscription that administrators may move and change: compaction's own is none."""
+        found = self._subscription(name, subscription)
+        if subscription == COMPACTION:
+            raise AdminError(
+                412, f"{COMPACTION} keeps what compaction has not seen, it cannot be moved; it can be deleted"
+            )
+        return found
+
     def _topic(self, name: TopicName) -> Topic:
         try:
             topic = self.topics.find(name)

@@ -220,15 +220,19 @@ class Topics(TopicResource):
         backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
         return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
 
-    # --- what this broker does not do, said in the forms that tools expect ---
+    # --- compaction ---
     async def compaction_status(self, request: web.Request) -> web.Response:
-        self.stored(request)
-        return answer(_NOT_RUN)
+        topic = self.existing(request)
+        if self.actions.partitions(topic):
+            raise AdminError(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
+        return answer(self.actions.compaction_status(topic))
 
     async def compact(self, request: web.Request) -> web.Response:
-        topic = self.stored(request)
-        raise AdminError(501, f"this broker does not compact topics: {topic}")
+        for topic in self.parts(request):
+            self.now(partial(self.actions.compact, topic))
+        return done_answer()
 
+    # --- what this broker does not do, said in the forms that tools expect ---
     async def offload_status(self, request: web.Request) -> web.Response:
         self.stored(request)
         first = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}

@@ -80,6 +80,8 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
     if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):
         raise Refused(pb.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
     metadata = pairs(body.metadata, "consumer")
+    if body.read_compacted and not name.persistent:
+        raise Refused(pb.NotAllowedError, "readCompacted only valid on persistent topics")
     topic = services.topics.find_or_create(name, may_create=body.force_topic_creation)
     _check_limits(topic, body)
     if body.HasField("schema") and body.schema.type != pb.Schema.AutoConsume:
@@ -95,6 +97,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
         epoch=body.consumer_epoch if body.HasField("consumer_epoch") else -1,
         key_shared=body.keySharedMeta if body.HasField("keySharedMeta") else None,
         metadata=metadata,
+        read_compacted=body.read_compacted,
         now=services.agenda.now,
         now_ms=services.agenda.now_ms,
     )

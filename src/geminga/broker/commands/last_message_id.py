@@ -69,7 +69,7 @@ class LastMessageQuestions:
             self._end()
             return
         try:
-            last = consumer.subscription.last_message(self._read)
+            last = consumer.subscription.last_message(self._read, compacted=consumer.read_compacted)
         except Refused as refused:
             self._refuse(refused)
             return

@@ -102,10 +102,10 @@ class Subscription(Protocol):
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
         """Move to a message id or a publish time. Raises `Refused` or `StoreError`."""
 
-    def last_message(self, ready: Done) -> LastMessage | None:
+    def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
         """Where the topic ends; None while that is read, and ``ready`` is called then.
 
-        Raises `Refused` or `StoreError`.
+        ``compacted``: for a reader of what is compacted. Raises `Refused` or `StoreError`.
         """
 
     def delete(self, done: Done) -> None:
@@ -143,6 +143,7 @@ class Consumer:
         "permits",
         "priority",
         "rates",
+        "read_compacted",
         "redelivered",
         "send_epoch",
         "subscription",
@@ -166,8 +167,11 @@ class Consumer:
         metadata: Mapping[str, str],
         now: float,
         now_ms: int,
+        read_compacted: bool = False,
     ) -> None:
+        """``read_compacted``: below the horizon of compaction it wants the newest message of each key."""
         self.peer = peer
+        self.read_compacted = read_compacted
         self.output = peer.output
         self.write = peer.output.write
         self.subscription = subscription

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.compacted import CompactedLedger, Position
 from geminga.broker.delivery.compensation import Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
@@ -49,6 +50,7 @@ class SubscribedTopic(Protocol):
     settings: BrokerSettings
     policies: Policies
     ledger: ManagedLedger
+    compacted: CompactedLedger | None
 
 
 class DispatchedSubscription(Protocol):
@@ -58,6 +60,7 @@ class DispatchedSubscription(Protocol):
     partition: int
     last_consumed_ms: int
     dispatch_limits: tuple[Limit, ...]
+    start_position: Position | None
 
     @property
     def topic(self) -> SubscribedTopic: ...

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from geminga.broker.agenda import Timer
+from geminga.broker.compacted import CompactedReading
 from geminga.broker.delivery.compensation import DeliveryMarks, Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
 from geminga.broker.entries import message_count
+from geminga.errors import StoreError
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX
 from geminga.wire.hashing import murmur3_32
 
@@ -32,6 +34,8 @@ class SingleActiveDispatcher(Reading):
         self._switch: Timer | None = None
         self._marks: DeliveryMarks | None = None
         self._again: dict[int, tuple[float, int]] = {}
+        self._compacted: CompactedReading | None = None
+        self._is_placed = False
 
     @property
     def is_switching(self) -> bool:
@@ -104,6 +108,8 @@ class SingleActiveDispatcher(Reading):
         consumer = self.active
         if consumer is None or self._switch is not None or not consumer.ready:
             return
+        if consumer.read_compacted and not self._send_compacted(consumer):
+            return
         while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
             offset, found = self._read(self.read_offset, min(ENTRIES_PER_READ_MAX, consumer.entries_wanted))
             self.read_offset = offset
@@ -115,6 +121,77 @@ class SingleActiveDispatcher(Reading):
             if self._marks is not None:
                 self._marks.note(self.agenda.now, self.read_offset)
             consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+
+    # --- what is compacted ---
+    def _send_compacted(self, consumer: Consumer) -> bool:
+        """Send what is compacted, as far as that is wanted; whether the topic's own entries are next."""
+        if self._retry is not None:
+            return False
+        try:
+            if not self._is_placed:
+                self._compacted = self._open_compacted()
+                self._is_placed = True
+            while self._compacted is not None:
+                if not self._send_from(self._compacted, consumer):
+                    return False
+                self._behind_compacted(self._compacted)
+        except StoreError as error:
+            self._reading_failed(error)
+            return False
+        return True
+
+    def _open_compacted(self) -> CompactedReading | None:
+        """Where this subscription begins in the compacted ledger; None behind it."""
+        view, mark = self.topic.compacted, self.cursor.mark
+        if view is None:
+            return None
+        ledger, start = self.topic.ledger, self.subscription.start_position
+        if mark > ledger.start:
+            return CompactedReading(view, offset=mark) if mark < view.horizon else None
+        # Nothing is acknowledged of what the topic itself has: the place is that of the beginning.
+        if start is None:
+            return CompactedReading(view) if mark < view.horizon else None
+        return CompactedReading(view, position=start)
+
+    def _send_from(self, reading: CompactedReading, consumer: Consumer) -> bool:
+        """Send from the compacted ledger; whether that is over."""
+        cursor = self.cursor
+        while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
+            found = reading.next(self._compacted_arrived)
+            if found is None:
+                return reading.is_over
+            reading.take()
+            offset, ledger_id, entry_id, entry = found
+            if offset in cursor.holes:
+                continue
+            ack_set = cursor.ack_words(offset) if cursor.batches else ()
+            messages = cursor.open_messages(offset) if ack_set else message_count(entry)
+            consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
+            self._entries_left -= 1
+            self._bytes_left -= len(entry)
+            consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+        return False
+
+    def _compacted_arrived(self, error: StoreError | None) -> None:
+        if self._closed:
+            return
+        if error is not None:
+            self._reading_failed(error)
+        else:
+            self.agenda.isolated("dispatch", self.subscription, self.dispatch)
+
+    def _behind_compacted(self, reading: CompactedReading) -> None:
+        """Everything was sent: the topic's own entries are next, or a newer ledger where they are gone."""
+        horizon, newer = reading.ledger.horizon, self.topic.compacted
+        self._leave_compacted()
+        self.read_offset = max(self.read_offset, self.cursor.next_open(horizon))
+        if newer is not None and newer.horizon > horizon and self.topic.ledger.start > horizon:
+            self._compacted = CompactedReading(newer, offset=horizon)
+
+    def _leave_compacted(self) -> None:
+        reading, self._compacted = self._compacted, None
+        if reading is not None:
+            reading.close()
 
     def _send_each(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> None:
         """Send entries one after the other, as long as the consumer takes them."""
@@ -159,7 +236,12 @@ class SingleActiveDispatcher(Reading):
         return
 
     def skipped_below(self, offset: int) -> None:
-        self.read_offset = max(self.read_offset, offset)
+        behind, view = self.read_offset, self.topic.compacted
+        self.read_offset = max(behind, offset)
+        is_reader = self.active is not None and self.active.read_compacted and self._is_placed
+        if is_reader and self._compacted is None and view is not None and behind < min(offset, view.horizon):
+            # What it has not read yet was trimmed, and the newest of each key is still there.
+            self._compacted = CompactedReading(view, offset=behind)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
         self.redeliver_all(consumer)
@@ -172,6 +254,8 @@ class SingleActiveDispatcher(Reading):
     def _rewind(self) -> None:
         """Everything open is to be sent from the mark on."""
         self.read_offset = self.cursor.next_open(self.cursor.mark)
+        self._leave_compacted()
+        self._is_placed = False
         self._again.clear()
         if self._marks is not None:
             self._marks.clear()
@@ -223,6 +307,7 @@ class SingleActiveDispatcher(Reading):
 
     def close(self) -> None:
         super().close()
+        self._leave_compacted()
         if self._switch is not None:
             self._switch.cancel()
             self._switch = None

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from geminga.broker.compacted import Position
 from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
     EXCLUSIVE,
@@ -37,6 +38,8 @@ from geminga.ids import TopicName, to_signed
 from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+COMPACTION = "__compaction"
+"""The subscription that keeps a topic's entries until compaction has seen them."""
 LOOKS_PER_ACK_MAX = 100
 """Entries that one ACK may have looked at for the size of their batch; what it says of others is refused."""
 
@@ -111,14 +114,18 @@ class OwningTopic(SubscribedTopic, Protocol):
 
 
 class PersistentSubscription:
-    """``type`` is that of the connected consumers, or of the last one; None before the first."""
+    """``type`` is that of the connected consumers, or of the last one; None before the first.
+
+    ``start_position`` is where readers of what is compacted begin who have not acknowledged anything that the
+    topic itself still has: it may lie before that. None stands for the beginning.
+    """
 
     __slots__ = (
         "_dispatch_limit", "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers", "cursor",
         "dispatch_limits", "dispatcher", "fenced", "harmed", "last_acked_ms", "last_active_ms",
         "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
-        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting", "topic",
-        "type", "writer",
+        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting",
+        "start_position", "topic", "type", "writer",
     )  # fmt: skip
 
     def __init__(self, topic: OwningTopic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
@@ -148,6 +155,7 @@ class PersistentSubscription:
         self._oldest = (-1, 0)
         self._dispatch_limit: Limit | None = None
         self.dispatch_limits: tuple[Limit, ...] = ()
+        self.start_position: Position | None = None
         self.compensation = Compensation(self)
 
     @property
@@ -409,9 +417,17 @@ class PersistentSubscription:
         self._notify_end()
 
     # --- as a whole ---
-    def last_message(self, ready: Done) -> LastMessage | None:
-        """The newest durable entry, and the place before the first that is not acknowledged."""
+    def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
+        """The newest durable entry, and the place before the first that is not acknowledged.
+
+        ``compacted``: the newest that is left where compaction has seen all.
+        """
         topic = self.topic
+        view = topic.compacted
+        if compacted and view is not None and topic.ledger.confirmed <= view.horizon:
+            ledger_id, entry_id, batch_index = view.seal.last
+            mark = topic.ledger.position_before(self.cursor.mark)
+            return LastMessage((ledger_id, entry_id), batch_index, mark)
         if not topic.last_at_hand(ready):
             return None
         mark = topic.ledger.position_before(self.cursor.mark)
@@ -428,11 +444,13 @@ class PersistentSubscription:
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
         """To a message id, inside a batch if it says so, or to a publish time. Raises `StoreError`."""
         ledger = self.topic.ledger
+        self.start_position = None
         if not target.HasField("message_id"):
             self.reset(self.topic.offset_by_time(target.message_publish_time), done)
             return
         ledger_id, entry_id = to_signed(target.message_id.ledgerId), to_signed(target.message_id.entryId)
         offset = ledger.offset_from(ledger_id, entry_id)
+        self.start_position = ledger_id, entry_id
         inside = self.topic.settings.batch_index_ack and ledger.offset(ledger_id, entry_id) == offset
         self.reset(offset, done, target.message_id.ack_set if inside else ())
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
-from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.due import NEVER, DueIndex
@@ -124,7 +124,8 @@ def acts_earlier(before: Policies, after: Policies) -> bool:
          _unlimited(policies.retention_megabytes), policies.subscription_expiration_minutes or NEVER,
          policies.inactive_topic_seconds if policies.delete_inactive_topics else NEVER,
          _eviction_seconds(policies) or NEVER,
-         policies.backlog_quota_bytes if _evicts_by_size(policies) else NEVER)
+         policies.backlog_quota_bytes if _evicts_by_size(policies) else NEVER,
+         policies.compaction_threshold_bytes or NEVER)
         for policies in (before, after)
     ]  # fmt: skip
     modes = before.inactive_topic_mode != after.inactive_topic_mode and after.delete_inactive_topics
@@ -147,9 +148,11 @@ def _eviction_seconds(policies: Policies) -> int:
 
 
 # --- when a topic needs something ---
-def slowest(topic: TimedTopic) -> int:
+def slowest(topic: TimedTopic, other_than: str = "") -> int:
     """The first entry that a durable subscription waits for; the end when none waits for any."""
-    wanted = [each.wanted_from for each in topic.subscriptions.values() if each.durable]
+    wanted = [
+        each.wanted_from for name, each in topic.subscriptions.items() if each.durable and name != other_than
+    ]
     return min(wanted, default=topic.ledger.confirmed)
 
 
@@ -157,7 +160,7 @@ def next_due(topic: TimedTopic) -> int:
     """When something is to be done if nothing happens until then; `NEVER` if nothing ever."""
     wanted_from = slowest(topic)
     return min(
-        _waiting_due(topic, wanted_from),
+        _waiting_due(topic, slowest(topic, COMPACTION)),
         _retention_due(topic, wanted_from),
         _subscriptions_due(topic),
         _inactive_due(topic),
@@ -265,7 +268,7 @@ def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
     return {
         name: each.last_active_ms
         for name, each in topic.subscriptions.items()
-        if each.durable and not each.consumers
+        if each.durable and not each.consumers and name != COMPACTION
     }
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.managed_ledger import Segment
-from geminga.broker.topics import deadlines, quota
+from geminga.broker.topics import compaction, deadlines, quota
 from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
@@ -26,10 +27,12 @@ READER_LEFTOVER_SECONDS = 60
 def keep(topic: PersistentTopic) -> None:
     """Expire old messages, look at the backlog quota, delete what nobody needs any more."""
     try:
+        compaction.prepare(topic)
         forget_unused_subscriptions(topic)
         expire(topic)
         quota.check(topic)
         trim(topic)
+        compaction.check(topic)
     except StoreError as error:
         log.error("%r: housekeeping failed: %s", topic, error)
 
@@ -39,7 +42,11 @@ def expire(topic: PersistentTopic) -> None:
     seconds = topic.policies.message_ttl_seconds
     if seconds <= 0:
         return
-    waiting = [each for each in topic.subscriptions.values() if each.durable and each.backlog]
+    waiting = [
+        each
+        for each in topic.subscriptions.values()
+        if each.durable and each.backlog and each.name != COMPACTION
+    ]
     if not waiting:
         return
     offset = too_old_below(
@@ -82,7 +89,7 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
     now_ms = topic.agenda.now_ms
     minutes = topic.policies.subscription_expiration_minutes
     for subscription in list(topic.subscriptions.values()):
-        if subscription.consumers:
+        if subscription.consumers or subscription.name == COMPACTION:
             continue
         unused_ms = now_ms - subscription.last_active_ms
         if not subscription.durable:
@@ -147,6 +154,7 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
         return False
     if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:
         return False
+    compaction.prepare(topic)
     is_unneeded = ledger.unneeded(deadlines.slowest(topic), lambda segment, _: segment.ledger_id == ledger_id)
     _delete(topic, is_unneeded)
     return bool(is_unneeded)

@@ -138,7 +138,7 @@ class NonPersistentSubscription:
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
         raise Refused(pb.MetadataError, "A non-persistent topic has no place to seek to")
 
-    def last_message(self, ready: Done) -> LastMessage | None:
+    def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
         raise Refused(pb.MetadataError, "getLastMessageId is not supported on a non-persistent topic")
 
     def delete(self, done: Done) -> None:

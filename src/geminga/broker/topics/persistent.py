@@ -6,14 +6,15 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from geminga.broker.agenda import Timer
+from geminga.broker.compacted import EARLIEST, LATEST, CompactedLedger
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.limits import TopicLimits
-from geminga.broker.delivery.subscription import PersistentSubscription, cursor_prefix
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count, count_of, head_of
 from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
-from geminga.broker.topics import deadlines, quota
+from geminga.broker.topics import compaction, deadlines, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
 from geminga.broker.topics.producer import Producer, slow_down
@@ -43,10 +44,10 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
-        "bytes_out_gone", "consumers_connected", "dedup", "due", "last_used_ms", "ledger", "limits",
-        "loaded_at", "look_round", "looks", "messages_in", "messages_out_gone", "name", "policies",
-        "quota_exceeded", "rate_limits", "record", "restricted", "settings", "store", "subscriptions",
-        "text",
+        "bytes_out_gone", "compacted", "compaction", "compactions", "consumers_connected", "dedup", "due",
+        "last_used_ms", "ledger", "limits", "loaded_at", "look_round", "looks", "messages_in",
+        "messages_out_gone", "name", "policies", "quota_exceeded", "rate_limits", "record", "restricted",
+        "settings", "store", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
@@ -79,6 +80,9 @@ class PersistentTopic:
             now_ms=services.agenda.now_ms,
             rolled=self._ledger_rolled,
         )
+        self.compacted: CompactedLedger | None = None
+        self.compaction: compaction.Compaction | None = None
+        self.compactions = services.compactions
         self._counting: Timer | None = None
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
@@ -112,6 +116,7 @@ class PersistentTopic:
 
     def _loaded(self, policies: Policies) -> None:
         deadlines.recall(self)
+        compaction.recall(self)
         if not policies.deduplication:
             forget_stale(self.store, self.text)
         self.policies_changed(policies)
@@ -406,6 +411,8 @@ class PersistentTopic:
     def subscribe(self, request: SubscriptionRequest) -> PersistentSubscription:
         """The subscription, made if it is new and may be; raises `Refused`."""
         existing = self.subscriptions.get(request.name)
+        if request.name == COMPACTION:
+            raise Refused(pb.NotAllowedError, f"Subscription {COMPACTION} is compaction's own")
         if existing is not None:
             if existing.durable != request.durable:
                 kind = "durable" if existing.durable else "non-durable"
@@ -423,21 +430,25 @@ class PersistentTopic:
         offset = ledger.start if request.earliest else ledger.end
         if not request.durable:
             # The entry of a reader's start id is delivered; the client drops what it knows.
-            return self.reader(
+            reader = self.reader(
                 request.name, offset if request.start is None else ledger.offset_from(*request.start)
             )
+            reader.start_position = request.start or (EARLIEST if request.earliest else LATEST)
+            return reader
         if not self.policies.auto_create_subscriptions:
             raise Refused(pb.SubscriptionNotFound, f"Subscription {request.name} does not exist")
         try:
-            return self.subscription(
+            created = self.subscription(
                 request.name, offset=offset, properties=request.properties, replicated=request.replicated
             )
+            created.start_position = EARLIEST if request.earliest else LATEST
+            return created
         except StoreError as error:
             raise storage_refusal(error) from error
 
     def initial_subscription(self, name: str) -> None:
         """Messages published before the first consumer (of a dead letter topic) are not to be missed."""
-        if name in self.subscriptions:
+        if name == COMPACTION or name in self.subscriptions:
             return
         if not self.policies.auto_create_subscriptions:
             raise Refused(
@@ -477,6 +488,8 @@ class PersistentTopic:
                 self.bytes_out_gone += consumer.bytes_out
             self.messages_out_gone += subscription.messages_out_gone
             self.bytes_out_gone += subscription.bytes_out_gone
+            if subscription.name == COMPACTION:
+                compaction.forget(self)
 
     def check_quota(self) -> QuotaExceeded | None:
         """Which backlog quota holds producers now."""
@@ -633,9 +646,8 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Nobody is connected and nothing is under way."""
-        return not (
-            self.access.producers or self.access.waiting or self.consumers_connected or self._under_way
-        )
+        works = self._under_way or (self.compaction is not None and self.compaction.is_running)
+        return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
         """No more entries, ever. Producers are closed, consumers are told when they have read all."""
@@ -662,6 +674,7 @@ class PersistentTopic:
             subscription.fenced = True
             subscription.writer.delete(None)
         self._let_go()
+        compaction.forget(self)
         if self.dedup is not None:
             self.dedup.forget()
             self.dedup = None
@@ -672,6 +685,8 @@ class PersistentTopic:
     def close(self) -> None:
         """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
         self._stop_counting()
+        if self.compaction is not None:
+            self.compaction.cancel("the topic leaves memory")
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from geminga.broker.agenda import Agenda
-from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
@@ -141,7 +141,7 @@ def _exceeded(topic: LimitedTopic) -> list[QuotaExceeded]:
 
 def _slowest(topic: LimitedTopic) -> PersistentSubscription | None:
     """The durable subscription that waits for the oldest entry; None when none waits for any."""
-    waiting = [each for each in topic.subscriptions.values() if each.durable]
+    waiting = [each for each in topic.subscriptions.values() if each.durable and each.name != COMPACTION]
     slowest = min(waiting, key=lambda each: each.wanted_from, default=None)
     return None if slowest is None or slowest.wanted_from >= topic.ledger.confirmed else slowest
 
@@ -158,7 +158,7 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         else:
             target = max(target, topic.offset_by_time(topic.agenda.now_ms - quota.limit * 1000))
     for subscription in list(topic.subscriptions.values()):
-        if subscription.durable and subscription.cursor.mark < target:
+        if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)
             log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
 

@@ -14,6 +14,7 @@ from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
+from geminga.broker.topics.compaction import CompactionLine
 from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.looks import Looks
 from geminga.broker.topics.producer import PublishedTopic
@@ -38,6 +39,7 @@ class TopicServices:
     due: DueIndex
     looks: Looks[Topic]
     entries: EntriesUnderWay
+    compactions: CompactionLine
     limits: tuple[Limit, Limit] = field(default_factory=lambda: (Limit(), Limit()))
     """What all producers, and all consumers, of the broker share."""
 

@@ -1,0 +1,568 @@
+"""Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted`).
+
+It goes over the topic's entries once to learn which messages are the newest of their keys (more often when
+the keys do not fit into memory at once, `geminga.broker.survivors`), and once more to write them, beginning
+each time with what the compaction before has left. It works in turns with everybody else
+(`geminga.broker.turns`) and waits for the disk in nobody's way; one topic of a broker is compacted at a time.
+
+Nothing can be lost in between. The durable subscription ``__compaction`` keeps the topic's entries until
+they are seen. Its cursor names the compacted ledger and its horizon in its properties and is moved with them
+in one write, when the whole of the new ledger is durable; the old one is deleted after that. A ledger that no
+cursor names is what a crash left behind, and goes with the next load of the topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Generator, Iterator
+from enum import StrEnum
+from functools import partial
+from typing import Final, Protocol
+
+from geminga.broker.agenda import Agenda
+from geminga.broker.compacted import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
+from geminga.broker.delivery.cursor import Properties
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.entries import head_of
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.rules.policies import Policies
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.survivors import Survivors
+from geminga.broker.turns import PARKED, Job, Turns
+from geminga.errors import StoreBusy, StoreError
+from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
+from geminga.ledger.damage import EntriesDamaged
+
+log = logging.getLogger("geminga.broker")
+
+LEDGER_PROPERTY: Final = "CompactedTopicLedger"
+"""In the properties of the cursor, as in Apache Pulsar."""
+HORIZON_PROPERTY: Final = "CompactedTopicHorizon"
+ENTRIES_PER_FETCH: Final = 2_000
+BYTES_PER_FETCH: Final = 1024 * 1024
+"""So much is read from the disk at once."""
+UNWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""So much of the new ledger may be on its way to the disk."""
+SLICE_SECONDS: Final = 0.004
+"""So long it works before the loop looks at everybody else."""
+BUSY_RETRY_SECONDS: Final = 0.1
+DAMAGES_MAX: Final = 1_000
+"""So many runs of damaged entries are stepped over."""
+FAILED_RETRY_MS: Final = 60_000
+"""A compaction by threshold that failed is tried again after this."""
+
+
+class Status(StrEnum):
+    """As ``pulsar-admin topics compaction-status`` has it."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+class AlreadyRunning(Exception):
+    """The topic is being compacted."""
+
+    def __init__(self) -> None:
+        super().__init__("Compaction already in progress")
+
+
+class CompactionFailed(StoreError):
+    """A compaction cannot go on; what was there before it stays."""
+
+
+class CompactedTopic(Protocol):
+    """What is compacted; ``compacted`` and ``compaction`` are set here."""
+
+    text: str
+    agenda: Agenda
+    store: EntryStore
+    settings: BrokerSettings
+    policies: Policies
+    ledger: ManagedLedger
+    subscriptions: dict[str, PersistentSubscription]
+    compacted: CompactedLedger | None
+    compaction: Compaction | None
+    compactions: CompactionLine
+
+    def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription: ...
+
+    def touch(self) -> None: ...
+
+
+class CompactionLine:
+    """Who is compacted, and who waits for it: one at a time, for the sake of memory."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self._waiting: deque[Compaction] = deque()
+        self._running: Compaction | None = None
+
+    def enter(self, compaction: Compaction) -> None:
+        self._waiting.append(compaction)
+        self._next()
+
+    def leave(self, compaction: Compaction) -> None:
+        if self._running is compaction:
+            self._running = None
+        elif compaction in self._waiting:
+            self._waiting.remove(compaction)
+        self._next()
+
+    def _next(self) -> None:
+        if self._running is None and self._waiting:
+            self._running = self._waiting.popleft()
+            self._running.begin()
+
+
+class Compaction:
+    """The last compaction of a topic, which may be going on. Times are milliseconds; 0 is never."""
+
+    def __init__(self, topic: CompactedTopic) -> None:
+        self.topic = topic
+        self.status = Status.NOT_RUN
+        self.last_error = ""
+        self.removed = self.removed_total = 0
+        """Messages that the last one left out, and all since the topic was loaded."""
+        self.succeeded_ms = self.failed_ms = self.duration_ms = 0
+        self.succeeded = self.failed = 0
+        self.bytes_read = self.bytes_written = 0
+        self._began_ms = 0
+        self._steps: Job | None = None
+        self._is_parked = False
+        self._slice_began = 0.0
+        self._is_cancelled = False
+        self._unwritten = 0
+        self._write_error: StoreError | None = None
+        self._new: int | None = None
+        self._damaged: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"Compaction({self.topic.text!r})"
+
+    @property
+    def is_running(self) -> bool:
+        return self.status is Status.RUNNING
+
+    # --- life ---
+    def start(self) -> None:
+        """Compact the topic as it is when its turn comes. Raises `AlreadyRunning` or `StoreError`."""
+        if self.is_running:
+            raise AlreadyRunning
+        topic = self.topic
+        if COMPACTION not in topic.subscriptions:
+            topic.subscription(COMPACTION, offset=topic.ledger.start)
+        self.status, self.last_error = Status.RUNNING, ""
+        self._is_cancelled = False
+        topic.compactions.enter(self)
+
+    def begin(self) -> None:
+        """Its turn has come."""
+        self._began_ms = self.topic.agenda.now_ms
+        self._steps = self._run()
+        self._is_parked = False
+        self._slice_began = self.topic.compactions.turns.clock()
+        self.topic.compactions.turns.start(self._steps, self)
+
+    def cancel(self, why: str) -> None:
+        """The topic goes, or what was compacted is not wanted: stop."""
+        if self.is_running:
+            self._is_cancelled = True
+            if self._steps is not None:
+                self._steps.close()
+            self._end(CompactionFailed(why))
+
+    def _end(self, error: StoreError | None) -> None:
+        now_ms = self.topic.agenda.now_ms
+        self._steps = None
+        if error is None:
+            self.status = Status.SUCCESS
+            self.succeeded += 1
+            self.succeeded_ms, self.duration_ms = now_ms, now_ms - self._began_ms
+            if self._damaged:
+                self.last_error = "entries were lost to damage: " + "; ".join(self._damaged)
+        else:
+            log.error("%r failed: %s", self, error)
+            self.status, self.last_error = Status.ERROR, str(error)
+            self.failed += 1
+            self.failed_ms = now_ms
+            self._give_up_new()
+        self._damaged = []
+        self.topic.touch()
+        self.topic.compactions.leave(self)
+
+    def _give_up_new(self) -> None:
+        new, self._new = self._new, None
+        if new is not None:
+            try:
+                self.topic.store.delete_ledgers([new])
+            except StoreError as error:
+                log.error("%r: ledger %d is left over: %s", self, new, error)
+
+    # --- the job ---
+    def _run(self) -> Job:
+        try:
+            yield from self._compact()
+        except StoreError as error:
+            if not self._is_cancelled:
+                self._end(error)
+        except Exception as error:
+            if not self._is_cancelled:
+                self._end(CompactionFailed(f"{type(error).__name__}: {error}"))
+            raise
+
+    def _compact(self) -> Job:
+        topic, settings = self.topic, self.topic.settings
+        old = topic.compacted
+        stop = topic.ledger.confirmed
+        begin = topic.ledger.start if old is None else max(old.horizon, topic.ledger.start)
+        if begin >= stop:
+            self._end(None)
+            return
+        if old is not None:
+            old.pin()
+        try:
+            survivors = Survivors(
+                bytes_max=settings.compaction_memory_bytes_max,
+                retain_null_key=settings.compaction_retain_null_key,
+            )
+            damaged: list[str] | None = None
+            while True:
+                for found in self._entries(old, begin, stop):
+                    if found is None:
+                        yield self._pause()
+                        continue
+                    survivors.note(found[3])
+                    if self._is_enough:
+                        yield self._rest()
+                damaged = self._same_damage(damaged)
+                if not survivors.next_pass():
+                    break
+            if survivors.closed:
+                log.warning(
+                    "%r: %d entries are encrypted batches or cannot be read and stay whole",
+                    self,
+                    survivors.closed,
+                )
+            seal, kept = yield from self._write(survivors, old, begin, stop)
+        finally:
+            if old is not None:
+                old.unpin()
+        self.removed = survivors.messages - kept
+        self.removed_total += self.removed
+        yield from self._switch(seal)
+
+    def _pause(self) -> bool | None:
+        """What the job yields where it waits: PARKED unless that is over already."""
+        return PARKED if self._is_parked else None
+
+    @property
+    def _is_enough(self) -> bool:
+        """Whether others are to be heard: this goes on for long, and nobody should notice."""
+        turns = self.topic.compactions.turns
+        return turns.clock() - self._slice_began >= SLICE_SECONDS or turns.enough
+
+    def _rest(self) -> bool:
+        """The loop looks at everybody else before this goes on."""
+        self._is_parked = True
+        self.topic.agenda.after(0.0, self._go_on, self)
+        return PARKED
+
+    def _go_on(self) -> None:
+        if self._is_parked and self._steps is not None:
+            self._is_parked = False
+            self._slice_began = self.topic.compactions.turns.clock()
+            self.topic.compactions.turns.start(self._steps, self)
+
+    def _check(self) -> None:
+        if self._is_cancelled:
+            raise CompactionFailed(self.last_error)
+        if self._write_error is not None:
+            raise self._write_error
+
+    # --- reading ---
+    def _entries(
+        self, old: CompactedLedger | None, begin: int, stop: int
+    ) -> Iterator[tuple[int, int, int, bytes] | None]:
+        """What was compacted before, then the topic's own entries; None: wait."""
+        if old is not None:
+            index = 0
+            while index < old.entries:
+                for found in self._fetched(old.ledger_id, index, old.entries - index):
+                    if isinstance(found, list):
+                        for data in found:
+                            yield unframed(data)
+                        index += len(found)
+                    elif found is None:
+                        yield None
+                    else:
+                        behind = old.behind_damage(index, found)
+                        if behind is None:
+                            raise found
+                        self._is_damaged(found)
+                        index = behind
+        ledger = self.topic.ledger
+        offset = begin
+        while (offset := ledger.skip_gap(offset)) < stop:
+            segment = ledger.segment_of(offset)
+            assert segment is not None
+            first, before = offset - segment.base, offset
+            for found in self._fetched(segment.ledger_id, first, min(segment.end, stop) - offset):
+                if isinstance(found, list):
+                    for data in found:
+                        yield offset, segment.ledger_id, offset - segment.base, data
+                        offset += 1
+                elif found is None:
+                    yield None
+                else:
+                    if not isinstance(found, EntriesDamaged):
+                        raise found
+                    ledger.damage_found(segment, found)
+                    self._is_damaged(found)
+            if offset == before and ledger.skip_gap(offset) == offset:
+                raise CompactionFailed(f"entry {segment.ledger_id}:{first} cannot be read")
+
+    def _is_damaged(self, error: StoreError) -> None:
+        text = str(error)
+        if text not in self._damaged:
+            self._damaged.append(text)
+            if len(self._damaged) > DAMAGES_MAX:
+                raise CompactionFailed(f"more than {DAMAGES_MAX} runs of entries are damaged, as {text}")
+
+    def _same_damage(self, before: list[str] | None) -> list[str]:
+        """What is damaged. More than in the pass before is too much: messages are known by their number."""
+        if before is not None and before != self._damaged:
+            raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
+        return list(self._damaged)
+
+    def _fetched(self, ledger_id: int, first: int, count: int) -> Iterator[list[bytes] | StoreError | None]:
+        """Some entries, or the damage that is in their place; before that None while they are waited for."""
+        count = min(count, ENTRIES_PER_FETCH)
+        agenda = self.topic.agenda
+        while True:
+            self._check()
+            arrived: list[tuple[list[bytes], StoreError | None]] = []
+
+            def done(
+                entries: list[bytes],
+                error: StoreError | None,
+                arrived: list[tuple[list[bytes], StoreError | None]] = arrived,
+            ) -> None:
+                arrived.append((entries, error))
+                self._go_on()
+
+            try:
+                found = self.topic.store.fetch(
+                    ledger_id,
+                    first,
+                    entries_max=count,
+                    bytes_max=BYTES_PER_FETCH,
+                    ahead=ReadAhead(count, BYTES_PER_FETCH),
+                    done=done,
+                )
+            except StoreError as error:
+                found = []
+                arrived.append(([], error))
+            if found is None:
+                while not arrived:
+                    self._is_parked = True
+                    yield None
+                found = arrived[0][0]
+            self._check()
+            error_found = arrived[0][1] if arrived else None
+            if isinstance(error_found, StoreBusy):
+                self._is_parked = True
+                agenda.after(BUSY_RETRY_SECONDS, self._go_on, self)
+                yield None
+                continue
+            if isinstance(error_found, EntriesDamaged):
+                yield error_found
+                return
+            if error_found is not None:
+                raise error_found
+            if not found:
+                raise CompactionFailed(f"ledger {ledger_id} has no entry {first}: it is being deleted")
+            self.bytes_read += sum(map(len, found))
+            yield found
+            return
+
+    # --- writing ---
+    def _write(
+        self, survivors: Survivors, old: CompactedLedger | None, begin: int, stop: int
+    ) -> Generator[bool | None, None, tuple[Seal, int]]:
+        """Write the new ledger; returns its seal and how many messages are in it, when all is durable."""
+        topic = self.topic
+        self._unwritten, self._write_error = 0, None
+        self._new = topic.store.create_ledger(owner_of(topic.text))
+        last, kept, damaged = (-1, -1, -1), 0, self._same_damage(None)
+        for found in self._entries(old, begin, stop):
+            if found is None:
+                yield self._pause()
+                continue
+            offset, ledger_id, entry_id, entry = found
+            left, _, staying, last_index = survivors.kept(entry)
+            if left is not None:
+                kept += staying
+                head = head_of(left)
+                last = ledger_id, entry_id, last_index if head is not None and head.is_batch else -1
+                self._append(framed(offset, ledger_id, entry_id, left))
+                while self._unwritten > UNWRITTEN_BYTES_MAX:
+                    self._is_parked = True
+                    yield PARKED
+                    self._check()
+            if self._is_enough:
+                yield self._rest()
+        self._same_damage(damaged)
+        seal = Seal(stop, last)
+        self._append(sealed(seal))
+        while self._unwritten:
+            self._is_parked = True
+            yield PARKED
+            self._check()
+        self._check()
+        return seal, kept
+
+    def _append(self, data: bytes) -> None:
+        assert self._new is not None
+        size = len(data)
+        self._unwritten += size
+        self.bytes_written += size
+        try:
+            self.topic.store.append(self._new, data, partial(self._written, self._new, size))
+        except StoreError:
+            self._unwritten -= size
+            raise
+
+    def _written(self, ledger_id: int, size: int, error: StoreError | None) -> None:
+        if ledger_id != self._new:
+            return  # given up
+        self._unwritten -= size
+        if error is not None:
+            self._write_error = error
+        if error is not None or self._unwritten <= UNWRITTEN_BYTES_MAX // 2:
+            self._go_on()
+
+    def _switch(self, seal: Seal) -> Job:
+        """The new ledger is complete: name it, then let the old one go."""
+        topic = self.topic
+        assert self._new is not None
+        subscription = topic.subscriptions.get(COMPACTION)
+        if subscription is None:
+            raise CompactionFailed(f"subscription {COMPACTION} was deleted meanwhile")
+        info = next(each for each in topic.store.ledgers(owner_of(topic.text)) if each.ledger_id == self._new)
+        new = _view(topic, info, seal)
+        reported: list[StoreError | None] = []
+
+        def done(error: StoreError | None) -> None:
+            reported.append(error)
+            self._go_on()
+
+        cursor = subscription.cursor
+        before, mark = dict(cursor.properties), cursor.mark
+        cursor.properties = _named(new)
+        cursor.acknowledge_below(seal.horizon)
+        subscription.write_snapshot(done)
+        while not reported:
+            self._is_parked = True
+            yield PARKED
+        if reported[0] is not None:
+            cursor.properties = before
+            cursor.reset(mark)
+            raise reported[0]
+        if self._is_cancelled:
+            return
+        self._new = None
+        old, topic.compacted = topic.compacted, new
+        if old is not None:
+            old.replaced()
+        log.info(
+            "%r: %d messages left out, %d entries of %d bytes are kept", self, self.removed, new.entries,
+            new.size_bytes,
+        )  # fmt: skip
+        self._end(None)
+
+
+# --- what a topic has ---
+def _view(topic: CompactedTopic, info: LedgerInfo, seal: Seal) -> CompactedLedger:
+    return CompactedLedger(topic.store, topic.text, info.ledger_id, info.entries - 1, info.size_bytes, seal)
+
+
+def _named(view: CompactedLedger) -> Properties:
+    return {LEDGER_PROPERTY: str(view.ledger_id), HORIZON_PROPERTY: str(view.horizon)}
+
+
+def recall(topic: CompactedTopic) -> None:
+    """The topic was loaded: find its compacted ledger, and delete what a crash left. Raises `StoreError`.
+
+    Should damage have taken what the cursor says, the newest ledger that is complete is the one.
+    """
+    subscription = topic.subscriptions.get(COMPACTION)
+    if subscription is None:
+        return
+    infos = topic.store.ledgers(owner_of(topic.text))
+    named = subscription.cursor.properties.get(LEDGER_PROPERTY)
+    found: CompactedLedger | None = None
+    for info in sorted(infos, key=lambda each: (str(each.ledger_id) == named, each.ledger_id), reverse=True):
+        seal = seal_of(topic.store, info.ledger_id, info.entries)
+        if seal is None and str(info.ledger_id) == named:
+            # Its seal alone is lost: the cursor knows how far it goes.
+            horizon = int(subscription.cursor.properties[HORIZON_PROPERTY])
+            seal = Seal(horizon, (*topic.ledger.position_before(horizon), -1))
+        if seal is not None:
+            found = _view(topic, info, seal)
+            break
+    if found is None or str(found.ledger_id) != named:
+        if named is not None:
+            log.error("topic %s: its compacted ledger %s is lost to damage", topic.text, named)
+        if found is not None:
+            log.warning("topic %s: compacted ledger %d is its own", topic.text, found.ledger_id)
+            subscription.cursor.properties = _named(found)
+            subscription.write_snapshot(None)
+    topic.compacted = found
+    left = [each.ledger_id for each in infos if found is None or each.ledger_id != found.ledger_id]
+    if left:
+        topic.store.delete_ledgers(left)
+
+
+def forget(topic: CompactedTopic) -> None:
+    """What was compacted is not wanted any more: the subscription, or the topic, is deleted."""
+    if topic.compaction is not None:
+        topic.compaction.cancel("the topic, or its subscription __compaction, is deleted")
+    view, topic.compacted = topic.compacted, None
+    kept = -1 if view is None else view.ledger_id
+    left = [each.ledger_id for each in topic.store.ledgers(owner_of(topic.text)) if each.ledger_id != kept]
+    if left:
+        topic.store.delete_ledgers(left)
+    if view is not None:
+        view.replaced()
+
+
+def start(topic: CompactedTopic) -> None:
+    """Compact now. Raises `AlreadyRunning` or `StoreError`."""
+    if topic.compaction is None:
+        topic.compaction = Compaction(topic)
+    topic.compaction.start()
+
+
+def prepare(topic: CompactedTopic) -> None:
+    """With a threshold nothing may be trimmed that compaction has not seen, from now on."""
+    if topic.policies.compaction_threshold_bytes > 0 and COMPACTION not in topic.subscriptions:
+        topic.subscription(COMPACTION, offset=topic.ledger.start)
+
+
+def check(topic: CompactedTopic) -> None:
+    """Compact if there is more to do than the policies' threshold."""
+    threshold = topic.policies.compaction_threshold_bytes
+    if threshold <= 0:
+        return
+    prepare(topic)
+    last = topic.compaction
+    if last is not None:
+        is_early = topic.agenda.now_ms - last.failed_ms < FAILED_RETRY_MS
+        if last.is_running or (last.status is Status.ERROR and is_early):
+            return
+    waiting = topic.subscriptions[COMPACTION].cursor.mark
+    if waiting < topic.ledger.confirmed and topic.ledger.size_from(waiting) > threshold:
+        start(topic)

@@ -1,0 +1,556 @@
+"""Compaction: what is left of a topic, who gets it, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.compacted import owner_of
+from geminga.broker.delivery.subscription import COMPACTION, cursor_key
+from geminga.broker.survivors import open_batch
+from geminga.broker.topics.compaction import LEDGER_PROPERTY
+from geminga.errors import StoreFull
+from geminga.ids import TopicName
+from geminga.ledger.api import Lost, Value
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from geminga.wire.compression import compress
+from geminga.wire.metadata import build_entry, parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import START_MS, Harness, Peer
+
+NAME = TopicName.parse("t")
+Pair = tuple[str | None, bytes]
+
+
+def single(key: str | None, value: bytes, **fields: Any) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=START_MS, **fields)
+    if key is not None:
+        metadata.partition_key = key
+    return build_entry(metadata.SerializeToString(), value)
+
+
+def batch(pairs: list[Pair], *, compression: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
+    body = b""
+    for key, value in pairs:
+        one = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=3)
+        if key is not None:
+            one.partition_key = key
+        data = one.SerializeToString()
+        body += len(data).to_bytes(4, "big") + data + value
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=START_MS, num_messages_in_batch=len(pairs),
+        compression=compression, uncompressed_size=len(body), **fields,
+    )  # fmt: skip
+    return build_entry(metadata.SerializeToString(), compress(compression, body))
+
+
+def messages_of(entry: bytes) -> list[Pair]:
+    """The messages that a client would deliver."""
+    parsed = parse_entry(entry)
+    if not parsed.metadata.HasField("num_messages_in_batch"):
+        key = parsed.metadata.partition_key if parsed.metadata.HasField("partition_key") else None
+        return [(key, bytes(parsed.payload))]
+    opened = open_batch(entry)
+    assert opened is not None
+    found: list[Pair] = []
+    for index, message in enumerate(opened.messages):
+        if message is not None:
+            data = opened.body[opened.starts[index] : opened.starts[index + 1]]
+            size = int.from_bytes(data[:4], "big")
+            key = None if message[0] is None else message[0].decode()
+            found.append((key, data[4 + size :]))
+    return found
+
+
+def finish(harness: Harness) -> None:
+    """Until nothing is left to do now."""
+    for _ in range(100_000):
+        harness.poll()
+        harness.broker.turn(harness.now, harness.now_ms)
+        if not harness.broker.turns.waiting and not harness.store.is_writing:
+            harness.poll()
+            topic: Any = harness.broker.topics.in_memory(NAME)
+            if topic is None or topic.compaction is None or not topic.compaction.is_running:
+                return
+    raise AssertionError("compaction does not end")
+
+
+def compact(harness: Harness) -> None:
+    harness.actions.compact(NAME)
+    finish(harness)
+    assert harness.actions.compaction_status(NAME) == {"status": "SUCCESS", "lastError": ""}
+
+
+def read(harness: Harness, *, compacted: bool = True, **fields: Any) -> list[tuple[tuple[int, int], Pair]]:
+    """Everything that a reader from the beginning is sent, with the ids of the entries."""
+    peer = harness.peer()
+    peer.subscribe("t", "reader", 7, durable=False, read_compacted=compacted, permits=1_000_000, **fields)
+    for _ in range(50):
+        harness.poll()
+    found = [
+        ((each.ledger_id, each.entry_id), pair)
+        for each in peer.messages()
+        for pair in messages_of(bytes(each.entry))
+    ]
+    peer.disconnect()
+    return found
+
+
+def publisher(harness: Harness) -> Peer:
+    peer = harness.peer()
+    peer.producer("t")
+    return peer
+
+
+def newest(pairs: list[Pair]) -> dict[str, bytes]:
+    """What compaction is to leave."""
+    kept: dict[str, bytes] = {}
+    for key, value in pairs:
+        if key is None:
+            continue
+        kept.pop(key, None)
+        if value:
+            kept[key] = value
+    return kept
+
+
+def test_newest_of_each_key_is_left_under_its_own_id(harness: Harness) -> None:
+    peer = publisher(harness)
+    for number in range(30):
+        peer.send(number, single(f"k{number % 3}", b"%d" % number))
+    peer.send(30, single(None, b"no key"))
+    peer.send(31, single("k1", b""))
+    before = dict(read(harness, compacted=False))
+    compact(harness)
+    found = read(harness)
+    assert [pair for _, pair in found] == [("k0", b"27"), ("k2", b"29")]
+    assert all(before[position] == pair for position, pair in found)
+    # What came since is read from the topic itself.
+    peer.send(32, single("k0", b"new"))
+    assert [pair for _, pair in read(harness)] == [("k0", b"27"), ("k2", b"29"), ("k0", b"new")]
+    assert len(read(harness, compacted=False)) == 33
+
+
+@pytest.mark.parametrize("compression", [pb.NONE, pb.ZSTD])
+def test_batches_are_compacted_inside(harness: Harness, compression: pb.CompressionType) -> None:
+    peer = publisher(harness)
+    peer.send(
+        0, batch([("a", b"1"), ("b", b"2"), (None, b"3"), ("c", b"4")], compression=compression), messages=4
+    )
+    peer.send(4, batch([("a", b"5"), ("b", b""), ("a", b"6")], compression=compression), messages=3)
+    peer.send(7, batch([("x", b""), (None, b"7")], compression=compression), messages=2)
+    compact(harness)
+    assert [pair for _, pair in read(harness)] == [("c", b"4"), ("a", b"6")]
+    reader = harness.peer()
+    reader.subscribe("t", "r2", 9, durable=False, read_compacted=True)
+    first = reader.messages()[0]
+    opened = open_batch(bytes(first.entry))
+    assert opened is not None
+    assert [message is None for message in opened.messages] == [True, True, True, False]
+    assert parse_entry(first.entry).metadata.uncompressed_size == len(opened.body)
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
+def test_any_history_compacts_to_what_is_newest(make_harness: Any, memory_bytes: int | None) -> None:
+    """Also in several passes: 1 MiB does not hold the keys."""
+    random = Random(7)
+    settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
+    harness = make_harness(ledger_entries_max=50, **settings)
+    peer = publisher(harness)
+    sent: list[Pair] = []
+    keys = 60 if memory_bytes is None else 20_000
+    for round_ in range(4):
+        for _ in range(60 if memory_bytes is None else 300):
+            pairs: list[Pair] = [
+                (random.choice([f"key-{random.randrange(keys)}", f"k{random.randrange(5)}", None]),
+                 b"" if random.random() < 0.2 else b"v%d" % random.randrange(10**6))
+                for _ in range(random.choice([1, 1, 2, 5, 200 if memory_bytes else 7]))
+            ]  # fmt: skip
+            if len(pairs) == 1 and random.random() < 0.7:
+                peer.send(0, single(*pairs[0]))
+            else:
+                kind = random.choice([pb.NONE, pb.ZSTD])
+                peer.send(0, batch(pairs, compression=kind), messages=len(pairs))
+            sent += pairs
+        compact(harness)
+        found = [pair for _, pair in read(harness)]
+        assert dict(found) == newest(sent), round_
+        assert len(found) == len(newest(sent))
+        assert [key for key, _ in found] == list(newest(sent))
+        if round_ == 2:
+            harness.restart()
+            peer = publisher(harness)
+            assert dict(pair for _, pair in read(harness)) == newest(sent)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+
+
+def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
+    harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
+    peer = publisher(harness)
+    for number in range(23):
+        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    compact(harness)
+    harness.advance(3600)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert topic.ledger.start > 15  # retention keeps nothing
+    harness.restart()
+    peer = publisher(harness)
+    peer.send(23, single("k0", b"live"))
+    expected = [("k3", b"19"), ("k0", b"20"), ("k1", b"21"), ("k2", b"22"), ("k0", b"live")]
+    assert [pair for _, pair in read(harness)] == expected
+    for number in range(24, 60):
+        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    harness.advance(3600)
+    topic = harness.broker.topics.find(NAME)
+    assert topic.ledger.start <= 23  # not compacted yet
+    compact(harness)
+    assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
+
+
+def test_reader_goes_on_at_its_place(make_harness: Any) -> None:
+    harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
+    peer = publisher(harness)
+    for number in range(40):
+        peer.send(number, single(f"k{number if number < 20 else 0}", b"%d" % number))
+    compact(harness)
+    harness.advance(3600)
+    full = read(harness)
+    assert [int(pair[1]) for _, pair in full] == [*range(1, 20), 39]
+    place = full[7][0]
+    rest = read(harness, start_message_id={"ledgerId": place[0], "entryId": place[1]})
+    assert rest == full[7:]
+
+
+def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number}", b"1"))
+    compact(harness)
+    reader = harness.peer()
+    reader.subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=2)
+    assert len(reader.messages()) == 2
+    for number in range(10):
+        peer.send(number, single(f"k{number}", b"" if number == 5 else b"2"))
+    compact(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert len(harness.store.ledgers(owner_of(topic.text))) == 2
+    reader.command("flow", consumer_id=7, messagePermits=1000)
+    harness.poll()
+    found = [pair for each in reader.messages() for pair in messages_of(bytes(each.entry))]
+    # The deletion of k5 is among them: it was in what the reader had begun with.
+    assert ("k5", b"") in found
+    assert len(found) == 8 + 10
+    assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+
+
+def test_last_message_id_is_one_that_comes(harness: Harness) -> None:
+    peer = publisher(harness)
+    peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")]), messages=3)
+    peer.send(3, single("c", b""))
+    compact(harness)
+    reader = harness.peer()
+    reader.subscribe("t", "r", 7, durable=False, read_compacted=True)
+    found = reader.messages()[0]
+    last = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse.last_message_id
+    assert (last.ledgerId, last.entryId, last.batch_index) == (found.ledger_id, found.entry_id, 1)
+    peer.send(4, single("d", b"4"))
+    assert len(reader.messages()) == 1
+    last = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse.last_message_id
+    assert last.entryId == 2
+
+
+def test_chunked_messages_stay_or_go_as_a_whole(harness: Harness) -> None:
+    peer = publisher(harness)
+
+    def chunk(key: str, uuid: str, number: int, of: int = 2) -> None:
+        entry = single(
+            key, b"%s-%d" % (uuid.encode(), number), uuid=uuid, chunk_id=number, num_chunks_from_msg=of,
+            total_chunk_msg_size=100,
+        )  # fmt: skip
+        peer.send(0, entry, is_chunk=True)
+
+    chunk("a", "old", 0)
+    chunk("b", "gone", 0)
+    chunk("a", "old", 1)
+    chunk("b", "gone", 1)
+    chunk("a", "new", 0)
+    peer.send(0, single("b", b""))
+    chunk("a", "new", 1)
+    chunk("c", "open", 0)
+    compact(harness)
+    assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"open-0"]
+    chunk("c", "open", 1)
+    compact(harness)
+    assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"open-0", b"open-1"]
+    peer.send(0, single("c", b"small"))
+    compact(harness)
+    assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"small"]
+
+
+def test_what_cannot_be_looked_into_stays(harness: Harness) -> None:
+    peer = publisher(harness)
+    secret = [pb.EncryptionKeys(key="k", value=b"v")]
+    peer.send(0, batch([("a", b"1"), ("b", b"2")], encryption_keys=secret), messages=2)
+    peer.send(2, single("a", b"secret", encryption_keys=secret))
+    peer.send(3, single("a", b"newer", encryption_keys=secret))
+    broken = batch([("a", b"1"), ("b", b"2")])
+    metadata = parse_entry(broken).metadata
+    metadata.num_messages_in_batch = 3
+    peer.send(4, build_entry(metadata.SerializeToString(), bytes(parse_entry(broken).payload)), messages=3)
+    ids = [position for position, _ in _entries(harness)]
+    compact(harness)
+    assert [position for position, _ in _entries(harness)] == [ids[0], ids[2], ids[3]]
+
+
+def _entries(harness: Harness) -> list[tuple[tuple[int, int], bytes]]:
+    peer = harness.peer()
+    peer.subscribe("t", "raw", 7, durable=False, read_compacted=True, permits=1000)
+    harness.poll()
+    found = [((each.ledger_id, each.entry_id), bytes(each.entry)) for each in peer.messages()]
+    peer.disconnect()
+    return found
+
+
+def test_null_keys_are_kept_where_that_is_wanted(make_harness: Any) -> None:
+    harness = make_harness(compaction_retain_null_key=True)
+    peer = publisher(harness)
+    peer.send(0, single(None, b"1"))
+    peer.send(1, batch([(None, b"2"), ("a", b"3"), ("a", b"4")]), messages=3)
+    compact(harness)
+    assert [pair for _, pair in read(harness)] == [(None, b"1"), (None, b"2"), ("a", b"4")]
+
+
+def test_threshold_of_the_policies(make_harness: Any) -> None:
+    harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
+    harness.broker.namespaces.set_policy(
+        "public", "default", "compaction_threshold", 2000, lambda error: None
+    )
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number % 2}", b"x" * 10))
+    harness.advance(120)
+    finish(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert COMPACTION in topic.subscriptions
+    assert topic.compacted is None
+    assert topic.ledger.start == 0  # what compaction has not seen is not trimmed
+    for number in range(100):
+        peer.send(number, single(f"k{number % 2}", b"x" * 10))
+    for _ in range(10):
+        harness.advance(60)
+        finish(harness)
+    assert topic.compacted is not None
+    assert topic.compacted.entries == 2
+    assert topic.ledger.start > 50
+
+
+def test_status_stats_and_refusals(harness: Harness) -> None:
+    peer = publisher(harness)
+    for number in range(5):
+        peer.send(number, single("k", b"%d" % number))
+    assert harness.actions.compaction_status(NAME) == {"status": "NOT_RUN", "lastError": ""}
+    harness.actions.compact(NAME)
+    if harness.actions.compaction_status(NAME)["status"] == "RUNNING":
+        with pytest.raises(AdminError, match="already in progress") as refused:
+            harness.actions.compact(NAME)
+        assert refused.value.status == 409
+    finish(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    stats = harness.actions.stats(NAME)["compaction"]
+    assert stats["lastCompactionRemovedEventCount"] == 4
+    assert stats["lastCompactionSucceedTimestamp"] == harness.now_ms
+    internal = harness.actions.internal_stats(NAME)
+    assert internal["compactedLedger"]["entries"] == 1
+    ledger_id = internal["compactedLedger"]["ledgerId"]
+    assert internal["cursors"][COMPACTION]["properties"][LEDGER_PROPERTY] == ledger_id
+    with pytest.raises(AdminError, match="cannot be moved"):
+        harness.actions.skip_all(NAME, COMPACTION, lambda error: None)
+    frame = harness.peer().request(
+        "subscribe", topic="t", subscription=COMPACTION, consumer_id=1, subType=pb.CommandSubscribe.Exclusive
+    )
+    assert frame.command.error.error == pb.NotAllowedError
+    harness.actions.delete_subscription(NAME, COMPACTION, lambda error: None)
+    assert topic.compacted is None
+    assert not harness.store.ledgers(owner_of(topic.text))
+    assert len(read(harness)) == 5
+
+
+def test_deleted_topic_leaves_nothing(harness: Harness) -> None:
+    peer = publisher(harness)
+    for number in range(5):
+        peer.send(number, single("k", b"%d" % number))
+    compact(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    peer.send(9, single("k", b"more"))
+    harness.actions.compact(NAME)
+    harness.actions.delete(NAME, True, lambda error: None)
+    finish(harness)
+    assert not harness.store.ledgers(owner_of(topic.text))
+    assert not list(harness.store.names("cursor/"))
+
+
+# --- crashes and damage ---
+STORE = StoreSettings(
+    log_file_bytes=16_384,
+    preallocate_bytes=1024,
+    cache_bytes=1_000,
+    checkpoint_records=60,
+    checkpoint_state_bytes=20_000,
+    rewrite_live_fraction=0.6,
+    garbage_bytes_min=1,
+    deletion_delay_seconds=0.0,
+)
+SMALL = {"ledger_entries_max": 7, "retention_minutes": 0, "retention_megabytes": 0}
+
+
+def open_store(disk: SimulatedDisk, plan: Plan | None = None) -> FileStore:
+    return FileStore.open(
+        "/data/store", settings=STORE, filesystem=FaultyFileSystem(disk, plan), threads=False
+    )
+
+
+class Writer:
+    """Publishes single messages and batches; knows what is receipted."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.receipted = 0
+
+    def live(self, harness: Harness, rounds: int, random: Random) -> None:
+        peer = publisher(harness)
+        for _ in range(rounds):
+            for _ in range(12):
+                pairs = [
+                    (
+                        f"k{random.randrange(9)}",
+                        b"" if random.random() < 0.25 else b"%d" % random.randrange(10**9),
+                    )
+                    for _ in range(random.choice([1, 3]))
+                ]
+                self.sent += pairs
+                if len(pairs) == 1:
+                    peer.send(0, single(*pairs[0]))
+                else:
+                    peer.send(0, batch(list(pairs)), messages=len(pairs))
+                assert peer.receipts()
+                self.receipted = len(self.sent)
+            compact(harness)
+            harness.advance(600)
+
+    def check(self, harness: Harness) -> None:
+        found = [pair for _, pair in read(harness)]
+        for kept in range(self.receipted, len(self.sent) + 1):
+            if newest(found) == newest(list(self.sent[:kept])):
+                self.sent = self.sent[:kept]
+                self.receipted = kept
+                break
+        else:
+            raise AssertionError(f"lost or come back: {found}")
+        topic: Any = harness.broker.topics.find(NAME)
+        left = harness.store.ledgers(owner_of(topic.text))
+        named = [] if topic.compacted is None else [topic.compacted.ledger_id]
+        assert [each.ledger_id for each in left] == named
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_crash_at_every_step(how: str) -> None:
+    """Three compactions with trimming behind each; the process or the power ends at each write in turn."""
+    point, reached_end = 0, False
+    while not reached_end:
+        point += 1
+        disk, writer = SimulatedDisk(), Writer()
+        try:
+            writer.live(Harness(open_store(disk, Plan(crash_at=point)), **SMALL), 3, Random(1))
+            reached_end = True
+        except PowerLoss:
+            pass
+        disk = disk.kill() if how == "kill" else disk.crash(Fate.by_chance(Random(point)))
+        store = open_store(disk)
+        assert store.damage == []
+        harness = Harness(store, **SMALL)
+        if not harness.broker.topics.is_stored(NAME):
+            assert not writer.receipted
+            continue
+        writer.check(harness)
+        writer.live(harness, 1, Random(2))
+        writer.check(harness)
+    assert point > 50
+
+
+def test_lost_entries_of_the_compacted_ledger_are_named(
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number}", b"1"))
+    compact(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    ledger_id = topic.compacted.ledger_id
+    store: Any = harness.store
+    fetch = store.fetch
+
+    def broken(found: int, first: int, *, entries_max: int, **rest: Any) -> Any:
+        if found == ledger_id and first == 4:
+            damage = Damage("log", 0, "bad", ledger_id, 4, 5, Loss.ENTRIES)
+            raise EntriesDamaged("bad entries", damage)
+        if found == ledger_id and first < 4:
+            entries_max = min(entries_max, 4 - first)
+        return fetch(found, first, entries_max=entries_max, **rest)
+
+    monkeypatch.setattr(store, "fetch", broken)
+    assert [pair[0] for _, pair in read(harness)] == ["k0", "k1", "k2", "k3", "k6", "k7", "k8", "k9"]
+    assert f"compacted ledger {ledger_id} are lost" in caplog.text
+    peer.send(10, single("k0", b"2"))
+    harness.actions.compact(NAME)
+    finish(harness)
+    status = harness.actions.compaction_status(NAME)
+    assert status["status"] == "SUCCESS"
+    assert "bad entries" in status["lastError"]
+    assert [pair[0] for _, pair in read(harness)] == ["k1", "k2", "k3", "k6", "k7", "k8", "k9", "k0"]
+
+
+def test_cursor_that_damage_took_finds_its_ledger_again(make_harness: Any) -> None:
+    harness = make_harness(**SMALL)
+    peer = publisher(harness)
+    for number in range(30):
+        peer.send(number, single(f"k{number % 5}", b"%d" % number))
+    compact(harness)
+    harness.advance(3600)
+    before = read(harness)
+    harness.broker.close()
+    key = cursor_key("persistent://public/default/t", COMPACTION)
+    get = harness.store.get
+    scan = harness.store.scan
+    lost = Value(b"", (), Lost(values=1))
+    harness.store.get = lambda wanted: lost if wanted == key else get(wanted)
+    harness.store.scan = lambda prefix, **more: (
+        (found, lost if found == key else value) for found, value in scan(prefix, **more)
+    )
+    harness.crash()
+    assert read(harness) == before
+
+
+def test_full_disk_leaves_what_was_there(harness: Harness) -> None:
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number % 3}", b"%d" % number))
+    compact(harness)
+    before = read(harness)
+    peer.send(10, single("k0", b"new"))
+    harness.store.refuse_entries(StoreFull("no room"))
+    harness.actions.compact(NAME)
+    finish(harness)
+    assert harness.actions.compaction_status(NAME) == {"status": "ERROR", "lastError": "no room"}
+    harness.store.refuse_entries(None)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+    assert read(harness)[: len(before)] == before
+    compact(harness)
+    assert dict(pair for _, pair in read(harness))["k0"] == b"new"
