@@ -1,0 +1,183 @@
+"""Compaction, the same on both brokers: what ``pulsar-client``'s readers are given, and what admin says."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+import geminga
+from geminga.broker.serving.embedded import embedded
+from geminga.testing.apache_pulsar import ApachePulsar, run_tool
+
+Topic = Callable[[str], str]
+Given = tuple[str, bytes, int]
+
+
+class Admin:
+    """The admin API of a broker."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def call(self, method: str, path: str) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"{self.url}/admin/v2/{path}", method=method, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                data = answer.read()
+                return answer.status, json.loads(data) if data else None
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, None
+
+    def compact(self, topic: str) -> None:
+        path = f"{topic.replace('://', '/')}/compaction"
+        assert self.call("PUT", path)[0] == 204
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            status, found = self.call("GET", path)
+            assert status == 200
+            if found["status"] != "RUNNING":
+                assert found["status"] == "SUCCESS", found
+                return
+            time.sleep(0.05)
+        raise AssertionError("compaction does not end")
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with embedded(data_dir=tmp_path_factory.mktemp("store")) as broker:
+        yield broker
+
+
+def publish(client: pulsar.Client, topic: str) -> None:
+    """Single messages, batches, deletions and messages without a key."""
+    single = client.create_producer(topic, batching_enabled=False)
+    batched = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=100, batching_max_publish_delay_ms=10_000,
+        compression_type=pulsar.CompressionType.LZ4,
+    )  # fmt: skip
+    for number in range(12):
+        single.send(b"s%d" % number, partition_key=f"k{number % 4}")
+    single.send(b"no key")
+    for number in range(8):
+        key = None if number == 3 else f"b{number % 3}"
+        batched.send_async(b"b%d" % number, lambda result, place: None, partition_key=key)
+    batched.send_async(b"", lambda result, place: None, partition_key="b1")
+    batched.send_async(b"again", lambda result, place: None, partition_key="k0")
+    batched.flush()
+    single.send(b"", partition_key="k1")
+    single.send(b"", partition_key="never there")
+    for producer in (single, batched):
+        producer.close()
+
+
+def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[Given]:
+    """Key, payload and batch index of what a reader is given before it says that there is no more.
+
+    Without values that are empty: ``pulsar-client`` hands out those that are marked as compacted out, and
+    Apache Pulsar does not count deletions at a topic's end as seen, so that they come again.
+    """
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(10_000)
+        if message.data():
+            found.append((message.partition_key(), message.data(), message.message_id().batch_index()))
+    reader.close()
+    return found
+
+
+def positions(client: pulsar.Client, topic: str, *, compacted: bool) -> list[tuple[int, int, int]]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
+    found = []
+    while reader.has_message_available():
+        place = reader.read_next(10_000).message_id()
+        found.append((place.ledger_id(), place.entry_id(), place.batch_index()))
+    reader.close()
+    return found
+
+
+def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
+    client = pulsar.Client(service_url)
+    try:
+        publish(client, topic)
+        whole = positions(client, topic, compacted=False)
+        admin.compact(topic)
+        seen = [given(client, topic)]
+        assert set(positions(client, topic, compacted=True)) <= set(whole)
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"live", partition_key="k2")
+        seen.append(given(client, topic))
+        producer.send(b"", partition_key="k3")
+        admin.compact(topic)
+        seen.append(given(client, topic))
+        for key in ("k0", "k2", "b0", "b2"):
+            producer.send(b"", partition_key=key)
+        admin.compact(topic)
+        seen.append(given(client, topic))
+        seen.append([len(given(client, topic, compacted=False))])  # type: ignore[list-item]
+        return seen
+    finally:
+        client.close()
+
+
+def test_readers_are_given_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: Topic) -> None:
+    name = topic("compacted")
+    theirs = history(apache_pulsar.service_url, Admin(apache_pulsar.admin_url), name)
+    assert history(ours.service_url, Admin(ours.admin_url), name) == theirs
+    assert [pair[1] for pair in theirs[0]] == [b"s10", b"s11", b"b5", b"b6", b"again"]
+
+
+def test_admin_answers_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: Topic) -> None:
+    plain, parts = topic("plain"), topic("parts")
+    answers = []
+    for broker in (apache_pulsar, ours):
+        admin = Admin(broker.admin_url)
+        found: list[Any] = []
+        with geminga.Client(broker.service_url) as client:
+            client.create_producer(plain).send(b"1", partition_key="k")
+        path = f"{plain.replace('://', '/')}/compaction"
+        found.append(admin.call("GET", path))
+        admin.compact(plain)
+        found.append(admin.call("GET", path))
+        request = urllib.request.Request(
+            f"{broker.admin_url}/admin/v2/{parts.replace('://', '/')}/partitions", method="PUT", data=b"2",
+            headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+        urllib.request.urlopen(request, timeout=20).close()
+        path = f"{parts.replace('://', '/')}/compaction"
+        found.append(admin.call("PUT", path)[0])
+        found.append(admin.call("GET", path)[0])
+        found.append(admin.call("PUT", f"{plain.replace('://', '/')}-missing/compaction")[0])
+        found.append(admin.call("GET", f"{plain.replace('://', '/')}-missing/compaction")[0])
+        answers.append(found)
+    assert answers[1] == answers[0]
+
+
+def test_java_tools(pulsar_home: Path, ours: Any, topic: Topic) -> None:
+    """``pulsar-admin topics compact`` and ``compaction-status`` on our broker."""
+    name = topic("java")
+
+    def tool(program: str, *arguments: str) -> str:
+        found = run_tool(
+            pulsar_home, program, *arguments, service_url=ours.service_url, admin_url=ours.admin_url
+        )
+        return found.stdout
+
+    with geminga.Client(ours.service_url) as client:
+        producer = client.create_producer(name, batching_enabled=True)
+        for number in range(10):
+            producer.send_async(b"value-%d" % number, None, partition_key=f"k{number % 2}")
+        producer.flush()
+    tool("pulsar-admin", "topics", "compact", name)
+    assert "success" in tool("pulsar-admin", "topics", "compaction-status", "-w", name)
