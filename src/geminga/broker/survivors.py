@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import compress, decompress
-from geminga.wire.metadata import EntryHead, build_entry, parse_entry, peek_entry
+from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, build_entry, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse
 
@@ -33,6 +33,9 @@ _SIZE = Struct(">I")
 _HEAD = Struct(">IBB")
 _KEY, _PAYLOAD_SIZE = 0x12, 0x18
 _COMPACTED_OUT, _OTHER_MIN = 0x20, 0x28
+_CHECKED = MAGIC_CHECKSUM.to_bytes(2, "big")
+_NOTHING_BYTES_MAX = 40
+"""No codec, with encryption on top, makes more of an empty payload."""
 _MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
 
@@ -313,6 +316,9 @@ class Survivors:
 
 def _has_value(entry: bytes) -> bool:
     """Whether a single message's payload holds something, by what its metadata say of its size."""
+    is_checked = len(entry) > 10 and entry[:2] == _CHECKED
+    if is_checked and len(entry) - 10 - _SIZE.unpack_from(entry, 6)[0] > _NOTHING_BYTES_MAX:
+        return True
     parsed = parse_entry(entry, verify=False)
     metadata = parsed.metadata
     size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(parsed.payload)

@@ -46,6 +46,9 @@ UNWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
 """So much of the new ledger may be on its way to the disk."""
 SLICE_SECONDS: Final = 0.004
 """So long it works before the loop looks at everybody else."""
+LOOK_BYTES: Final = 32 * 1024
+"""It looks at the clock after so many bytes, of which an entry costs at least ..."""
+ENTRY_COST_BYTES: Final = 2048
 BUSY_RETRY_SECONDS: Final = 0.1
 DAMAGES_MAX: Final = 1_000
 """So many runs of damaged entries are stepped over."""
@@ -229,14 +232,18 @@ class Compaction:
                 retain_null_key=settings.compaction_retain_null_key,
             )
             damaged: list[str] | None = None
+            done_bytes = 0
             while True:
                 for found in self._entries(old, begin, stop):
                     if found is None:
                         yield self._pause()
                         continue
                     survivors.note(found[3])
-                    if self._is_enough:
-                        yield self._rest()
+                    done_bytes += len(found[3]) + ENTRY_COST_BYTES
+                    if done_bytes > LOOK_BYTES:
+                        done_bytes = 0
+                        if self._is_enough:
+                            yield self._rest()
                 damaged = self._same_damage(damaged)
                 if not survivors.next_pass():
                     break
@@ -397,6 +404,7 @@ class Compaction:
         self._unwritten, self._write_error = 0, None
         self._new = topic.store.create_ledger(owner_of(topic.text))
         last, kept, damaged = (-1, -1, -1), 0, self._same_damage(None)
+        done_bytes = 0
         for found in self._entries(old, begin, stop):
             if found is None:
                 yield self._pause()
@@ -412,8 +420,11 @@ class Compaction:
                     self._is_parked = True
                     yield PARKED
                     self._check()
-            if self._is_enough:
-                yield self._rest()
+            done_bytes += len(entry) + ENTRY_COST_BYTES
+            if done_bytes > LOOK_BYTES:
+                done_bytes = 0
+                if self._is_enough:
+                    yield self._rest()
         self._same_damage(damaged)
         seal = Seal(stop, last)
         self._append(sealed(seal))
