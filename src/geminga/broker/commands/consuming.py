@@ -15,6 +15,7 @@ from geminga.broker.commands.producing import (
 )
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rates import iso_time
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
@@ -75,6 +76,8 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
     name = parse_topic(body.topic)
     if not body.subscription.strip():
         raise Refused(pb.ProducerBusy, "Empty subscription name")
+    if body.subscription == COMPACTION:
+        raise Refused(pb.NotAllowedError, f"Subscription {COMPACTION} is compaction's own")
     check_length("subscription's name", body.subscription, SUBSCRIPTION_NAME_MAX)
     check_length("consumer's name", body.consumer_name, NAME_MAX)
     if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):

@@ -540,7 +540,8 @@ def recall(topic: CompactedTopic) -> None:
 def forget(topic: CompactedTopic) -> None:
     """What was compacted is not wanted any more: the subscription, or the topic, is deleted."""
     if topic.compaction is not None:
-        topic.compaction.cancel("the topic, or its subscription __compaction, is deleted")
+        topic.compaction.cancel(f"the topic, or its subscription {COMPACTION}, is deleted")
+        topic.compaction = None
     view, topic.compacted = topic.compacted, None
     kept = -1 if view is None else view.ledger_id
     left = [each.ledger_id for each in topic.store.ledgers(owner_of(topic.text)) if each.ledger_id != kept]
@@ -548,6 +549,19 @@ def forget(topic: CompactedTopic) -> None:
         topic.store.delete_ledgers(left)
     if view is not None:
         view.replaced()
+
+
+def subscription_gone(topic: CompactedTopic, name: str) -> None:
+    """A subscription was deleted: with compaction's own goes what is compacted."""
+    if name == COMPACTION:
+        forget(topic)
+
+
+def leave_memory(topic: CompactedTopic) -> None:
+    """The topic is let go: whoever comes next begins anew."""
+    if topic.compaction is not None:
+        topic.compaction.cancel("the topic leaves memory")
+        topic.compaction = None
 
 
 def start(topic: CompactedTopic) -> None:

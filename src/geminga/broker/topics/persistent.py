@@ -411,8 +411,6 @@ class PersistentTopic:
     def subscribe(self, request: SubscriptionRequest) -> PersistentSubscription:
         """The subscription, made if it is new and may be; raises `Refused`."""
         existing = self.subscriptions.get(request.name)
-        if request.name == COMPACTION:
-            raise Refused(pb.NotAllowedError, f"Subscription {COMPACTION} is compaction's own")
         if existing is not None:
             if existing.durable != request.durable:
                 kind = "durable" if existing.durable else "non-durable"
@@ -420,6 +418,7 @@ class PersistentTopic:
             # A reader's subscription without consumers is there because of a seek, which has set its place.
             return existing
         created = self._create_subscription(request)
+        created.start_position = request.start or (EARLIEST if request.earliest else LATEST)
         if request.rollback_seconds:
             created.cursor.reset(self.offset_by_time(self.agenda.now_ms - request.rollback_seconds * 1000))
             created.write_snapshot(None)
@@ -430,19 +429,15 @@ class PersistentTopic:
         offset = ledger.start if request.earliest else ledger.end
         if not request.durable:
             # The entry of a reader's start id is delivered; the client drops what it knows.
-            reader = self.reader(
+            return self.reader(
                 request.name, offset if request.start is None else ledger.offset_from(*request.start)
             )
-            reader.start_position = request.start or (EARLIEST if request.earliest else LATEST)
-            return reader
         if not self.policies.auto_create_subscriptions:
             raise Refused(pb.SubscriptionNotFound, f"Subscription {request.name} does not exist")
         try:
-            created = self.subscription(
+            return self.subscription(
                 request.name, offset=offset, properties=request.properties, replicated=request.replicated
             )
-            created.start_position = EARLIEST if request.earliest else LATEST
-            return created
         except StoreError as error:
             raise storage_refusal(error) from error
 
@@ -488,8 +483,7 @@ class PersistentTopic:
                 self.bytes_out_gone += consumer.bytes_out
             self.messages_out_gone += subscription.messages_out_gone
             self.bytes_out_gone += subscription.bytes_out_gone
-            if subscription.name == COMPACTION:
-                compaction.forget(self)
+            compaction.subscription_gone(self, subscription.name)
 
     def check_quota(self) -> QuotaExceeded | None:
         """Which backlog quota holds producers now."""
@@ -685,8 +679,7 @@ class PersistentTopic:
     def close(self) -> None:
         """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
         self._stop_counting()
-        if self.compaction is not None:
-            self.compaction.cancel("the topic leaves memory")
+        compaction.leave_memory(self)
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():
