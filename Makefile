@@ -8,13 +8,14 @@ PYTEST := $(PY) -m pytest
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop bench bench-tuning publish-proof docs proto lock clean
+.PHONY: help install demo test check lint interop long bench bench-tuning publish-proof docs proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
 	@echo "make check    what to run after every change: lint and the tests without Spark and processes"
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
+	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
@@ -34,7 +35,7 @@ demo: $(STAMP)
 	$(VENV)/bin/geminga demo
 
 test: $(STAMP)
-	$(PYTEST) -m "not interop" --ignore=tests/docs
+	$(PYTEST) -m "not interop and not long" --ignore=tests/docs
 
 # Under a minute on two cores.
 check: $(STAMP)
@@ -56,7 +57,12 @@ lint: $(STAMP)
 
 interop: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
-	$(PYTEST) -m interop tests/interop
+	$(PYTEST) -m "interop and not long" tests/interop
+
+# What takes minutes each: whole pipelines run twice and more, the demo under test.
+long: $(STAMP)
+	$(PY) tools/fetch_pulsar.py
+	$(PYTEST) -m long
 
 bench: $(STAMP)
 	$(PY) tools/fetch_pulsar.py

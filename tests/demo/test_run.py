@@ -37,7 +37,7 @@ def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
     assert not (output / "lake").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ import geminga
 from geminga.broker.serving.embedded import embedded
 from geminga.testing.apache_pulsar import ApachePulsar, run_tool
 
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
 Topic = Callable[[str], str]
 Given = tuple[str, bytes, int]
 

@@ -173,6 +173,7 @@ def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tm
     assert times == sorted(times)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_path: Path) -> None:
     ingested.publish(300)
@@ -204,6 +205,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
     assert max(dead.values()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
     project = tmp_path / "tails"
@@ -237,6 +239,7 @@ def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Pat
     assert len(table(project, "tails_dead_letters")) == 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_health_finds_who_is_stuck_and_draws_it(world: World, tmp_path: Path) -> None:
     producer = world.client.create_producer("watched", batching_enabled=True, batching_max_messages=10)

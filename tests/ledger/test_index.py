@@ -26,6 +26,7 @@ def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
     assert ledger.is_idle
     for entry_id in range(3):
         ledger.place(entry_id, 64 + entry_id, 1, 0)
+    ledger.next_entry = 3
     ledger.changed = True
     ledger.written_bytes = 3
     change = ledger.freeze()

@@ -106,8 +106,10 @@ _WARNINGS = _Warnings(logging.WARNING)
 
 
 def show_warnings() -> None:
-    """Print what the client waits for or stumbles over, beside the command's own output."""
-    logging.getLogger("geminga").addHandler(_WARNINGS)  # the second time nothing is added
+    """Print what the client waits for or stumbles over, beside the command's own output, until it ends."""
+    logger = logging.getLogger("geminga")
+    logger.addHandler(_WARNINGS)  # the second time nothing is added
+    click.get_current_context().call_on_close(lambda: logger.removeHandler(_WARNINGS))
 
 
 def emit(value: Any, *, as_json: bool, text: str) -> None:

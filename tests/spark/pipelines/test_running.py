@@ -153,7 +153,7 @@ def test_what_spark_prints_becomes_events() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(580)
 def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path: Path) -> None:
     project = tmp_path / "lake_of_events"
