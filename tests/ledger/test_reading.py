@@ -196,6 +196,41 @@ def test_suspects_are_bounded(settings: StoreSettings) -> None:
     store.close()
 
 
+def test_what_cannot_be_read_is_judged_without_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog lies on the same disk: nobody asks it on the owner's thread, whatever a read came to."""
+    disk = SimulatedDisk()
+    settings = StoreSettings(cache_bytes=0, unreadable_seconds=0.0)
+    store = FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk))
+    ledger = store.create_ledger("a")
+    done: list[StoreError | None] = []
+    for number in range(50):
+        store.append(ledger, b"%d" % number, done.append)
+    wait_until(store, lambda: len(done) == 50)
+    store.close()
+    filesystem = FaultyFileSystem(disk)
+    store = FileStore.open(FOLDER, settings=settings, filesystem=filesystem)
+    code = failing_reads(monkeypatch)
+    code[0] = errno.EIO
+    errors: list[StoreError | None] = []
+    ahead = ReadAhead(10, 1000)
+    store.fetch(
+        ledger, 0, entries_max=5, bytes_max=100, ahead=ahead, done=lambda found, error: errors.append(error)
+    )
+    deadline = time.monotonic() + 30
+    while not store._finished and time.monotonic() < deadline:
+        time.sleep(0.001)
+    filesystem.answers.clear()
+    opened: list[bool] = []
+    rescue = threading.Timer(20, lambda: (opened.append(True), filesystem.answers.set()))
+    rescue.start()
+    wait_until(store, lambda: bool(errors))
+    rescue.cancel()
+    filesystem.answers.set()
+    assert not opened, "the owner waited for the catalog"
+    assert isinstance(errors[0], StoreDamaged)
+    store.close()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(seed: int) -> None:
     """Everybody gets right bytes or an error, once; memory is bounded; closing does not wait for the disk."""

@@ -136,9 +136,10 @@ class Checkpoints:
             rest = "what was receipted is safe, free space and open the store again"
             parts.stop(StoreStopped(f"the store stopped: {why}; {rest}"), error)
             return
-        parts.state.thaw(snapshot)
         if parts.shared_index is not None:
+            # First: the moves that are forgotten next are not in what was read of the catalog before.
             for ledger_id in (*snapshot.moved, *snapshot.deleted):
                 parts.shared_index.forget(ledger_id)
+        parts.state.thaw(snapshot)
         if parts.is_well():
             parts.rewriter.consider(snapshot.position >> OFFSET_BITS)

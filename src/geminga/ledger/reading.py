@@ -1,8 +1,9 @@
 """Reading entries: from memory while they are recent, else from the log, with their checksums verified.
 
 What is in memory is given at once. Reads of the disk are jobs for the threads of `read_pool`: each finds the
-places of the entries that are wanted and reads them in few pieces. What is wrong there is judged on the
-owner's thread, which knows whether the entry is still where the job looked for it.
+places of the entries that are wanted and reads them in few pieces, and looks again when an entry is not where
+it was: the catalog, which knows the new place, lies on the disk too. What is wrong there after that is judged
+on the owner's thread.
 """
 
 from __future__ import annotations
@@ -97,14 +98,11 @@ class EntryReader:
     def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
         """Entries from ``first`` on within both limits, at least one if it is there."""
         first = max(first, 0)
-        for _ in range(_LOOKS_MAX):
-            if first >= ledger.recent_first:
-                return _recent(ledger, first, entries_max, bytes_max)
-            job = self._job(ledger, first, entries_max, bytes_max)
-            key = (ledger.ledger_id, first, entries_max, bytes_max)
-            answer = job() if self._pool is None else self._pool.ask(key, job)
-            if not self._is_outdated(ledger, answer):
-                break
+        if first >= ledger.recent_first:
+            return _recent(ledger, first, entries_max, bytes_max)
+        job = self._job(ledger, first, entries_max, bytes_max)
+        key = (ledger.ledger_id, first, entries_max, bytes_max)
+        answer = job() if self._pool is None else self._pool.ask(key, job)
         return self._taken(ledger, first, entries_max, bytes_max, answer)
 
     def fetch(
@@ -122,21 +120,16 @@ class EntryReader:
             return _recent(ledger, first, entries_max, bytes_max)
         if self._pool is None:
             return self.read(ledger, first, entries_max, bytes_max)
-        self._fetch(ledger, first, ahead, done, _LOOKS_MAX)
+        self._fetch(ledger, first, ahead, done)
         return None
 
-    def _fetch(
-        self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched, looks_left: int
-    ) -> None:
+    def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
         def deliver(answer: Found) -> None:
             entries: list[bytes] = []
             error: StoreError | None = None
             try:
                 if not self._state.exists(ledger.ledger_id):
                     raise LedgerNotFound(f"ledger {ledger.ledger_id} was trimmed away")
-                if looks_left > 1 and self._is_outdated(ledger, answer):
-                    self._fetch(ledger, first, ahead, done, looks_left - 1)
-                    return
                 entries = self._taken(ledger, first, ahead.entries_max, ahead.bytes_max, answer)
             except StoreError as problem:
                 error = problem
@@ -153,16 +146,6 @@ class EntryReader:
         finder, files = self._finder, self._files
         count = min(entries_max, ledger.recent_first - first)
         return lambda: _from_disk(finder, files, ledger, first, count, bytes_max)
-
-    def _is_outdated(self, ledger: LedgerState, found: Found) -> bool:
-        """Whether something was in the way that is there no more: the entry was moved meanwhile."""
-        if not found.bad:
-            return False
-        entry_id, position, _, _ = found.bad[0]
-        index = self._state.index
-        located = index.locate(ledger, entry_id)
-        is_at = MISSING if located is None else index.position(ledger.ledger_id, *located)
-        return is_at != position
 
     def _taken(
         self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int, found: Found
@@ -225,12 +208,16 @@ def _from_disk(
     """Entries from ``first`` on, of which all lie in the log. Raises nothing."""
     found = Found()
     try:
-        places = _places(finder, ledger, first, count, bytes_max)
-        start = 0
-        while start < len(places) and not found.bad:
-            stop = _run_end(places, start)
-            _read_run(files, places[start:stop], found)
-            start = stop
+        for _ in range(_LOOKS_MAX):
+            found = Found()
+            places = _places(finder, ledger, first, count, bytes_max)
+            start = 0
+            while start < len(places) and not found.bad:
+                stop = _run_end(places, start)
+                _read_run(files, places[start:stop], found)
+                start = stop
+            if found.entries or not found.bad or _is_where_it_was(finder, ledger, found.bad[0]):
+                break
     except StoreError as error:
         found.error = error
     except OSError as error:
@@ -242,6 +229,20 @@ def _from_disk(
         # What is in the way is met again by whoever reads on.
         found.bad, found.error = [], None
     return found
+
+
+def _is_where_it_was(finder: Finder, ledger: LedgerState, place: Place) -> bool:
+    """Whether an entry that could not be read was not moved meanwhile.
+
+    A file goes after the moves of its entries are known: what is still said to be where it could not be read
+    was there when it was read. Asked twice, because a checkpoint may end between the two steps of an answer.
+    """
+
+    def position() -> int:
+        located = finder.locate(ledger, place[0])
+        return MISSING if located is None else finder.position(ledger.ledger_id, *located)
+
+    return position() == place[1] and position() == place[1]
 
 
 def _places(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
