@@ -137,6 +137,7 @@ def ingested(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ingest_is_what_was_published_whatever_was_killed(ingested: World) -> None:
     rows = table(ingested.project, "flights")
@@ -152,6 +153,7 @@ def test_ingest_is_what_was_published_whatever_was_killed(ingested: World) -> No
     assert multiset(table(ingested.project, "flights")) == ingested.rows
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tmp_path: Path) -> None:
     project = tmp_path / "again"
