@@ -99,8 +99,83 @@ class Wanted:
     owners: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """Counters since the store was opened: what went to cheap storage and was read from there."""
+
+    ledgers: int
+    bytes: int
+    """Of files."""
+    failures: int
+    read_bytes: int
+    """Of entries."""
+    under_way: int
+
+
+class TieredLedger(Protocol):
+    """A ledger that is offloaded (`geminga.offload.manifest.OffloadedLedger`)."""
+
+    @property
+    def ledger(self) -> int: ...
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def entry_bytes(self) -> int:
+        """What its entries took in the store."""
+
+    @property
+    def file_bytes(self) -> int:
+        """What its file takes."""
+
+    @property
+    def offloaded_ms(self) -> int:
+        """When: milliseconds since 1970."""
+
+    @property
+    def uuid(self) -> str: ...
+
+
+class Tier(Protocol):
+    """Cheap storage behind a store: closed ledgers may be there, with the store or in its stead."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, without secrets."""
+
+    def offloaded(self, owner: str) -> Sequence[TieredLedger]:
+        """What is there of an owner, in the order of the ledgers."""
+
+    def is_local(self, ledger_id: int) -> bool:
+        """Whether the store has the ledger's entries too."""
+
+    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done) -> None:
+        """Write a ledger, which nothing is appended to any more, to the tier. Its entries stay here.
+
+        ``done`` is told when it is durable there and known here, or what went wrong; then it is as if nothing
+        had been. Raises `StoreError`.
+        """
+
+    def cancel(self, owner: str, why: str) -> None:
+        """Give up what is being offloaded of an owner; its ``done`` is told ``why``."""
+
+    def drop_local(self, owner: str, ledger_id: int, done: Done) -> None:
+        """Delete an offloaded ledger's entries here, if what is there is what was written."""
+
+    def sweep(self) -> None:
+        """Try again to delete files that nobody owns."""
+
+    @property
+    def tier_stats(self) -> TierStats: ...
+
+
 class EntryStore(Protocol):
     """A durable set of ledgers (append-only lists of opaque entries) and a key-value map."""
+
+    @property
+    def tier(self) -> Tier | None:
+        """Cheap storage behind it; None where there is none."""
 
     @property
     def failure(self) -> StoreError | None:

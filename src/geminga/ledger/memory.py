@@ -43,6 +43,8 @@ class MemoryStore:
         self._appended_bytes = 0
         self._refusal: StoreError | None = None
 
+    tier = None
+
     @property
     def failure(self) -> StoreError | None:
         """Memory does not fail: None until closed."""

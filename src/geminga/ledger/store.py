@@ -256,6 +256,8 @@ class FileStore:
         self._sizes = {number: size for number, size in sizes.items() if number in state.files}
         return recovered
 
+    tier = None
+
     # --- what is wrong ---
     @property
     def failure(self) -> StoreError | None:

@@ -35,8 +35,8 @@ class Worker:
     def busy(self) -> bool:
         return self._submitted != self._done
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="geminga-store-worker", daemon=True)
+    def start(self, name: str = "geminga-store-worker") -> None:
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Job, finish: Finish) -> None:
@@ -50,14 +50,16 @@ class Worker:
             if item is not None and item[1] is not None:
                 self._execute(item[0], item[1])
 
-    def stop(self) -> None:
-        """Finish what is queued and end the thread."""
+    def stop(self, seconds_max: float | None = None) -> bool:
+        """Finish what is queued and end the thread; whether it ended within ``seconds_max``."""
         if self._thread is None:
             self.run_queued()
-            return
+            return True
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(seconds_max)
+        has_ended = not self._thread.is_alive()
         self._thread = None
+        return has_ended
 
     def alarm(self, seconds: float) -> None:
         """Signal the owner in so many seconds, once; needs the thread."""

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from geminga.config import check_choice, refuse
 from geminga.errors import InvalidConfiguration
-from geminga.spark.filesystems import resolve
+from geminga.filesystems import resolve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

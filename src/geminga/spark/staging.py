@@ -8,7 +8,7 @@
     epochs/<n>.done    micro-batch n is published
 
 The folder belongs to one query and one target: below the location that the options name, it has a name
-made from both. The location may lie on any file system that `geminga.spark.filesystems` knows, as long as
+made from both. The location may lie on any file system that `geminga.filesystems` knows, as long as
 the driver and all executors see the same one.
 """
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, StoreDamaged
-from geminga.spark.filesystems import puts_whole_files, resolve
+from geminga.filesystems import puts_whole_files, resolve
 from geminga.wire.checksum import crc32c
 
 STAGED_SCHEMA = pa.schema(

@@ -11,7 +11,7 @@ sections 1.2 to 1.5; key hashes: algorithms.md section 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,10 +39,13 @@ __all__ = (
     "MESSAGE_COLUMNS",
     "ChunkCarry",
     "EncodedBatch",
+    "LaidOpen",
     "by_delivery",
     "decode_entries",
     "encode_table",
     "encrypted_entries",
+    "entry_heads",
+    "lay_open",
     "message_counts",
     "message_schema",
 )
@@ -314,7 +317,7 @@ class _Decoder:
     def scan(self, columns: Sequence[str]) -> _Messages:
         """Find every message and keep what ``columns`` need of it."""
         k = self.kernels
-        data = self.payloads()
+        data = self.data = self.payloads()
         batch_counts = self.heads[:, k.BATCH_COUNT]
         # A message takes at least its 4 bytes of size and 2 of metadata: a count beyond that is a lie,
         # and must not decide how much memory is taken.
@@ -594,7 +597,51 @@ def decode_entries(
     decoder = _Decoder(entries, chunks, max_uncompressed_size)
     if verify:
         decoder.verify()
-    messages = decoder.scan(schema.names)
+    return _record_batch(decoder.scan(schema.names), schema)
+
+
+def _record_batch(messages: _Messages, schema: pa.Schema) -> pa.RecordBatch:
     if not schema.names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * messages.count, pa.struct([])))
     return pa.RecordBatch.from_arrays([messages.column(name) for name in schema.names], schema=schema)
+
+
+class LaidOpen(NamedTuple):
+    """Entries with their messages and where everything lies.
+
+    ``heads`` has a row of ``columnar_kernels``' head fields an entry, ``payloads`` the (start, end) of its
+    uncompressed payload in ``buffer`` (-1 for one that delivers nothing), ``counts`` how many rows of
+    ``messages`` are its own. ``starts`` are where the entries begin in ``buffer``, which has them first.
+    """
+
+    messages: pa.RecordBatch
+    buffer: Bytes
+    starts: Int64s
+    heads: Int64s
+    payloads: Int64s
+    counts: Int64s
+
+
+def lay_open(
+    entries: Sequence[RawEntry],
+    columns: Sequence[str],
+    *,
+    max_uncompressed_size: int = MAX_UNCOMPRESSED_SIZE,
+    chunks: ChunkCarry,
+) -> LaidOpen:
+    """`decode_entries`, with what it has found on its way. Raises the same; there is at least one entry."""
+    decoder = _Decoder(entries, chunks, max_uncompressed_size)
+    decoder.verify()
+    messages = decoder.scan(columns)
+    starts = np.zeros(len(entries), np.int64)
+    np.cumsum([len(entry.entry) for entry in entries[:-1]], out=starts[1:])
+    batch = _record_batch(messages, message_schema(columns))
+    return LaidOpen(batch, decoder.buffer, starts, decoder.heads, decoder.data, messages.counts)
+
+
+def entry_heads(entries: Sequence[RawEntry]) -> Int64s:
+    """A row of ``columnar_kernels``' head fields for each of at least one entry.
+
+    What they say of places is not to be used. Raises `CorruptPayload` for damaged metadata.
+    """
+    return _short_heads(entries)

@@ -30,7 +30,7 @@ import pyarrow.parquet as parquet
 from pyarrow import fs
 
 from geminga.errors import InvalidConfiguration, StoreDamaged, UsageError
-from geminga.spark.filesystems import puts_whole_files, resolve
+from geminga.filesystems import puts_whole_files, resolve
 
 METADATA = "_spark_metadata"
 TARGET_BYTES = 128 << 20

@@ -27,7 +27,7 @@ from typing import Any
 from pyarrow import fs
 
 from geminga.errors import UsageError
-from geminga.spark.filesystems import resolve
+from geminga.filesystems import resolve
 from geminga.spark.java import check_java
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.project import SPEC_FILE, places

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
 from geminga.ids import TopicName
-from geminga.spark.filesystems import resolve
+from geminga.filesystems import resolve
 from geminga.spark.offsets import (
     EARLIEST,
     WHOLE_ENTRY,

@@ -1,4 +1,4 @@
-"""Spark's names of file systems, for code that runs in Python workers, where no JVM is at hand.
+"""Locations as Spark and Hadoop write them, as file systems of Arrow: no JVM is needed.
 
 Arrow's own file systems serve local folders, S3, Google and Azure storage and (with Hadoop's native
 library) HDFS. What they do not know goes to ``fsspec``, when it and the protocol's package are installed.

@@ -10,8 +10,8 @@ import pytest
 from pyarrow import fs
 
 from geminga.errors import InvalidConfiguration
-from geminga.spark import filesystems
-from geminga.spark.filesystems import puts_whole_files, resolve
+from geminga import filesystems
+from geminga.filesystems import puts_whole_files, resolve
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])

@@ -1,0 +1,164 @@
+"""A folder of a local disk as a place for offloaded ledgers: through the store's file-system port.
+
+What is written is synced, with the folders above it, before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from geminga.ledger.filesystem import File, FileSystem, write_fully
+
+_GATHERED_BYTES = 1024 * 1024
+_NEW = ".new"
+
+
+class FolderPlace:
+    """`geminga.offload.places.Place` in a local folder, which is made."""
+
+    def __init__(self, filesystem: FileSystem, root: str) -> None:
+        self.location = root
+        self._filesystem = filesystem
+
+    def _path(self, path: str) -> str:
+        return f"{self.location.rstrip('/')}/{path}"
+
+    def _make_folders(self, path: str) -> None:
+        """Make the folders above a file, each durable in the one above it."""
+        missing = []
+        folder = os.path.dirname(path)
+        while True:
+            try:
+                self._filesystem.list_folder(folder)
+                break
+            except FileNotFoundError:
+                missing.append(folder)
+                folder = os.path.dirname(folder)
+        for each in reversed(missing):
+            self._filesystem.make_folder(each)
+            self._filesystem.sync_folder(os.path.dirname(each))
+
+    def create(self, path: str) -> FolderWriting:
+        full = self._path(path)
+        self._make_folders(full)
+        return FolderWriting(self._filesystem, full)
+
+    def open(self, path: str) -> FolderReading:
+        return FolderReading(self._filesystem.open_to_read(self._path(path)))
+
+    def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
+        file = self._filesystem.open_to_read(self._path(path))
+        return file.read, file.close
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            file = self._filesystem.open_to_read(self._path(path))
+        except FileNotFoundError:
+            return None
+        try:
+            return file.read(file.size(), 0)
+        finally:
+            file.close()
+
+    def replace(self, path: str, data: bytes) -> None:
+        writing = self.create(path + _NEW)
+        writing.write(data)
+        writing.finish()
+        full = self._path(path)
+        self._filesystem.rename(full + _NEW, full)
+        self._filesystem.sync_folder(os.path.dirname(full))
+
+    def delete(self, path: str) -> None:
+        full = self._path(path)
+        was_there = False
+        for each in (full, full + _NEW):
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.unlink(each)
+                was_there = True
+        if was_there:
+            self._filesystem.sync_folder(os.path.dirname(full))
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(self._filesystem.list_folder(self._path(folder)))
+        except FileNotFoundError:
+            return []
+
+
+class FolderWriting:
+    """A new file, which replaces what a crash has left under its name."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._file = filesystem.open(path, create=True)
+        self._file.truncate(0)
+        self._at = 0
+        self._gathered = bytearray()
+
+    def write(self, data: Any) -> object:
+        self._gathered += data
+        if len(self._gathered) >= _GATHERED_BYTES:
+            self._write()
+        return None
+
+    def _write(self) -> None:
+        data, self._gathered = bytes(self._gathered), bytearray()
+        self._at += write_fully(self._file, [data], self._at)
+
+    def finish(self) -> None:
+        if self._gathered:
+            self._write()
+        self._file.sync()
+        self._file.close()
+        self._filesystem.sync_folder(os.path.dirname(self._path))
+
+    def abandon(self) -> None:
+        self._gathered.clear()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class FolderReading:
+    """A file for reading, as Arrow wants them."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._size = file.size()
+        self._at = 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        size = self._size - self._at if size < 0 else size
+        data = self._file.read(size, self._at)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._file.close()
+
+    def flush(self) -> None: ...
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return True

@@ -1,0 +1,258 @@
+"""A ledger's way out of the store: from its entries to a file that is complete, listed and recorded.
+
+Each step is durable before the next one begins:
+
+1. a suspicion in the store's keys that names the file (`geminga.ledger.tier_catalog`);
+2. the file, written, synced and opened again;
+3. the manifest that names it;
+4. the record in the store's keys, which takes the suspicion away in the same breath.
+
+The ledger's own entries stay until somebody lets go of them, later. A crash between any two steps leaves a
+suspicion, by which the file is found and deleted. So does an error; then it is done at once.
+
+The entries are read on the owner's thread, a piece at a time, and everything else happens on the worker's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+from uuid import uuid4
+
+from geminga.errors import StoreBusy, StoreError
+from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
+from geminga.ledger.tier_catalog import Suspect, TierCatalog
+from geminga.offload import manifest
+from geminga.offload.file import LedgerFile, LedgerWriter, Written
+from geminga.offload.manifest import OffloadedLedger
+from geminga.offload.places import Place, Writing, folder_of, ledger_file
+
+logger = logging.getLogger("geminga.ledger")
+
+PIECE_ENTRIES = 4096
+PIECE_BYTES = 2 * 1024 * 1024
+"""What is read from the store at once."""
+PIECES_WAITING_MAX = 2
+"""Pieces that are read ahead of the worker."""
+BUSY_PAUSE_SECONDS = 0.1
+
+
+class OffloadFailed(StoreError):
+    """A ledger could not be offloaded; it stays where it is."""
+
+
+class Tier(Protocol):
+    """What the way out needs of the tiered store."""
+
+    place: Place
+    catalog: TierCatalog
+    store_name: str
+
+    @property
+    def local(self) -> EntryStore:
+        """The store that the ledger is in."""
+
+    def work(self, job: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+        """Run a job on the worker's thread, ``then`` on the owner's."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait; on the worker's thread."""
+
+    def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
+        """Take files out of the manifest and delete them."""
+
+
+class Offloading:
+    """See the module. ``done`` is told in the end, from `EntryStore.poll`."""
+
+    def __init__(self, tier: Tier, owner: str, info: LedgerInfo, now_ms: int, done: Done) -> None:
+        self.owner = owner
+        self.info = info
+        self.uuid = uuid4().hex
+        self.file = ledger_file(info.ledger_id, self.uuid)
+        self.path = f"{folder_of(owner)}/{self.file}"
+        self.bytes_written = 0
+        self._tier = tier
+        self._now_ms = now_ms
+        self._done: Done | None = done
+        self._next = 0
+        self._waiting = 0
+        self._is_reading = False
+        self._failure: Exception | None = None
+        self._writing: Writing | None = None
+        self._writer: LedgerWriter | None = None
+        self._written: Written | None = None
+
+    # --- the owner's thread ---
+    def begin(self) -> None:
+        """Raises `StoreError`."""
+        self._tier.catalog.suspect(Suspect(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected)
+
+    def cancel(self, why: str) -> None:
+        """Stop at the next step. What was written is deleted."""
+        if self._failure is None:
+            self._failure = OffloadFailed(why)
+
+    def _suspected(self, error: StoreError | None) -> None:
+        if error is not None:
+            self._end(error)
+        else:
+            self._tier.work(self._create, self._created)
+
+    def _created(self, error: Exception | None) -> None:
+        if error is not None or self._failure is not None:
+            self._fail(error)
+        else:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Read on, as far as the worker follows."""
+        try:
+            while not self._is_reading and self._waiting < PIECES_WAITING_MAX and not self._failure:
+                left = self.info.entries - self._next
+                if not left:
+                    if not self._waiting:
+                        self._waiting = 1
+                        self._tier.work(self._finish, self._finished)
+                    return
+                self._is_reading = True
+                count = min(left, PIECE_ENTRIES)
+                found = self._tier.local.fetch(
+                    self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
+                    ahead=ReadAhead(count, PIECE_BYTES), done=self._fetched,
+                )  # fmt: skip
+                if found is not None:
+                    self._take(found)
+        except StoreBusy:
+            self._tier.work(lambda: self._tier.pause(BUSY_PAUSE_SECONDS), self._paused)
+            return
+        except StoreError as error:
+            self._failure = self._failure or error
+            self._is_reading = False
+        if self._failure is not None and not self._waiting and not self._is_reading:
+            self._fail(None)
+
+    def _paused(self, _: Exception | None) -> None:
+        self._is_reading = False
+        self._pump()
+
+    def _fetched(self, entries: list[bytes], error: StoreError | None) -> None:
+        if isinstance(error, StoreBusy):
+            self._tier.work(lambda: self._tier.pause(BUSY_PAUSE_SECONDS), self._paused)
+            return
+        if error is not None:
+            self._failure = self._failure or error
+            self._is_reading = False
+        else:
+            self._take(entries)
+        self._pump()
+
+    def _take(self, entries: list[bytes]) -> None:
+        self._is_reading = False
+        if not entries:
+            self._failure = self._failure or OffloadFailed(
+                f"ledger {self.info.ledger_id} has no entry {self._next}: it is being deleted"
+            )
+            return
+        self._next += len(entries)
+        self._waiting += 1
+        writer = self._writer
+        assert writer is not None
+        self._tier.work(lambda: writer.add(entries), self._added)
+
+    def _added(self, error: Exception | None) -> None:
+        self._waiting -= 1
+        self._failure = self._failure or error
+        self._pump()
+
+    def _finished(self, error: Exception | None) -> None:
+        self._waiting = 0
+        if error is not None or self._failure is not None:
+            self._fail(error)
+            return
+        assert self._written is not None
+        summary = self._written.summary
+        record = OffloadedLedger(
+            self.info.ledger_id, self.file, self._written.size, self._written.crc, self.uuid, summary.entries,
+            summary.messages, summary.closed, summary.entry_bytes, summary.publish, summary.event, self._now_ms,
+        )  # fmt: skip
+        self.bytes_written = self._written.size
+        listed = [*self._tier.catalog.of_owner(self.owner), record]
+        self._tier.work(
+            lambda: manifest.save(self._tier.place, self._tier.store_name, self.owner, listed),
+            lambda problem: self._listed(problem, record),
+        )
+
+    def _listed(self, error: Exception | None, record: OffloadedLedger) -> None:
+        if error is not None or self._failure is not None:
+            self._fail(error)
+            return
+        try:
+            if self._tier.local.owner_of(self.info.ledger_id) != self.owner:
+                raise OffloadFailed(f"ledger {self.info.ledger_id} was deleted meanwhile")
+            self._tier.catalog.put(self.owner, record, self._end)
+        except StoreError as refused:
+            self._fail(refused)
+
+    def _fail(self, error: Exception | None) -> None:
+        self._failure = self._failure or error
+        writing, self._writing, self._writer = self._writing, None, None
+        suspect = Suspect(self.owner, self.info.ledger_id, self.uuid, self.file)
+
+        def abandoned(_: Exception | None) -> None:
+            self._tier.remove_files(self.owner, [suspect])
+            cause = self._failure
+            assert cause is not None
+            self._end(
+                cause if isinstance(cause, StoreError) else OffloadFailed(_said(self.info.ledger_id, self._tier, cause))
+            )
+
+        self._tier.work(writing.abandon if writing is not None else lambda: None, abandoned)
+
+    def _end(self, error: StoreError | None) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(error)
+
+    # --- the worker's thread ---
+    def _create(self) -> None:
+        tier = self._tier
+        found = manifest.load(tier.place, self.owner)
+        if found is not None and (found.store, found.topic) != (tier.store_name, self.owner):
+            raise OffloadFailed(
+                f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another store "
+                f"({found.store}): each store needs an offload location of its own"
+            )
+        self._writing = tier.place.create(self.path)
+        self._writer = LedgerWriter(
+            self._writing, topic=self.owner, partition=_partition(self.owner), ledger_id=self.info.ledger_id,
+            uuid=self.uuid,
+        )  # fmt: skip
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        assert self._writing is not None
+        self._written = self._writer.close()
+        self._writing.finish()
+        self._writing = None
+        if self._written.summary.entries != self.info.entries:
+            raise OffloadFailed(
+                f"ledger {self.info.ledger_id} has {self.info.entries} entries, "
+                f"{self._written.summary.entries} were written"
+            )
+        file = LedgerFile(self._tier.place.open(self.path))
+        try:
+            if file.summary != self._written.summary:
+                raise OffloadFailed(f"{self.path} does not say what was written to it")
+        finally:
+            file.close()
+
+
+def _said(ledger_id: int, tier: Tier, error: Exception) -> str:
+    return f"ledger {ledger_id} cannot be offloaded to {tier.place.location}: {error}"
+
+
+def _partition(topic: str) -> int:
+    _, separator, number = topic.rpartition("-partition-")
+    return int(number) if separator and number.isascii() and number.isdecimal() else -1

@@ -1,0 +1,136 @@
+"""What the store knows of offloaded ledgers, in its keys.
+
+``offloaded/<owner>\\0<ledger>``
+    The record of a ledger whose file is complete, as the manifest has it. Who reads the ledger may read the
+    file; whether its entries are in the store too does not matter.
+``offloaded-by/<ledger>``
+    Whose it is, so that a ledger is found by its id.
+``offloading/<uuid>``
+    A file that may be there and is nobody's, unless the record above names it: written before the file is
+    begun, and before the record of one that is to go is taken away. Whatever happens, no file is forgotten.
+
+Writes are in the order of the store's log, and a crash keeps a beginning of it: the order is what makes it safe.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from geminga.ledger.api import Done, EntryStore
+from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
+
+logger = logging.getLogger("geminga.ledger")
+
+_REMEMBERED_MAX = 4096
+_RECORDS, _OWNERS, _SUSPECTS = "offloaded/", "offloaded-by/", "offloading/"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A file that is nobody's, unless a record names it."""
+
+    owner: str
+    ledger: int
+    uuid: str
+    file: str
+
+
+def _key(owner: str, ledger_id: int) -> str:
+    return f"{_RECORDS}{owner}\x00{ledger_id:016x}"
+
+
+def _owner_key(ledger_id: int) -> str:
+    return f"{_OWNERS}{ledger_id:016x}"
+
+
+class TierCatalog:
+    """See the module; on the owner's thread. What it writes keeps its place in the order of the store's."""
+
+    def __init__(self, store: EntryStore) -> None:
+        self._store = store
+        self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
+
+    def record(self, ledger_id: int) -> OffloadedLedger | None:
+        """The record of a ledger, None when it is not offloaded."""
+        if ledger_id in self._remembered:
+            self._remembered.move_to_end(ledger_id)
+            return self._remembered[ledger_id]
+        owner = self._store.get(_owner_key(ledger_id))
+        value = None if owner is None else self._store.get(_key(owner.base.decode(), ledger_id))
+        return self._remember(ledger_id, None if value is None else _record(value.base))
+
+    def _remember(self, ledger_id: int, record: OffloadedLedger | None) -> OffloadedLedger | None:
+        self._remembered[ledger_id] = record
+        if len(self._remembered) > _REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        return record
+
+    def owner_of(self, ledger_id: int) -> str | None:
+        owner = self._store.get(_owner_key(ledger_id))
+        return None if owner is None else owner.base.decode()
+
+    def of_owner(self, owner: str) -> list[OffloadedLedger]:
+        """What is offloaded of an owner, in order."""
+        found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
+        return [each for each in found if each is not None]
+
+    def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
+        """(owner, record) of all that is offloaded; may be read in steps, as `EntryStore.scan`."""
+        for key, value in self._store.scan(_RECORDS):
+            record = _record(value.base)
+            if record is not None:
+                yield key[len(_RECORDS) :].rpartition("\x00")[0], record
+
+    # --- changes ---
+    def suspect(self, suspect: Suspect, done: Done | None = None) -> None:
+        """There may be a file from now on that is nobody's."""
+        value = json.dumps({"owner": suspect.owner, "ledger": suspect.ledger, "file": suspect.file}).encode()
+        self._store.put(_SUSPECTS + suspect.uuid, value, done)
+
+    def put(self, owner: str, record: OffloadedLedger, done: Done | None = None) -> None:
+        """The file is complete, and the ledger's."""
+        self._store.put(_owner_key(record.ledger), owner.encode())
+        self._store.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
+        self._store.delete(_SUSPECTS + record.uuid, done)
+        self._remember(record.ledger, record)
+
+    def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
+        """The ledger is not offloaded any more, its file is to go."""
+        self.suspect(Suspect(owner, record.ledger, record.uuid, file))
+        self._store.delete(_key(owner, record.ledger))
+        self._store.delete(_owner_key(record.ledger), done)
+        self._remember(record.ledger, None)
+
+    def cleared(self, uuid: str, done: Done | None = None) -> None:
+        """The file is not there."""
+        self._store.delete(_SUSPECTS + uuid, done)
+
+    def suspects(self) -> list[Suspect]:
+        """Files that are nobody's. A suspicion that is none is taken away."""
+        found = []
+        for key, value in list(self._store.scan(_SUSPECTS)):
+            uuid = key[len(_SUSPECTS) :]
+            try:
+                kept = json.loads(value.base)
+                suspect = Suspect(kept["owner"], kept["ledger"], uuid, kept["file"])
+            except (ValueError, KeyError, TypeError):
+                logger.error("%s cannot be read: a file of an offloaded ledger may be left over", key)
+                continue
+            record = self.record(suspect.ledger)
+            if record is not None and record.uuid == uuid:
+                self.cleared(uuid)
+            else:
+                found.append(suspect)
+        return found
+
+
+def _record(value: bytes) -> OffloadedLedger | None:
+    try:
+        return OffloadedLedger.of_json(json.loads(value))
+    except (ValueError, ManifestUnreadable) as error:
+        logger.error("the record of an offloaded ledger cannot be read: %s", error)
+        return None

@@ -1,0 +1,203 @@
+"""Reading offloaded ledgers, on threads of their own: a store far away keeps no reader of the disk waiting.
+
+A few files stay open, and the groups of entries that were read last stay in memory, for readers go on where
+they were. What is wrong with a file is said, and nothing is stepped over for a file that is not there or does
+not answer; entries that are there and wrong are reported as damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from geminga.errors import CorruptPayload, StoreError
+from geminga.ledger.damage import Damage, Loss
+from geminga.offload.file import LedgerFile, NotOffloaded
+from geminga.offload.manifest import OffloadedLedger
+from geminga.offload.places import Place
+
+logger = logging.getLogger("geminga.ledger")
+
+FILES_MAX = 8
+"""Files that stay open."""
+GROUPS_BYTES_MAX = 32 * 1024 * 1024
+"""Of groups that stay in memory, besides the one that was read last."""
+
+_Group = tuple[int, list[bytes], frozenset[int], int]
+"""First entry, entries, places of the lost ones, bytes."""
+
+
+@dataclass(slots=True)
+class Offloaded:
+    """What a read gave: entries, or what is in the way. It is a `geminga.ledger.read_pool.Answer`."""
+
+    entries: list[bytes]
+    damage: Damage | None = None
+    error: StoreError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.entries))
+
+
+class _OpenFile:
+    __slots__ = ("file", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.file: LedgerFile | None = None
+
+
+class TierReader:
+    """See the module; its calls are for any thread, and wait."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], _Group] = OrderedDict()
+        self._groups_bytes = 0
+        self.bytes_read = 0
+
+    def job(
+        self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
+    ) -> Callable[[], Offloaded]:
+        """The reading of entries from ``first`` on, within both limits, at least one."""
+        return lambda: self._read(path, record, max(first, 0), entries_max, bytes_max)
+
+    def _read(
+        self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
+    ) -> Offloaded:
+        where = f"ledger {record.ledger} is offloaded to {self._place.location}/{path}"
+        if first >= record.entries or entries_max <= 0:
+            return Offloaded([])
+        try:
+            begin, entries, lost, _ = self._group(path, record, first)
+        except FileNotFoundError:
+            return Offloaded([], error=StoreError(f"{where}, which is not there"))
+        except NotOffloaded as error:
+            return Offloaded([], error=StoreError(f"{where}: {error}"))
+        except _GroupDamaged as error:
+            return Offloaded([], damage=error.damage)
+        except Exception as error:
+            logger.debug("reading an offloaded ledger failed", exc_info=True)
+            return Offloaded([], error=StoreError(f"{where}, which cannot be read now: {error}"))
+        at = first - begin
+        if at in lost:
+            return Offloaded([], damage=_damage(path, record, first, first, "the entry fails its checksum"))
+        found: list[bytes] = []
+        size = 0
+        for place in range(at, min(len(entries), at + entries_max)):
+            size += len(entries[place])
+            if place in lost or (found and size > bytes_max):
+                break
+            found.append(entries[place])
+        return Offloaded(found)
+
+    def _group(self, path: str, record: OffloadedLedger, entry_id: int) -> _Group:
+        with self._lock:
+            opened = self._files.get(path)
+            if opened is None:
+                opened = self._files[path] = _OpenFile()
+            self._files.move_to_end(path)
+            unused = [self._files.popitem(last=False)[1] for _ in range(len(self._files) - FILES_MAX)]
+        for each in unused:
+            with each.lock:
+                _close(each)
+        with opened.lock:
+            if opened.file is None:
+                opened.file = self._open(path, record)
+            number = opened.file.group_of(entry_id)
+            key = (path, number)
+            with self._lock:
+                held = self._groups.get(key)
+                if held is not None:
+                    self._groups.move_to_end(key)
+                    return held
+            try:
+                group = self._load(opened.file, record, path, number)
+            except BaseException:
+                _close(opened)
+                raise
+        with self._lock:
+            if key not in self._groups:
+                self._groups[key] = group
+                self._groups_bytes += group[3]
+                self.bytes_read += group[3]
+            while self._groups_bytes > GROUPS_BYTES_MAX and len(self._groups) > 1:
+                self._groups_bytes -= self._groups.popitem(last=False)[1][3]
+        return group
+
+    def _open(self, path: str, record: OffloadedLedger) -> LedgerFile:
+        source = self._place.open(path)
+        try:
+            file = LedgerFile(source)
+        except BaseException:
+            source.close()
+            raise
+        if (file.summary.uuid, file.summary.entries) != (record.uuid, record.entries):
+            file.close()
+            raise NotOffloaded("the file is another one")
+        return file
+
+    def _load(self, file: LedgerFile, record: OffloadedLedger, path: str, number: int) -> _Group:
+        first = file.first_of(number)
+        last = first + file.summary.groups[number][1] - 1
+        found = None
+        for is_again in (False, True):
+            try:
+                found = file.entries(number)
+                break
+            except CorruptPayload as error:
+                if is_again:
+                    raise _GroupDamaged(_damage(path, record, first, last, str(error))) from error
+        assert found is not None
+        if found.other:
+            logger.warning(
+                "%s: %d entries of ledger %d are delivered uncompressed: their codec compresses otherwise "
+                "than it did when they were offloaded", path, len(found.other), record.ledger,
+            )  # fmt: skip
+        return first, found.entries, frozenset(found.bad), sum(map(len, found.entries))
+
+    def forget(self, path: str) -> None:
+        """The file goes, or is gone."""
+        with self._lock:
+            opened = self._files.pop(path, None)
+            for key in [each for each in self._groups if each[0] == path]:
+                self._groups_bytes -= self._groups.pop(key)[3]
+        if opened is not None:
+            with opened.lock:
+                _close(opened)
+
+    def close(self) -> None:
+        """Close what is open."""
+        with self._lock:
+            files = list(self._files.values())
+            self._files.clear()
+            self._groups.clear()
+        for each in files:
+            if each.lock.acquire(blocking=False):  # else a read that hangs has it
+                _close(each)
+                each.lock.release()
+
+
+class _GroupDamaged(Exception):
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(damage.what)
+        self.damage = damage
+
+
+def _damage(path: str, record: OffloadedLedger, first: int, last: int, what: str) -> Damage:
+    return Damage(path, 0, what, record.ledger, first, last, Loss.ENTRIES)
+
+
+def _close(opened: _OpenFile) -> None:
+    file, opened.file = opened.file, None
+    if file is not None:
+        try:
+            file.close()
+        except OSError as error:
+            logger.debug("an offloaded ledger's file cannot be closed: %s", error)

@@ -1,0 +1,478 @@
+"""A store whose closed ledgers may be elsewhere: `TieredStore`, the store of files with a place behind it.
+
+To who reads, a ledger is in the store, whether its entries lie in the log or in a file of the place
+(`geminga.offload`): the log is asked first, because it is near, and what is damaged there is read from the
+place. Deleting a ledger deletes its file too. What moves ledgers is asked for by the owner: `offload`
+(`geminga.ledger.offloading` has the order of its steps) and `drop_local`, which reads the file once more and
+compares its checksum before the store lets go of the entries.
+
+The place is only spoken to on other threads. One worker writes, deletes and checks, in order; readers have
+threads of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from geminga.errors import LedgerNotFound, StoreError
+from geminga.ledger.api import (
+    Done,
+    EntryStore,
+    Fetched,
+    LedgerInfo,
+    ReadAhead,
+    Space,
+    StoreStats,
+    TierStats,
+    Value,
+    Wanted,
+)
+from geminga.ledger.callbacks import run_callback
+from geminga.ledger.damage import Damage, EntriesDamaged
+from geminga.ledger.offloading import OffloadFailed, Offloading
+from geminga.ledger.read_pool import ReadPool
+from geminga.ledger.store import FileStore
+from geminga.ledger.tier_catalog import Suspect, TierCatalog
+from geminga.ledger.tier_reading import Offloaded, TierReader
+from geminga.ledger.worker import Worker
+from geminga.offload import manifest
+from geminga.offload.file import check_file
+from geminga.offload.manifest import OffloadedLedger
+from geminga.offload.places import Place, folder_of
+
+logger = logging.getLogger("geminga.ledger")
+
+READ_THREADS = 2
+READS_WAITING_MAX = 1024
+READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
+READ_WAIT_SECONDS = 0.25
+"""So long the owner waits for what cannot be put off, as with the store's own reads."""
+STOP_SECONDS_MAX = 10.0
+NICENESS = 10
+"""Of the worker's thread, where threads have one: publishing comes first."""
+
+
+class TieredStore:
+    """`geminga.ledger.api.EntryStore` over another one, with `geminga.ledger.api.Tier`."""
+
+    def __init__(
+        self,
+        local: FileStore,
+        place: Place,
+        *,
+        wakeup: Callable[[], None] | None = None,
+        threads: bool = True,
+    ) -> None:
+        """``wakeup`` is called from any thread when `poll` has work, as that of the store is.
+
+        Without ``threads`` everything happens inside `poll`. What a crash left behind is cleared away.
+        """
+        self._local = local
+        self.place = place
+        self.store_name = local.store_id.hex()
+        self._wakeup = wakeup
+        self._finished: deque[Callable[[], None]] = deque()
+        self._worker = Worker(self._finished, self._signal)
+        self._pool: ReadPool[Offloaded] | None = None
+        self.catalog = TierCatalog(local)
+        self._reader = TierReader(place)
+        self._under_way: dict[int, Offloading] = {}
+        self._is_closing = False
+        self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
+        # What is called most goes straight to the store.
+        self.append = local.append
+        self.append_run = local.append_run
+        self.merge = local.merge
+        self.put = local.put
+        self.get = local.get
+        if threads:
+            self._pool = ReadPool(
+                self._finished,
+                self._signal,
+                threads=READ_THREADS,
+                wait_seconds=READ_WAIT_SECONDS,
+                waiting_max=READS_WAITING_MAX,
+                undelivered_bytes_max=READ_AHEAD_BYTES_MAX,
+            )
+            self._pool.start()
+            self._worker.start("geminga-offload")
+            self._worker.submit(_step_back, lambda _: None)
+        self.sweep()
+
+    # --- the tier ---
+    @property
+    def tier(self) -> TieredStore:
+        return self
+
+    @property
+    def local(self) -> EntryStore:
+        return self._local
+
+    @property
+    def location(self) -> str:
+        """Where ledgers are offloaded to, without secrets."""
+        return self.place.location
+
+    def offloaded(self, owner: str) -> list[OffloadedLedger]:
+        """What is offloaded of an owner, in the order of the ledgers."""
+        return self.catalog.of_owner(owner)
+
+    def is_local(self, ledger_id: int) -> bool:
+        return self._local.owner_of(ledger_id) is not None
+
+    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done) -> None:
+        """Offload a ledger that is not written to any more; ``done`` is told when it is durable.
+
+        Raises `StoreError`; `OffloadFailed` when that is done already or under way.
+        """
+        if self._is_closing:
+            raise OffloadFailed("the store is being closed")
+        if ledger_id in self._under_way or self.catalog.record(ledger_id) is not None:
+            raise OffloadFailed(f"ledger {ledger_id} is offloaded already, or being offloaded")
+        info = next((each for each in self._local.ledgers(owner) if each.ledger_id == ledger_id), None)
+        if info is None or not info.entries:
+            raise LedgerNotFound(f"ledger {ledger_id} of {owner} does not exist or is empty")
+
+        def ended(error: StoreError | None) -> None:
+            if self._under_way.pop(ledger_id, None) is not None and error is None:
+                self._ledgers_offloaded += 1
+                self._bytes_offloaded += way.bytes_written
+            elif error is not None:
+                self._failures += 1
+            done(error)
+
+        way = Offloading(self, owner, info, now_ms, ended)
+        way.begin()
+        self._under_way[ledger_id] = way
+
+    def cancel(self, owner: str, why: str) -> None:
+        """Stop what is under way for an owner."""
+        for each in list(self._under_way.values()):
+            if each.owner == owner:
+                each.cancel(why)
+
+    def drop_local(self, owner: str, ledger_id: int, done: Done) -> None:
+        """Delete a ledger's entries from the log, if its file is what was written.
+
+        Else the error says what is wrong, and the ledger counts as not offloaded: its entries are here.
+        """
+        record = self.catalog.record(ledger_id)
+        if record is None:
+            raise OffloadFailed(f"ledger {ledger_id} is not offloaded")
+        path = f"{folder_of(owner)}/{record.file}"
+        wrong: list[str] = []
+
+        def check() -> None:
+            try:
+                read, close = self.place.reader(path)
+            except FileNotFoundError:
+                wrong.append("it is not there")
+                return
+            try:
+                wrong.append(check_file(read, record.file_bytes, record.crc32c))
+            finally:
+                close()
+
+        def checked(error: Exception | None) -> None:
+            if error is not None:
+                done(OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}"))
+                return
+            try:
+                if self.catalog.record(ledger_id) != record:
+                    done(None)  # it was deleted meanwhile
+                elif wrong[0]:
+                    text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
+                    logger.error("%s; ledger %d stays in the store and is to be offloaded anew", text, ledger_id)
+                    self._failures += 1
+                    self._give_up(owner, [record])
+                    done(OffloadFailed(text))
+                else:
+                    self._local.delete_ledgers([ledger_id], done)
+            except StoreError as refused:
+                done(refused)
+
+        self.work(check, checked)
+
+    def _give_up(self, owner: str, records: list[OffloadedLedger]) -> None:
+        """Their files are to go, when that is durable."""
+        suspects = [Suspect(owner, each.ledger, each.uuid, each.file) for each in records]
+
+        def given_up(error: StoreError | None) -> None:
+            if error is None:
+                self.remove_files(owner, suspects)
+
+        for number, record in enumerate(records):
+            self._reader.forget(f"{folder_of(owner)}/{record.file}")
+            self.catalog.give_up(
+                owner, record, record.file, given_up if number == len(records) - 1 else None
+            )
+
+    def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
+        """Take files that are nobody's out of the manifest, delete them, and forget them."""
+        if self._is_closing:
+            return  # the next start finds them
+        remaining = self.catalog.of_owner(owner)
+        folder = folder_of(owner)
+
+        def remove() -> None:
+            found = manifest.load(self.place, owner)
+            if found is None or (found.store, found.topic) == (self.store_name, owner):
+                # Also where nothing changes: what a crash left of the last one's writing goes with it.
+                manifest.save(self.place, self.store_name, owner, remaining)
+            for each in suspects:
+                self.place.delete(f"{folder}/{each.file}")
+
+        def removed(error: Exception | None) -> None:
+            if error is not None:
+                logger.error("%s: files of ledgers that are gone cannot be deleted now: %s", self.location, error)
+                return
+            try:
+                for each in suspects:
+                    self.catalog.cleared(each.uuid)
+            except StoreError as refused:
+                logger.error("files of offloaded ledgers are deleted, which cannot be written down: %s", refused)
+
+        self.work(remove, removed)
+
+    def sweep(self) -> None:
+        """Delete files that nobody owns: what a crash, or a place that did not answer, has left."""
+        under_way = {each.uuid for each in self._under_way.values()}
+        owners: dict[str, list[Suspect]] = {}
+        for suspect in self.catalog.suspects():
+            if suspect.uuid not in under_way:
+                owners.setdefault(suspect.owner, []).append(suspect)
+        for owner, suspects in owners.items():
+            self.remove_files(owner, suspects)
+
+    @property
+    def tier_stats(self) -> TierStats:
+        return TierStats(
+            self._ledgers_offloaded, self._bytes_offloaded, self._failures, self._reader.bytes_read,
+            len(self._under_way),
+        )  # fmt: skip
+
+    def work(self, job: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+        self._worker.submit(job, then)
+
+    def pause(self, seconds: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(seconds)
+
+    def _signal(self) -> None:
+        if self._wakeup is not None:
+            try:
+                self._wakeup()
+            except RuntimeError as error:  # the owner's event loop is closed: it polls no more
+                logger.debug("the store's owner cannot be woken: %s", error)
+
+    # --- reading ---
+    def _path(self, record: OffloadedLedger) -> str:
+        owner = self.catalog.owner_of(record.ledger)
+        if owner is None:
+            raise LedgerNotFound(f"ledger {record.ledger} does not exist or was trimmed away")
+        return f"{folder_of(owner)}/{record.file}"
+
+    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
+        try:
+            return self._local.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
+        except (LedgerNotFound, EntriesDamaged):
+            record = self.catalog.record(ledger_id)
+            if record is None:
+                raise
+        job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
+        key = (ledger_id, first_entry_id, entries_max, bytes_max)
+        return _taken(job() if self._pool is None else self._pool.ask(key, job))
+
+    def fetch(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        entries_max: int,
+        bytes_max: int,
+        ahead: ReadAhead,
+        done: Fetched,
+    ) -> list[bytes] | None:
+        def local_done(entries: list[bytes], error: StoreError | None) -> None:
+            # It may have been let go of while the disk was asked.
+            if isinstance(error, LedgerNotFound | EntriesDamaged):
+                try:
+                    record = self.catalog.record(ledger_id)
+                    if record is not None:
+                        self._fetch(record, first_entry_id, ahead, done)
+                        return
+                except StoreError as refused:
+                    error = refused
+            done(entries, error)
+
+        try:
+            return self._local.fetch(
+                ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max, ahead=ahead,
+                done=local_done,
+            )  # fmt: skip
+        except (LedgerNotFound, EntriesDamaged):
+            record = self.catalog.record(ledger_id)
+            if record is None:
+                raise
+        if self._pool is None:
+            job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
+            return _taken(job())
+        self._fetch(record, first_entry_id, ahead, done)
+        return None
+
+    def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead, done: Fetched) -> None:
+        job = self._reader.job(self._path(record), record, first, ahead.entries_max, ahead.bytes_max)
+
+        def deliver(answer: Offloaded) -> None:
+            entries: list[bytes] = []
+            error: StoreError | None = None
+            try:
+                entries = _taken(answer)
+                if self.catalog.record(record.ledger) is None and not self.is_local(record.ledger):
+                    raise LedgerNotFound(f"ledger {record.ledger} was trimmed away")
+            except StoreError as problem:
+                entries, error = [], problem
+            done(entries, error)
+
+        if self._pool is None:
+            deliver(job())
+        else:
+            self._pool.submit((record.ledger, first, ahead), job, deliver)
+
+    def ledgers(self, owner: str) -> list[LedgerInfo]:
+        found = {info.ledger_id: info for info in self._local.ledgers(owner)}
+        for record in self.catalog.of_owner(owner):
+            info = found.get(record.ledger)
+            if info is None or info.entries < record.entries:  # damage may have cut it
+                found[record.ledger] = LedgerInfo(record.ledger, owner, record.entries, record.entry_bytes)
+        return [found[ledger_id] for ledger_id in sorted(found)]
+
+    def owner_of(self, ledger_id: int) -> str | None:
+        found = self._local.owner_of(ledger_id)
+        return self.catalog.owner_of(ledger_id) if found is None else found
+
+    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        found = self._local.damaged_entries(ledger_id)
+        return [] if found and self.catalog.record(ledger_id) is not None else found
+
+    def lost_entries_max(self, ledger_id: int) -> int:
+        lost = self._local.lost_entries_max(ledger_id)
+        return 0 if lost and self.catalog.record(ledger_id) is not None else lost
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
+        owners: dict[str, list[OffloadedLedger]] = {}
+        for ledger_id in ledger_ids:
+            way = self._under_way.get(ledger_id)
+            if way is not None:
+                way.cancel(f"ledger {ledger_id} is deleted")
+            record = self.catalog.record(ledger_id)
+            owner = None if record is None else self.catalog.owner_of(ledger_id)
+            if record is not None and owner is not None:
+                owners.setdefault(owner, []).append(record)
+        for owner, records in owners.items():
+            self._give_up(owner, records)
+        self._local.delete_ledgers(ledger_ids, done)
+
+    # --- the rest is the store's ---
+    @property
+    def failure(self) -> StoreError | None:
+        return self._local.failure
+
+    @property
+    def is_writing(self) -> bool:
+        return self._local.is_writing
+
+    @property
+    def space(self) -> Space | None:
+        return self._local.space
+
+    def measure_space(self) -> None:
+        self._local.measure_space()
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        self._local.refuse_entries(why)
+
+    def give_back(self, *, eagerly: bool) -> None:
+        self._local.give_back(eagerly=eagerly)
+
+    @property
+    def gives_back(self) -> bool:
+        return self._local.gives_back
+
+    @property
+    def damage(self) -> list[Damage]:
+        return self._local.damage
+
+    def settle_damage(self, name: str, done: Done | None = None) -> bool:
+        return self._local.settle_damage(name, done)
+
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        return self._local.adopt_ledger(ledger_id, owner)
+
+    def create_ledger(self, owner: str) -> int:
+        return self._local.create_ledger(owner)
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        self._local.delete(key, done)
+
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+        return self._local.scan(prefix, after=after)
+
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return self._local.names(prefix, after=after)
+
+    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
+        return self._local.oldest_ledgers(after=after)
+
+    def bring(self, wanted: Wanted, done: Done) -> bool:
+        return self._local.bring(wanted, done)
+
+    def stats(self) -> StoreStats:
+        return self._local.stats()
+
+    def poll(self) -> int:
+        ran = self._local.poll()
+        if self._pool is None:
+            self._worker.run_queued()
+        while self._finished:
+            run_callback(self._finished.popleft())
+        return ran
+
+    def close(self) -> None:
+        """As the contract says. What is being offloaded is given up, the next start clears it away."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        for each in list(self._under_way.values()):
+            each.cancel("the store is being closed")
+        if not self._worker.stop(STOP_SECONDS_MAX):
+            logger.warning("%s does not answer: it is not waited for", self.location)
+        if self._pool is not None:
+            self._pool.stop(Offloaded([], error=OffloadFailed("the store is closed")))
+        while self._finished:
+            run_callback(self._finished.popleft())
+        self._local.close()
+        self._reader.close()
+
+
+def _taken(answer: Offloaded) -> list[bytes]:
+    if answer.error is not None:
+        raise answer.error
+    if answer.damage is not None and not answer.entries:
+        raise EntriesDamaged(f"{answer.damage.thing}: {answer.damage.what}", answer.damage)
+    return answer.entries
+
+
+def _step_back() -> None:
+    """Publishing comes first where both want the processor."""
+    if sys.platform == "linux":
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        except OSError as error:
+            logger.debug("the thread that offloads keeps its priority: %s", error)

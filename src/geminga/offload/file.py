@@ -1,0 +1,304 @@
+"""The file that a ledger is offloaded to: Parquet for everybody, with the residues of its entries in between.
+
+The rows are the ledger's messages, in order, in the columns of `geminga.offload.residue.COLUMNS`; any reader
+of Parquet reads them. Entries go in *groups* of about `GROUP_BYTES`, a row group each. The residue of a
+group's entries (`geminga.offload.residue`) lies behind its row group, where the format leaves what is between
+row groups to whoever writes it. The footer's ``geminga.offload`` says where, as JSON::
+
+    {"version": 1, "topic": ..., "partition": ..., "ledger": ..., "uuid": ..., "entries": ..., "messages": ...,
+     "closed": ..., "entry_bytes": ..., "publish": [first, last] or null, "event": [first, last] or null,
+     "groups": [[first entry, entries, rows, row group or -1, offset, size, crc32c], ...]}
+
+``closed`` counts entries that hold messages and have no rows, encrypted ones before all; ``entry_bytes`` is what
+the entries took in the ledger. A group whose entries have no rows has no row group.
+
+An entry is given byte for byte, or not at all: pages, residues and entries are checked against checksums.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from geminga.errors import CorruptPayload
+from geminga.offload.residue import COLUMNS, JOINED_COLUMNS, Joined, Parter, Residue, joined
+from geminga.wire.checksum import crc32c
+from geminga.wire.columnar import message_schema
+
+VERSION = 1
+METADATA_KEY = b"geminga.offload"
+GROUP_BYTES = 8 * 1024 * 1024
+"""Bytes of entries in a group, unless one entry is larger."""
+GROUP_ENTRIES_MAX = 65_536
+GROUP_ROWS_MAX = 1 << 20
+COMPRESSION_LEVEL = 3
+
+_DICTIONARIES = (
+    "producer_name", "topic", "schema_version", "key", "properties.key_value.key",
+    "properties.key_value.value",
+)  # fmt: skip
+_ENCODINGS = {
+    "value": "DELTA_LENGTH_BYTE_ARRAY",
+    **dict.fromkeys(
+        ("event_time", "publish_time", "sequence_id", "partition", "ledger_id", "entry_id", "batch_index",
+         "batch_size"),
+        "DELTA_BINARY_PACKED",
+    ),
+}  # fmt: skip
+
+
+class Sink(Protocol):
+    """What a file is written to, in order."""
+
+    def write(self, data: Any) -> object: ...
+
+
+class NotOffloaded(Exception):
+    """The file is not one that a ledger was offloaded to, or of a version that is not known."""
+
+
+def schema() -> pa.Schema:
+    """The columns of an offloaded ledger: message columns, with text in place of dictionaries."""
+    fields = []
+    for each in message_schema(COLUMNS):
+        kind = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
+        fields.append(pa.field(each.name, kind, nullable=each.nullable))
+    return pa.schema(fields)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a file holds. Times are (first, last) in milliseconds since 1970, None where there are none."""
+
+    topic: str
+    partition: int
+    ledger: int
+    uuid: str
+    entries: int = 0
+    messages: int = 0
+    closed: int = 0
+    entry_bytes: int = 0
+    publish: tuple[int, int] | None = None
+    event: tuple[int, int] | None = None
+    groups: list[list[int]] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": VERSION, **self.as_json(), "groups": self.groups}).encode()
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the groups."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "groups"}
+
+    @classmethod
+    def decode(cls, data: bytes) -> Summary:
+        """Raises `NotOffloaded`."""
+        try:
+            kept = json.loads(data)
+            version = kept.pop("version")
+            if version != VERSION:
+                raise NotOffloaded(f"the file is of version {version}; {VERSION} can be read")
+            for name in ("publish", "event"):
+                kept[name] = None if kept[name] is None else (kept[name][0], kept[name][1])
+            return cls(**kept)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotOffloaded(f"the file's {METADATA_KEY.decode()} cannot be read: {error}") from error
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+class _Position:
+    """What the Parquet writer writes to: it counts, for residues are written in between."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.at = 0
+        self.crc = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._sink.write(view)
+        self.crc = crc32c(view, self.crc)
+        self.at += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.at
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+class Written(NamedTuple):
+    """What was written: ``size`` bytes with the CRC32C ``crc``."""
+
+    summary: Summary
+    size: int
+    crc: int
+
+
+class LedgerWriter:
+    """Writes one ledger to a sink. `add` its entries in order, then `close`; the sink stays open."""
+
+    def __init__(self, sink: Sink, *, topic: str, partition: int, ledger_id: int, uuid: str) -> None:
+        self._position = _Position(sink)
+        self._schema = schema()
+        # Residues go through it too: it counts by itself where the next page begins.
+        self._file = pa.PythonFile(self._position, mode="w")
+        self._writer = pq.ParquetWriter(
+            self._file, self._schema, version="2.6", compression="zstd",
+            compression_level=COMPRESSION_LEVEL, use_dictionary=list(_DICTIONARIES),
+            column_encoding=_ENCODINGS, write_page_checksum=True, store_schema=True,
+        )  # fmt: skip
+        self._parter = Parter(topic, partition, ledger_id)
+        self._summary = Summary(topic, partition, ledger_id, uuid)
+        self._row_groups = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def add(self, entries: Sequence[bytes]) -> None:
+        """Add entries that follow each other. Raises what the sink raises."""
+        for entry in entries:
+            self._waiting.append(entry)
+            self._waiting_bytes += len(entry)
+            if self._waiting_bytes >= GROUP_BYTES or len(self._waiting) >= GROUP_ENTRIES_MAX:
+                self._flush()
+
+    def _flush(self) -> None:
+        entries, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        summary = self._summary
+        parted = self._parter.part(summary.entries, entries)
+        rows = sum(batch.num_rows for batch in parted.messages)
+        row_group = -1
+        if rows:
+            table = pa.Table.from_batches([_plain(batch, self._schema) for batch in parted.messages])
+            self._writer.write_table(table, row_group_size=max(rows, 1))
+            row_group = self._row_groups
+            self._row_groups += 1
+            summary.publish = _span(summary.publish, table.column("publish_time"))
+            summary.event = _span(summary.event, table.column("event_time"))
+        residue = parted.residue.encode()
+        at = self._position.at
+        self._file.write(residue)
+        summary.groups.append(
+            [summary.entries, len(entries), rows, row_group, at, len(residue), crc32c(residue)]
+        )
+        summary.entries += len(entries)
+        summary.messages += rows
+        summary.closed += parted.closed
+        summary.entry_bytes += sum(map(len, entries))
+
+    def close(self) -> Written:
+        """Write what is waiting and the footer."""
+        if self._waiting:
+            self._flush()
+        self._writer.add_key_value_metadata({METADATA_KEY: self._summary.encode()})
+        self._writer.close()
+        return Written(self._summary, self._position.at, self._position.crc)
+
+
+def _plain(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _span(before: tuple[int, int] | None, column: pa.ChunkedArray) -> tuple[int, int] | None:
+    import pyarrow.compute as pc
+
+    found = pc.min_max(column.cast(pa.int64())).as_py()
+    if found["min"] is None:
+        return before
+    if before is None:
+        return found["min"], found["max"]
+    return min(before[0], found["min"]), max(before[1], found["max"])
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+class LedgerFile:
+    """An offloaded ledger, opened. ``source``: a file that can be read at any place. Used by one thread."""
+
+    def __init__(self, source: BinaryIO | pa.NativeFile) -> None:
+        """Raises `NotOffloaded`, or what reading raises."""
+        self._source = source
+        try:
+            self._parquet = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+        except pa.ArrowInvalid as error:
+            raise NotOffloaded(f"no Parquet file: {error}") from error
+        metadata = self._parquet.metadata.metadata or {}
+        if METADATA_KEY not in metadata:
+            raise NotOffloaded(f"the file has no {METADATA_KEY.decode()} in its footer: no ledger was offloaded to it")
+        self.summary = Summary.decode(metadata[METADATA_KEY])
+        self._firsts = [group[0] for group in self.summary.groups]
+
+    def group_of(self, entry_id: int) -> int:
+        """The place of the group that an entry is in."""
+        return bisect_right(self._firsts, entry_id) - 1
+
+    def first_of(self, group: int) -> int:
+        """The first entry of a group."""
+        return self._firsts[group]
+
+    def entries(self, group: int) -> Joined:
+        """The entries of a group. Raises `CorruptPayload`, or what reading raises."""
+        first, entries, rows, row_group, at, size, crc = self.summary.groups[group]
+        self._source.seek(at)
+        data = self._source.read(size)
+        if len(data) != size or crc32c(data) != crc:
+            raise CorruptPayload(f"the residue of entries {first} to {first + entries - 1} fails its checksum")
+        batches: list[pa.RecordBatch] = []
+        if row_group >= 0:
+            try:
+                table = self._parquet.read_row_group(row_group, columns=list(JOINED_COLUMNS), use_threads=False)
+            except (pa.ArrowInvalid, pa.ArrowException) as error:
+                raise CorruptPayload(f"the rows of entries {first} to {first + entries - 1}: {error}") from error
+            except OSError as error:
+                if "checksum" in str(error) or "could not verify" in str(error):
+                    raise CorruptPayload(
+                        f"the rows of entries {first} to {first + entries - 1}: {error}"
+                    ) from error
+                raise
+            batches = table.combine_chunks().to_batches()
+        found = joined(batches, Residue.decode(data))
+        if len(found.entries) != entries:
+            raise CorruptPayload(f"{len(found.entries)} entries are where {entries} should be")
+        return found
+
+    def close(self) -> None:
+        self._parquet.close()
+        self._source.close()
+
+
+def check_file(read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024) -> str:
+    """What is wrong with the bytes of a file; empty when they are those that were written."""
+    found = at = 0
+    while at < size:
+        data = read(min(piece, size - at), at)
+        if not data:
+            return f"it ends after {at} of {size} bytes"
+        found = crc32c(data, found)
+        at += len(data)
+    if read(1, size):
+        return f"it is longer than {size} bytes"
+    return "" if found == crc else f"its checksum is {found:08x} and should be {crc:08x}"

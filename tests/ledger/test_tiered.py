@@ -1,0 +1,399 @@
+"""Ledgers move to cheap storage and stay readable; a crash at any step loses nothing and leaves nothing over."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import LedgerNotFound, StoreError
+from geminga.ledger.api import ReadAhead
+from geminga.ledger.damage import EntriesDamaged
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.offloading import OffloadFailed
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.ledger.tiered import TieredStore
+from geminga.offload import manifest
+from geminga.offload.places import folder_of
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/flights"
+FOLDER = f"/tier/{folder_of(TOPIC)}"
+SETTINGS = StoreSettings(preallocate_bytes=0, garbage_bytes_min=4096, log_file_bytes=64 * 1024)
+
+
+def entry(number: int) -> bytes:
+    value = b"flight %d" % number
+    head = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=number).SerializeToString()
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=number, publish_time=1_700_000_000_000 + number, num_messages_in_batch=1
+    )
+    return build_entry(metadata.SerializeToString(), struct.pack(">I", len(head)) + head + value)
+
+
+def open_store(filesystem: FaultyFileSystem) -> TieredStore:
+    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
+    return TieredStore(local, FolderPlace(filesystem, "/tier"), threads=False)  # type: ignore[arg-type]
+
+
+def settle(store: TieredStore) -> None:
+    for _ in range(60):
+        store.poll()
+
+
+class Said:
+    """What was reported."""
+
+    def __init__(self) -> None:
+        self.found: list[StoreError | None] = []
+
+    def __call__(self, error: StoreError | None) -> None:
+        self.found.append(error)
+
+    @property
+    def is_well(self) -> bool:
+        return self.found == [None]
+
+
+def fill(store: TieredStore, ledgers: int = 2, entries: int = 5) -> dict[int, list[bytes]]:
+    kept: dict[int, list[bytes]] = {}
+    for _ in range(ledgers):
+        ledger_id = store.create_ledger(TOPIC)
+        kept[ledger_id] = [entry(ledger_id * 100 + number) for number in range(entries)]
+        for each in kept[ledger_id]:
+            store.append(ledger_id, each, lambda error: None)
+    settle(store)
+    return kept
+
+
+def offload(store: TieredStore, ledger_id: int, *, drop: bool = True) -> None:
+    said = Said()
+    store.offload(TOPIC, ledger_id, 1_700_000_000_000, said)
+    settle(store)
+    assert said.is_well, said.found
+    if drop:
+        said = Said()
+        store.drop_local(TOPIC, ledger_id, said)
+        settle(store)
+        assert said.is_well, said.found
+
+
+def read(store: TieredStore, ledger_id: int) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        more = store.read(ledger_id, len(found), entries_max=2, bytes_max=1 << 20)
+        if not more:
+            return found
+        found += more
+
+
+def tier_files(disk: SimulatedDisk) -> list[str]:
+    return sorted(path for path in disk.names if path.startswith("/tier/"))
+
+
+def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
+    """What is there is what is recorded, and the manifest says so."""
+    records = store.offloaded(TOPIC)
+    wanted = sorted(f"{FOLDER}/{each.file}" for each in records)
+    if records:
+        wanted.append(f"{FOLDER}/manifest.json")
+    assert tier_files(disk) == sorted(wanted)
+    found = manifest.load(store.place, TOPIC)
+    assert list(found.ledgers if found else ()) == records
+
+
+def test_reads_go_through_before_and_after_the_local_copy_goes() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    kept = fill(store)
+    first, second = kept
+    offload(store, first, drop=False)
+    assert read(store, first) == kept[first]
+    assert store.is_local(first)
+    said = Said()
+    store.drop_local(TOPIC, first, said)
+    settle(store)
+    assert said.is_well
+    assert not store.is_local(first)
+    assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first, second]
+    assert store.ledgers(TOPIC)[0].entries == 5
+    assert store.owner_of(first) == TOPIC
+    assert {each: read(store, each) for each in kept} == kept
+    ahead = ReadAhead(10, 1 << 20)
+    found = store.fetch(first, 3, entries_max=5, bytes_max=1 << 20, ahead=ahead, done=lambda *_: None)
+    assert found == kept[first][3:]
+    check_tier(store, disk)
+    store.close()
+    store = open_store(FaultyFileSystem(disk))
+    assert {each: read(store, each) for each in kept} == kept
+    store.delete_ledgers([first])
+    settle(store)
+    assert [info.ledger_id for info in store.ledgers(TOPIC)] == [second]
+    with pytest.raises(LedgerNotFound):
+        store.read(first, 0, entries_max=1, bytes_max=10)
+    assert tier_files(disk) == []
+    store.close()
+
+
+def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: list[int]) -> None:
+    """What is interrupted: ``kept`` is what was receipted, ``gone`` what was asked to be deleted."""
+    store = open_store(filesystem)
+    for _ in range(2):
+        ledger_id = store.create_ledger(TOPIC)
+        entries = [entry(ledger_id * 100 + number) for number in range(4)]
+        said = Said()
+        for each in entries:
+            store.append(ledger_id, each, said)
+        settle(store)
+        if said.found == [None] * 4:
+            kept[ledger_id] = entries
+    first, second = sorted(kept)
+    for ledger_id in (first, second):
+        said = Said()
+        store.offload(TOPIC, ledger_id, 1, said)
+        settle(store)
+        if said.is_well:
+            store.drop_local(TOPIC, ledger_id, Said())
+            settle(store)
+    gone.append(first)
+    store.delete_ledgers([first])
+    settle(store)
+    store.close()
+
+
+def check_after(disk: SimulatedDisk, kept: dict[int, list[bytes]], gone: list[int]) -> None:
+    store = open_store(FaultyFileSystem(disk, process="2"))
+    settle(store)
+    there = {info.ledger_id for info in store.ledgers(TOPIC)}
+    for ledger_id, entries in kept.items():
+        if ledger_id not in gone:
+            assert ledger_id in there
+        if ledger_id in there:
+            assert read(store, ledger_id) == entries
+    check_tier(store, disk)
+    assert list(store.names("offloading/")) == []
+    store.close()
+
+
+def operations() -> int:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    scenario(filesystem, {}, [])
+    return filesystem.operations
+
+
+@pytest.mark.parametrize("fate", ["none", "all", "some"])
+def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(fate: str) -> None:
+    for number in range(1, operations() + 1):
+        disk = SimulatedDisk()
+        kept: dict[int, list[bytes]] = {}
+        gone: list[int] = []
+        plan = Plan(crash_at=number, torn_bytes=number % 700)
+        try:
+            scenario(FaultyFileSystem(disk, plan), kept, gone)
+        except (PowerLoss, ValueError):
+            pass
+        chance = random.Random(number)
+        after = disk.crash(Fate(fate, fate, "last", chance))
+        check_after(after, kept, gone)
+
+
+def test_a_process_that_dies_at_any_step_loses_nothing() -> None:
+    for number in range(1, operations() + 1):
+        disk = SimulatedDisk()
+        kept: dict[int, list[bytes]] = {}
+        gone: list[int] = []
+        try:
+            scenario(FaultyFileSystem(disk, Plan(crash_at=number)), kept, gone)
+        except (PowerLoss, ValueError):
+            pass
+        check_after(disk.kill(), kept, gone)
+
+
+def test_an_error_at_any_step_leaves_the_ledger_where_it_is_and_nothing_over() -> None:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    store = open_store(filesystem)
+    first = min(fill(store))
+    before = filesystem.operations
+    offload(store, first, drop=False)
+    steps = [number for number in range(before + 1, filesystem.operations + 1)]
+    of_the_tier = [each for each in steps if filesystem.history[each - 1][1].startswith("/tier")]
+    assert len(of_the_tier) > 8
+    for code in (errno.ENOSPC, errno.EIO):
+        for number in of_the_tier:
+            disk = SimulatedDisk()
+            store = open_store(FaultyFileSystem(disk, Plan(errors={number: code})))
+            kept = fill(store)
+            said = Said()
+            store.offload(TOPIC, first, 1, said)
+            settle(store)
+            if not said.is_well:
+                assert isinstance(said.found[0], StoreError)
+                store.sweep()
+                settle(store)
+                assert store.offloaded(TOPIC) == []
+            check_tier(store, disk)
+            assert {each: read(store, each) for each in kept} == kept
+            said = Said()
+            if store.offloaded(TOPIC) == []:
+                offload(store, first)
+            assert {each: read(store, each) for each in kept} == kept
+            store.close()
+
+
+def test_a_file_that_is_not_what_was_written_keeps_the_ledger_here() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    kept = fill(store)
+    first = min(kept)
+    for harm in ("cut", "flip", "gone", "longer"):
+        offload(store, first, drop=False)
+        path = f"{FOLDER}/{store.offloaded(TOPIC)[0].file}"
+        if harm == "gone":
+            disk.remove(path)
+        elif harm == "cut":
+            del disk.content(path)[-1:]
+        elif harm == "longer":
+            disk.content(path).extend(b"x")
+        else:
+            disk.content(path)[40] ^= 1
+        said = Said()
+        store.drop_local(TOPIC, first, said)
+        settle(store)
+        assert isinstance(said.found[0], OffloadFailed)
+        assert store.is_local(first)
+        assert read(store, first) == kept[first]
+        check_tier(store, disk)  # and the file that is wrong is gone
+    offload(store, first)
+    assert read(store, first) == kept[first]
+    store.close()
+
+
+def test_what_is_wrong_with_a_file_later_is_said_and_not_stepped_over() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    first = min(fill(store))
+    offload(store, first)
+    path = f"{FOLDER}/{store.offloaded(TOPIC)[0].file}"
+    whole = bytes(disk.content(path))
+    store.close()
+    for position in range(0, len(whole), 97):
+        disk.content(path)[position] ^= 0x10
+        store = open_store(FaultyFileSystem(disk))
+        try:
+            found = read(store, first)
+        except (StoreError, EntriesDamaged):
+            pass
+        else:
+            assert found == [entry(first * 100 + number) for number in range(5)]
+        disk.content(path)[:] = whole
+        store.close()
+    disk.remove(path)
+    store = open_store(FaultyFileSystem(disk))
+    with pytest.raises(StoreError, match="which is not there") as told:
+        read(store, first)
+    assert not isinstance(told.value, EntriesDamaged | LedgerNotFound)
+    store.close()
+
+
+def test_damage_in_the_log_is_read_from_the_file() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    kept = fill(store)
+    first = min(kept)
+    offload(store, first, drop=False)
+    place = store._local.place_of(first, 2)
+    assert place is not None
+    store.close()
+    disk.content(f"/store/{place[0]}")[place[1] + 3] ^= 1
+    store = open_store(FaultyFileSystem(disk))
+    assert read(store, first) == kept[first]
+    assert store.damaged_entries(first) == []
+    store.close()
+
+
+def test_two_stores_do_not_share_a_folder() -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    offload(store, min(fill(store)))
+    other_store = FileStore.open("/other", filesystem=filesystem, threads=False)  # type: ignore[arg-type]
+    other = TieredStore(other_store, FolderPlace(filesystem, "/tier"), threads=False)  # type: ignore[arg-type]
+    before = tier_files(disk)
+    said = Said()
+    other.offload(TOPIC, min(fill(other)), 1, said)
+    settle(other)
+    assert "from another store" in str(said.found[0])
+    assert tier_files(disk) == before
+    other.close()
+    store.close()
+
+
+def test_a_ledger_that_is_deleted_while_it_is_offloaded_leaves_nothing() -> None:
+    for steps in range(12):
+        disk = SimulatedDisk()
+        store = open_store(FaultyFileSystem(disk))
+        first = min(fill(store))
+        said = Said()
+        store.offload(TOPIC, first, 1, said)
+        for _ in range(steps):
+            store.poll()
+        store.delete_ledgers([first])
+        settle(store)
+        assert len(said.found) == 1
+        check_tier(store, disk)
+        assert store.offloaded(TOPIC) == []
+        store.close()
+
+
+def test_on_threads_and_a_real_disk(tmp_path: Path) -> None:
+    import threading
+
+    ready = threading.Event()
+    local = FileStore.open(tmp_path / "store", wakeup=ready.set)
+    store = TieredStore(local, FolderPlace(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
+    ledger_id = store.create_ledger(TOPIC)
+    entries = [entry(number) + bytes(number % 5000) for number in range(9000)]
+
+    def wait(said: Said, count: int = 1) -> None:
+        while len(said.found) < count:
+            assert ready.wait(60)
+            ready.clear()
+            store.poll()
+
+    said = Said()
+    for each in entries:
+        store.append(ledger_id, each, said)
+    wait(said, len(entries))
+    said = Said()
+    store.offload(TOPIC, ledger_id, 1, said)
+    wait(said)
+    assert said.is_well, said.found
+    said = Said()
+    store.drop_local(TOPIC, ledger_id, said)
+    wait(said)
+    assert said.is_well, said.found
+    got: list[bytes] = []
+    while len(got) < len(entries):
+        told = Said()
+
+        def done(found: list[bytes], error: StoreError | None, told: Said = told) -> None:
+            got.extend(found)
+            told(error)
+
+        ahead = ReadAhead(500, 1 << 20)
+        assert store.fetch(ledger_id, len(got), entries_max=500, bytes_max=1 << 20, ahead=ahead, done=done) is None
+        wait(told)
+        assert told.is_well, told.found
+    assert got == entries
+    assert store.tier_stats.ledgers == 1
+    kept = json.loads((tmp_path / "tier" / folder_of(TOPIC) / "manifest.json").read_text())
+    assert kept["ledgers"][0]["entries"] == len(entries)
+    store.close()
