@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from geminga.errors import InvalidConfiguration
 from geminga import filesystems
+from geminga.errors import InvalidConfiguration
 from geminga.filesystems import puts_whole_files, resolve
 
 

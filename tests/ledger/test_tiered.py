@@ -1,4 +1,4 @@
-"""Ledgers move to cheap storage and stay readable; a crash at any step loses nothing and leaves nothing over."""
+"""Ledgers move to cheap storage and stay readable; a crash at any step loses nothing, leaves nothing over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def entry(number: int) -> bytes:
     value = b"flight %d" % number
     head = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=number).SerializeToString()
     metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=number, publish_time=1_700_000_000_000 + number, num_messages_in_batch=1
+        producer_name="p",
+        sequence_id=number,
+        publish_time=1_700_000_000_000 + number,
+        num_messages_in_batch=1,
     )
     return build_entry(metadata.SerializeToString(), struct.pack(">I", len(head)) + head + value)
 
@@ -223,7 +226,7 @@ def test_an_error_at_any_step_leaves_the_ledger_where_it_is_and_nothing_over() -
     first = min(fill(store))
     before = filesystem.operations
     offload(store, first, drop=False)
-    steps = [number for number in range(before + 1, filesystem.operations + 1)]
+    steps = range(before + 1, filesystem.operations + 1)
     of_the_tier = [each for each in steps if filesystem.history[each - 1][1].startswith("/tier")]
     assert len(of_the_tier) > 8
     for code in (errno.ENOSPC, errno.EIO):
@@ -389,7 +392,10 @@ def test_on_threads_and_a_real_disk(tmp_path: Path) -> None:
             told(error)
 
         ahead = ReadAhead(500, 1 << 20)
-        assert store.fetch(ledger_id, len(got), entries_max=500, bytes_max=1 << 20, ahead=ahead, done=done) is None
+        assert (
+            store.fetch(ledger_id, len(got), entries_max=500, bytes_max=1 << 20, ahead=ahead, done=done)
+            is None
+        )
         wait(told)
         assert told.is_well, told.found
     assert got == entries

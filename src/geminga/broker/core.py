@@ -37,6 +37,7 @@ from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.giving_way import GivingWay
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.looks import Looks
+from geminga.broker.topics.offloading import OffloadLine
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.topic import TopicServices
@@ -88,6 +89,7 @@ class Broker:
             Looks(),
             EntriesUnderWay(),
             CompactionLine(self.turns),
+            OffloadLine(),
         )
         publishing, dispatching = services.limits
         publishing.set(

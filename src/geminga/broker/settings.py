@@ -164,6 +164,17 @@ class BrokerSettings:
     compaction_memory_bytes_max: int = 192 * 1024 * 1024
     """What the keys of a topic may take in memory while it is compacted; more keys are done in parts."""
 
+    # --- cheap storage ---
+    offload_location: str | None = None
+    """Where closed ledgers may be moved to, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
+    ``s3://bucket/path``. None: nowhere. Each broker needs one of its own."""
+    offload_threshold_bytes: int = -1
+    """What a topic keeps here before its oldest ledgers go; -1: nothing goes. Policies override it."""
+    offload_threshold_seconds: int = -1
+    """After how long a ledger goes; -1: never. Policies override it."""
+    offload_deletion_lag_seconds: float = 4 * 60 * 60
+    """How long an offloaded ledger is kept here as well; -1: for ever. Policies override it."""
+
     # --- subscriptions ---
     batch_index_ack: bool = True
     """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
@@ -267,6 +278,12 @@ class BrokerSettings:
         check_seconds("disk_low_water_fraction", self.disk_low_water_fraction, 0.0, 0.9)
         check_choice("disk_full_action", self.disk_full_action, DISK_FULL_ACTIONS)
         check_type("disk_retention_gives_way", self.disk_retention_gives_way, bool)
+        check_type("offload_location", self.offload_location, str, optional=True)
+        if self.offload_location is not None and (self.memory or not self.offload_location):
+            refuse("offload_location", self.offload_location, "a folder or URL, with a data_dir")
+        check_int("offload_threshold_bytes", self.offload_threshold_bytes, -1)
+        check_int("offload_threshold_seconds", self.offload_threshold_seconds, -1)
+        check_seconds("offload_deletion_lag_seconds", self.offload_deletion_lag_seconds, -1.0)
 
     def _check_connections(self) -> None:
         check_int("max_message_size", self.max_message_size, 1024, 1 << 30)

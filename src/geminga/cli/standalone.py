@@ -55,6 +55,14 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 @click.option(
     "--retention-minutes", type=int, help="How long acknowledged messages stay; -1 for ever, 0 not at all."
 )
+@click.option(
+    "--offload-location",
+    help="Where closed ledgers may go as Parquet: a folder, or a URL such as s3://bucket/path.",
+)
+@click.option(
+    "--offload-threshold", type=SIZE,
+    help="What a topic keeps in the data folder before its oldest ledgers are offloaded, such as 10G.",
+)  # fmt: skip
 @click.option("--disk-limit", type=SIZE, help="What the data folder may take, such as 20G; all of the disk.")
 @click.option(
     "--disk-low-water", type=SIZE,
@@ -105,6 +113,8 @@ def command(
     max_message_size: int,
     deduplication: bool,
     retention_minutes: int | None,
+    offload_location: str | None,
+    offload_threshold: int | None,
     disk_limit: int | None,
     disk_low_water: int | None,
     redeliver_unacked_after: float,
@@ -155,6 +165,12 @@ def command(
         )
     if retention_minutes is not None:
         settings = replace(settings, retention_minutes=retention_minutes)
+    if offload_location is not None:
+        settings = replace(settings, offload_location=offload_location)
+    if offload_threshold is not None:
+        if offload_location is None:
+            raise click.UsageError("--offload-threshold needs --offload-location")
+        settings = replace(settings, offload_threshold_bytes=offload_threshold)
     if disk_limit is not None:
         settings = replace(settings, disk_limit_bytes=disk_limit)
     if disk_low_water is not None:

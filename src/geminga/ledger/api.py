@@ -147,8 +147,8 @@ class Tier(Protocol):
     def offloaded(self, owner: str) -> Sequence[TieredLedger]:
         """What is there of an owner, in the order of the ledgers."""
 
-    def is_local(self, ledger_id: int) -> bool:
-        """Whether the store has the ledger's entries too."""
+    def local_ledgers(self, owner: str) -> set[int]:
+        """The ledgers of an owner whose entries the store has."""
 
     def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done) -> None:
         """Write a ledger, which nothing is appended to any more, to the tier. Its entries stay here.

@@ -87,7 +87,9 @@ class Offloading:
     # --- the owner's thread ---
     def begin(self) -> None:
         """Raises `StoreError`."""
-        self._tier.catalog.suspect(Suspect(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected)
+        self._tier.catalog.suspect(
+            Suspect(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected
+        )
 
     def cancel(self, why: str) -> None:
         """Stop at the next step. What was written is deleted."""
@@ -174,8 +176,9 @@ class Offloading:
         assert self._written is not None
         summary = self._written.summary
         record = OffloadedLedger(
-            self.info.ledger_id, self.file, self._written.size, self._written.crc, self.uuid, summary.entries,
-            summary.messages, summary.closed, summary.entry_bytes, summary.publish, summary.event, self._now_ms,
+            self.info.ledger_id, self.file, self._written.size, self._written.crc, self.uuid,
+            summary.entries, summary.messages, summary.closed, summary.entry_bytes, summary.publish,
+            summary.event, self._now_ms,
         )  # fmt: skip
         self.bytes_written = self._written.size
         listed = [*self._tier.catalog.of_owner(self.owner), record]
@@ -205,7 +208,9 @@ class Offloading:
             cause = self._failure
             assert cause is not None
             self._end(
-                cause if isinstance(cause, StoreError) else OffloadFailed(_said(self.info.ledger_id, self._tier, cause))
+                cause
+                if isinstance(cause, StoreError)
+                else OffloadFailed(_said(self.info.ledger_id, self._tier, cause))
             )
 
         self._tier.work(writing.abandon if writing is not None else lambda: None, abandoned)
@@ -221,8 +226,8 @@ class Offloading:
         found = manifest.load(tier.place, self.owner)
         if found is not None and (found.store, found.topic) != (tier.store_name, self.owner):
             raise OffloadFailed(
-                f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another store "
-                f"({found.store}): each store needs an offload location of its own"
+                f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another "
+                f"store ({found.store}): each store needs an offload location of its own"
             )
         self._writing = tier.place.create(self.path)
         self._writer = LedgerWriter(

@@ -9,7 +9,7 @@
     A file that may be there and is nobody's, unless the record above names it: written before the file is
     begun, and before the record of one that is to go is taken away. Whatever happens, no file is forgotten.
 
-Writes are in the order of the store's log, and a crash keeps a beginning of it: the order is what makes it safe.
+Writes are in the order of the store's log, and a crash keeps a beginning of it: the order makes it safe.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError
+from geminga.filesystems import resolve
 from geminga.ledger.api import (
     Done,
     EntryStore,
@@ -35,6 +36,8 @@ from geminga.ledger.api import (
 )
 from geminga.ledger.callbacks import run_callback
 from geminga.ledger.damage import Damage, EntriesDamaged
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.offload_folder import FolderPlace
 from geminga.ledger.offloading import OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
@@ -42,6 +45,7 @@ from geminga.ledger.tier_catalog import Suspect, TierCatalog
 from geminga.ledger.tier_reading import Offloaded, TierReader
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
+from geminga.offload.arrow_place import ArrowPlace
 from geminga.offload.file import check_file
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.places import Place, folder_of
@@ -126,6 +130,10 @@ class TieredStore:
     def is_local(self, ledger_id: int) -> bool:
         return self._local.owner_of(ledger_id) is not None
 
+    def local_ledgers(self, owner: str) -> set[int]:
+        """The ledgers of an owner whose entries are in the log."""
+        return {info.ledger_id for info in self._local.ledgers(owner)}
+
     def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done) -> None:
         """Offload a ledger that is not written to any more; ``done`` is told when it is durable.
 
@@ -188,7 +196,9 @@ class TieredStore:
                     done(None)  # it was deleted meanwhile
                 elif wrong[0]:
                     text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
-                    logger.error("%s; ledger %d stays in the store and is to be offloaded anew", text, ledger_id)
+                    logger.error(
+                        "%s; ledger %d stays in the store and is to be offloaded anew", text, ledger_id
+                    )
                     self._failures += 1
                     self._give_up(owner, [record])
                     done(OffloadFailed(text))
@@ -209,9 +219,7 @@ class TieredStore:
 
         for number, record in enumerate(records):
             self._reader.forget(f"{folder_of(owner)}/{record.file}")
-            self.catalog.give_up(
-                owner, record, record.file, given_up if number == len(records) - 1 else None
-            )
+            self.catalog.give_up(owner, record, record.file, given_up if number == len(records) - 1 else None)
 
     def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
         """Take files that are nobody's out of the manifest, delete them, and forget them."""
@@ -230,13 +238,17 @@ class TieredStore:
 
         def removed(error: Exception | None) -> None:
             if error is not None:
-                logger.error("%s: files of ledgers that are gone cannot be deleted now: %s", self.location, error)
+                logger.error(
+                    "%s: files of ledgers that are gone cannot be deleted now: %s", self.location, error
+                )
                 return
             try:
                 for each in suspects:
                     self.catalog.cleared(each.uuid)
             except StoreError as refused:
-                logger.error("files of offloaded ledgers are deleted, which cannot be written down: %s", refused)
+                logger.error(
+                    "files of offloaded ledgers are deleted, which cannot be written down: %s", refused
+                )
 
         self.work(remove, removed)
 
@@ -459,6 +471,17 @@ class TieredStore:
             run_callback(self._finished.popleft())
         self._local.close()
         self._reader.close()
+
+
+def place_at(location: str) -> Place:
+    """The place of a location: a folder, or a URL that Arrow or fsspec know.
+
+    Raises `InvalidConfiguration`.
+    """
+    files, path = resolve(location)
+    if files.type_name == "local":
+        return FolderPlace(RealFileSystem(), path)
+    return ArrowPlace(location)
 
 
 def _taken(answer: Offloaded) -> list[bytes]:

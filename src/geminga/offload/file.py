@@ -5,12 +5,13 @@ of Parquet reads them. Entries go in *groups* of about `GROUP_BYTES`, a row grou
 group's entries (`geminga.offload.residue`) lies behind its row group, where the format leaves what is between
 row groups to whoever writes it. The footer's ``geminga.offload`` says where, as JSON::
 
-    {"version": 1, "topic": ..., "partition": ..., "ledger": ..., "uuid": ..., "entries": ..., "messages": ...,
-     "closed": ..., "entry_bytes": ..., "publish": [first, last] or null, "event": [first, last] or null,
+    {"version": 1, "topic": ..., "partition": ..., "ledger": ..., "uuid": ..., "entries": ...,
+     "messages": ..., "closed": ..., "entry_bytes": ..., "publish": [first, last] or null,
+     "event": [first, last] or null,
      "groups": [[first entry, entries, rows, row group or -1, offset, size, crc32c], ...]}
 
-``closed`` counts entries that hold messages and have no rows, encrypted ones before all; ``entry_bytes`` is what
-the entries took in the ledger. A group whose entries have no rows has no row group.
+``closed`` counts entries that hold messages and have no rows, encrypted ones before all; ``entry_bytes`` is
+what the entries took in the ledger. A group whose entries have no rows has no row group.
 
 An entry is given byte for byte, or not at all: pages, residues and entries are checked against checksums.
 """
@@ -217,7 +218,8 @@ class LedgerWriter:
 
 def _plain(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     columns = [
-        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
@@ -248,7 +250,9 @@ class LedgerFile:
             raise NotOffloaded(f"no Parquet file: {error}") from error
         metadata = self._parquet.metadata.metadata or {}
         if METADATA_KEY not in metadata:
-            raise NotOffloaded(f"the file has no {METADATA_KEY.decode()} in its footer: no ledger was offloaded to it")
+            raise NotOffloaded(
+                f"the file has no {METADATA_KEY.decode()} in its footer: no ledger was offloaded to it"
+            )
         self.summary = Summary.decode(metadata[METADATA_KEY])
         self._firsts = [group[0] for group in self.summary.groups]
 
@@ -262,17 +266,23 @@ class LedgerFile:
 
     def entries(self, group: int) -> Joined:
         """The entries of a group. Raises `CorruptPayload`, or what reading raises."""
-        first, entries, rows, row_group, at, size, crc = self.summary.groups[group]
+        first, entries, _, row_group, at, size, crc = self.summary.groups[group]
         self._source.seek(at)
         data = self._source.read(size)
         if len(data) != size or crc32c(data) != crc:
-            raise CorruptPayload(f"the residue of entries {first} to {first + entries - 1} fails its checksum")
+            raise CorruptPayload(
+                f"the residue of entries {first} to {first + entries - 1} fails its checksum"
+            )
         batches: list[pa.RecordBatch] = []
         if row_group >= 0:
             try:
-                table = self._parquet.read_row_group(row_group, columns=list(JOINED_COLUMNS), use_threads=False)
+                table = self._parquet.read_row_group(
+                    row_group, columns=list(JOINED_COLUMNS), use_threads=False
+                )
             except (pa.ArrowInvalid, pa.ArrowException) as error:
-                raise CorruptPayload(f"the rows of entries {first} to {first + entries - 1}: {error}") from error
+                raise CorruptPayload(
+                    f"the rows of entries {first} to {first + entries - 1}: {error}"
+                ) from error
             except OSError as error:
                 if "checksum" in str(error) or "could not verify" in str(error):
                     raise CorruptPayload(
@@ -290,7 +300,9 @@ class LedgerFile:
         self._source.close()
 
 
-def check_file(read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024) -> str:
+def check_file(
+    read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024
+) -> str:
     """What is wrong with the bytes of a file; empty when they are those that were written."""
     found = at = 0
     while at < size:

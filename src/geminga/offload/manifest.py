@@ -8,8 +8,8 @@ It lies in the topic's folder as ``manifest.json`` and is for whoever reads the 
          "event": ..., "offloaded_ms": ...},
         ...]}
 
-Ledgers are in order. ``file_bytes`` and ``crc32c`` are the file's; ``entry_bytes`` is what the entries took in the ledger;
-``closed`` counts entries without rows, as encrypted ones are. Times are milliseconds since 1970.
+Ledgers are in order. ``file_bytes`` and ``crc32c`` are the file's; ``entry_bytes`` is what the entries took
+in the ledger; ``closed`` counts entries without rows, as encrypted ones are. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations

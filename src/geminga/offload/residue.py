@@ -2,7 +2,7 @@
 
 `part` takes entries and gives their messages as a record batch and a `Residue`; `joined` makes the same
 entries of both. Nothing is believed: `part` joins what it has cut and compares, and an entry that would come
-out otherwise (encrypted, a chunk, a marker, fields in an order of its own) is kept whole in the residue. So is
+out otherwise (encrypted, a chunk, a marker, an order of its own) is kept whole in the residue. So is
 one whose payload was compressed in a way that cannot be repeated; what it takes is its bytes once more.
 
 The checksum of every entry goes along, and is checked when it is joined. Should a codec's later version
@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,8 +53,8 @@ _WHOLE, _CHECKED, _BATCH = 1, 2, 4
 _WAY_SHIFT = 3
 _JAVA_ZLIB = -6
 _WAYS = (
-    (NONE, 0), (LZ4, 0), (ZLIB, 6), (ZLIB, _JAVA_ZLIB), (ZSTD, 3), (SNAPPY, 0), (ZSTD, 1), (ZSTD, 2), (ZSTD, 4),
-    (ZSTD, 5), (ZSTD, 6), (ZSTD, 9), (ZLIB, 1), (ZLIB, 9), (ZSTD, 15), (ZSTD, 19),
+    (NONE, 0), (LZ4, 0), (ZLIB, 6), (ZLIB, _JAVA_ZLIB), (ZSTD, 3), (SNAPPY, 0), (ZSTD, 1), (ZSTD, 2),
+    (ZSTD, 4), (ZSTD, 5), (ZSTD, 6), (ZSTD, 9), (ZLIB, 1), (ZLIB, 9), (ZSTD, 15), (ZSTD, 19),
 )  # fmt: skip
 """How payloads are compressed: codec and level. The place of each is in files that exist: only add to it."""
 _FAILURES_MAX = 8
@@ -190,7 +191,7 @@ class Parter:
             if encrypted.any():
                 edges = np.flatnonzero(np.diff(encrypted)) + 1
                 bounds = [0, *edges.tolist(), len(raw)]
-                for start, stop in zip(bounds, bounds[1:], strict=False):
+                for start, stop in pairwise(bounds):
                     if encrypted[start]:
                         yield None, _kept_whole(raw[start:stop]), stop - start
                     else:
@@ -228,7 +229,10 @@ class Parter:
         joined_bytes = int(
             np.where(
                 payloads[:, 0] >= 0,
-                heads[:, fields.PAYLOAD_START] - heads[:, fields.METADATA_START] + payloads[:, 1] - payloads[:, 0],
+                heads[:, fields.PAYLOAD_START]
+                - heads[:, fields.METADATA_START]
+                + payloads[:, 1]
+                - payloads[:, 0],
                 0,
             ).sum()
         )
@@ -255,7 +259,8 @@ class Parter:
         size = int(ends[-1]) if count else 0
         return Residue(
             flags, laid.counts.astype(np.int32), crcs, tags[:size].tobytes(),
-            np.diff(ends, prepend=0).astype(np.int32), b"".join(whole), whole_sizes, int(max(payload_ends[-1], 0)),
+            np.diff(ends, prepend=0).astype(np.int32), b"".join(whole), whole_sizes,
+            int(max(payload_ends[-1], 0)),
         )  # fmt: skip
 
     def _way(self, laid: LaidOpen, index: int) -> int:
@@ -421,7 +426,9 @@ def joined(messages: Sequence[pa.RecordBatch], residue: Residue) -> Joined:
         raise CorruptPayload("an offloaded ledger's rows are not those that its entries had")
     ends = np.cumsum(residue.tag_sizes, dtype=np.int64)
     flags = residue.flags
-    if (ends[-1] if count else 0) != len(residue.tags) or int(residue.whole_sizes.sum()) != len(residue.whole):
+    if (ends[-1] if count else 0) != len(residue.tags) or int(residue.whole_sizes.sum()) != len(
+        residue.whole
+    ):
         raise CorruptPayload("the parts of a residue do not fit together")
     tags = np.frombuffer(residue.tags, np.uint8) if residue.tags else _EMPTY
     if len(residue.tags):

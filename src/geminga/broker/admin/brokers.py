@@ -214,6 +214,8 @@ class Brokers(Resource):
         metrics.add_namespaces(out, by_namespace)
         topics.finish(sum(by_namespace.values()))
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
+        if server.store.tier is not None:
+            metrics.add_tier(out, server.store.tier.tier_stats)
         metrics.add_disk(out, disk_figures(server.broker))
         metrics.add_damage(out, server.store.damage)
         metrics.add_failures(out, server.broker.agenda.failures)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from geminga._version import __version__
 from geminga.ids import TopicName
-from geminga.ledger.api import StoreStats
+from geminga.ledger.api import StoreStats, TierStats
 from geminga.ledger.damage import Damage, Loss
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -201,6 +201,15 @@ def add_namespaces(out: Exposition, topics_by_namespace: Mapping[str, int]) -> N
     """``pulsar_topics_count`` a namespace."""
     for namespace, count in topics_by_namespace.items():
         out.add("pulsar_topics_count", count, labels=(("namespace", namespace),))
+
+
+def add_tier(out: Exposition, stats: TierStats) -> None:
+    """Cheap storage: what went there and was read from there since the store was opened."""
+    out.add("geminga_offload_ledgers_total", stats.ledgers, "counter")
+    out.add("geminga_offload_written_bytes_total", stats.bytes, "counter")
+    out.add("geminga_offload_failures_total", stats.failures, "counter")
+    out.add("geminga_offload_read_bytes_total", stats.read_bytes, "counter")
+    out.add("geminga_offload_under_way", stats.under_way)
 
 
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:

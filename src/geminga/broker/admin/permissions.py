@@ -138,6 +138,7 @@ _TOPIC: Final = {
         GET /compaction
         PUT /compaction
         GET /offload
+        PUT /offload
         GET /shadowTopics
         PUT /properties
         DELETE /properties

@@ -90,6 +90,19 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "compaction": _compaction(topic),
         "ownerBroker": broker_id,
+        **_offloaded(topic),
+    }
+
+
+def _offloaded(topic: Topic) -> Json:
+    offload = topic.offload if isinstance(topic, PersistentTopic) else None
+    if offload is None:
+        return {}
+    return {
+        "offloadedStorageSize": offload.size_bytes,
+        "lastOffloadLedgerId": offload.last_ledger,
+        "lastOffloadSuccessTimeStamp": offload.succeeded_ms,
+        "lastOffloadFailureTimeStamp": offload.failed_ms,
     }
 
 
@@ -306,7 +319,7 @@ def internal_stats(topic: PersistentTopic) -> Json:
                 "ledgerId": segment.ledger_id,
                 "entries": segment.entries,
                 "size": segment.size_bytes,
-                "offloaded": False,
+                "offloaded": topic.offload is not None and topic.offload.has(segment.ledger_id),
                 "underReplicated": False,
             }
             for segment in segments

@@ -16,7 +16,7 @@ from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.refusal import Refused
-from geminga.broker.topics import compaction, maintenance
+from geminga.broker.topics import compaction, maintenance, offloading
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.stored import partitioned_key
@@ -262,6 +262,29 @@ class TopicActions:
         if last is None:
             return {"status": compaction.Status.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
+
+    # --- offloading ---
+    def offload(self, name: TopicName, before: MessageId) -> None:
+        """Begin to offload the ledgers before a message's; 409 while that is going on."""
+        try:
+            offloading.of(self._stored(name)).start(before.ledger_id)
+        except offloading.AlreadyOffloading as running:
+            raise AdminError(409, str(running)) from running
+        except offloading.NoTier as nowhere:
+            raise AdminError(501, str(nowhere)) from nowhere
+
+    def offload_status(self, name: TopicName) -> tuple[str, str, MessageId]:
+        """What became of the last offload since the topic was loaded, or that it is going on.
+
+        Status, last error, and the first message that is not offloaded.
+        """
+        last = self._stored(name).offload
+        status, error, first = offloading.Status.NOT_RUN, "", (-1, -1)
+        if last is not None:
+            status, error = last.status, last.last_error
+            if status is offloading.Status.SUCCESS:
+                first = last.first_unoffloaded
+        return status, error, MessageId(-1, *first)
 
     # --- subscriptions ---
     def subscriptions(self, name: TopicName) -> Iterable[str]:

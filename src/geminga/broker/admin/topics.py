@@ -33,7 +33,6 @@ DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 PATH = DOMAIN + "/{topic}"
 _COUNTING_SECONDS = 0.05
 """A creation that waits for a namespace's topics to be counted looks again after this."""
-_NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
 
 
@@ -87,6 +86,7 @@ class Topics(TopicResource):
         router.add_get(f"{PATH}/compaction", self.compaction_status)
         router.add_put(f"{PATH}/compaction", self.compact)
         router.add_get(f"{PATH}/offload", self.offload_status)
+        router.add_put(f"{PATH}/offload", self.trigger_offload)
         router.add_get(f"{PATH}/shadowTopics", self.existing_empty)
         router.add_get(f"{PATH}/properties", self.properties)
         router.add_put(f"{PATH}/properties", self.add_properties)
@@ -173,7 +173,7 @@ class Topics(TopicResource):
         }
         ledgers = [
             {"ledgerId": ledger["ledgerId"], "entries": ledger["entries"], "size": ledger["size"],
-             "isOffloaded": False}
+             "isOffloaded": ledger["offloaded"]}
             for ledger in found["ledgers"]
         ]  # fmt: skip
         return answer({"version": 1, "ledgers": ledgers, "cursors": cursors})
@@ -232,11 +232,20 @@ class Topics(TopicResource):
             self.now(partial(self.actions.compact, topic))
         return done_answer()
 
-    # --- what this broker does not do, said in the forms that tools expect ---
+    # --- offloading ---
     async def offload_status(self, request: web.Request) -> web.Response:
-        self.stored(request)
-        first = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
-        return answer({**_NOT_RUN, "firstUnoffloadedMessage": first})
+        status, error, first = self.actions.offload_status(self.stored(request))
+        return answer(
+            {"status": status, "lastError": error, "firstUnoffloadedMessage": message_id_json(first)}
+        )
+
+    async def trigger_offload(self, request: web.Request) -> web.Response:
+        topic = self.stored(request)
+        position = message_id_of(await body(request))
+        self.now(partial(self.actions.offload, topic, position))
+        return done_answer()
+
+    # --- what this broker does not do, said in the forms that tools expect ---
 
     async def existing_empty(self, request: web.Request) -> web.Response:
         self.existing(request)

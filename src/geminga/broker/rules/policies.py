@@ -427,6 +427,10 @@ class Policies:
     schema_auto_update: bool
     schema_validation_enforced: bool
     compaction_threshold_bytes: int
+    offload_threshold_bytes: int
+    offload_threshold_seconds: int
+    offload_deletion_lag_ms: int
+    """Of all three, negative is never."""
     publish_rate: Rate
     dispatch_rate: Rate
     subscription_dispatch_rate: Rate
@@ -449,6 +453,9 @@ def cautious(policies: Policies) -> Policies:
         subscription_expiration_minutes=0,
         delete_inactive_topics=False,
         compaction_threshold_bytes=0,
+        offload_threshold_bytes=-1,
+        offload_threshold_seconds=-1,
+        offload_deletion_lag_ms=-1,
     )
 
 
@@ -464,6 +471,16 @@ class _Layers:
             found = layer.get(field)
             if found is not None:
                 return found
+        return default
+
+    def offload(self, field: str, old_field: str, default: int) -> int:
+        """What ``offload_policies`` say, else the policy of its own, else the default."""
+        for layer in self._layers:
+            policies = layer.get("offload_policies") or {}
+            found = policies.get(field)
+            found = layer.get(old_field) if found is None else found
+            if found is not None:
+                return int(found)
         return default
 
     def record(self, field: str) -> Mapping[str, Any]:
@@ -554,6 +571,19 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
         schema_auto_update=look.value("is_allow_auto_update_schema", True),
         schema_validation_enforced=look.value("schema_validation_enforced", False),
         compaction_threshold_bytes=look.value("compaction_threshold", 0),
+        offload_threshold_bytes=look.offload(
+            "managedLedgerOffloadThresholdInBytes", "offload_threshold", settings.offload_threshold_bytes
+        ),
+        offload_threshold_seconds=look.offload(
+            "managedLedgerOffloadThresholdInSeconds",
+            "offload_threshold_in_seconds",
+            settings.offload_threshold_seconds,
+        ),
+        offload_deletion_lag_ms=look.offload(
+            "managedLedgerOffloadDeletionLagInMillis",
+            "offload_deletion_lag_ms",
+            int(settings.offload_deletion_lag_seconds * 1000),
+        ),
         publish_rate=look.rate(
             "publishMaxMessageRate", "publishThrottlingRateInMsg", "publishThrottlingRateInByte"
         ),

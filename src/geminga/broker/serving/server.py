@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from geminga.broker.admin.web import WebServer
     from geminga.broker.commands.session import Session
     from geminga.ledger.settings import StoreSettings
+    from geminga.ledger.store import FileStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -606,7 +607,32 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
         raise StoreError(
             f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
         ) from error
-    return FileStore.open(settings.data_dir, settings=store_settings(settings), wakeup=wakeup)
+    store = FileStore.open(settings.data_dir, settings=store_settings(settings), wakeup=wakeup)
+    try:
+        return _with_tier(store, settings, wakeup)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
+    """The store with cheap storage behind it, where the settings or the store want some."""
+    if settings.offload_location is None:
+        if next(store.names("offloaded/"), None) is not None:
+            raise StoreError(
+                "ledgers of this store are offloaded: name the place with offload_location "
+                "(--offload-location)"
+            )
+        return store
+    try:
+        from geminga.ledger.tiered import TieredStore, place_at
+    except ImportError as error:
+        raise StoreError(
+            f"offload_location needs packages that are not installed ({error}): "
+            "pip install 'geminga[columnar]'"
+        ) from error
+    tiered: EntryStore = TieredStore(store, place_at(settings.offload_location), wakeup=wakeup)
+    return tiered
 
 
 def store_settings(settings: BrokerSettings) -> StoreSettings:

@@ -21,6 +21,7 @@ from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.due import NEVER, DueIndex
 from geminga.broker.topics.looks import ROUND_SECONDS
+from geminga.broker.topics.offloading import Offload
 from geminga.broker.topics.quota import EVICTION
 from geminga.broker.topics.record import TopicRecord
 from geminga.errors import StoreError
@@ -62,6 +63,7 @@ class TimedTopic(SubscribedTopic, Protocol):
     record: TopicRecord
     due: DueIndex
     last_used_ms: int
+    offload: Offload | None
 
     @property
     def idle(self) -> bool: ...
@@ -114,6 +116,8 @@ def soonest_ms(policies: Policies) -> int:
         found.append(policies.subscription_expiration_minutes * 60_000)
     if policies.delete_inactive_topics:
         found.append(policies.inactive_topic_seconds * 1000)
+    if policies.offload_threshold_seconds >= 0:
+        found.append(policies.offload_threshold_seconds * 1000)
     return min(found)
 
 
@@ -125,7 +129,8 @@ def acts_earlier(before: Policies, after: Policies) -> bool:
          policies.inactive_topic_seconds if policies.delete_inactive_topics else NEVER,
          _eviction_seconds(policies) or NEVER,
          policies.backlog_quota_bytes if _evicts_by_size(policies) else NEVER,
-         policies.compaction_threshold_bytes or NEVER)
+         policies.compaction_threshold_bytes or NEVER, _unlimited(policies.offload_threshold_bytes),
+         _unlimited(policies.offload_threshold_seconds), _unlimited(policies.offload_deletion_lag_ms))
         for policies in (before, after)
     ]  # fmt: skip
     modes = before.inactive_topic_mode != after.inactive_topic_mode and after.delete_inactive_topics
@@ -164,6 +169,7 @@ def next_due(topic: TimedTopic) -> int:
         _retention_due(topic, wanted_from),
         _subscriptions_due(topic),
         _inactive_due(topic),
+        NEVER if topic.offload is None else min(topic.offload.due_ms, NEVER),
     )
 
 

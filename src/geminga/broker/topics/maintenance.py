@@ -10,7 +10,7 @@ import logging
 
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.managed_ledger import Segment
-from geminga.broker.topics import compaction, deadlines, quota
+from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
@@ -33,6 +33,7 @@ def keep(topic: PersistentTopic) -> None:
         quota.check(topic)
         trim(topic)
         compaction.check(topic)
+        offloading.check(topic)
     except StoreError as error:
         log.error("%r: housekeeping failed: %s", topic, error)
 
@@ -147,9 +148,11 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
     """Delete a topic's oldest ledger before retention lets it go: room is short. Whether it was deleted.
 
     That is for the oldest of its ledgers alone, and when every durable subscription is past it. What the
-    policies keep for ever stays.
+    policies keep for ever stays. Of one that is offloaded only the copy here goes, whoever needs it.
     """
     policies, ledger = topic.policies, topic.ledger
+    if topic.offload is not None and topic.offload.give_way(ledger_id):
+        return True
     if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
         return False
     if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:

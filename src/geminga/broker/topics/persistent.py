@@ -14,7 +14,7 @@ from geminga.broker.entries import backlog_count, count_of, head_of
 from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
-from geminga.broker.topics import compaction, deadlines, quota
+from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
 from geminga.broker.topics.producer import Producer, slow_down
@@ -46,8 +46,8 @@ class PersistentTopic:
         "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
         "bytes_out_gone", "compacted", "compaction", "compactions", "consumers_connected", "dedup", "due",
         "last_used_ms", "ledger", "limits", "loaded_at", "look_round", "looks", "messages_in",
-        "messages_out_gone", "name", "policies", "quota_exceeded", "rate_limits", "record", "restricted",
-        "settings", "store", "subscriptions", "text",
+        "messages_out_gone", "name", "offload", "offloads", "policies", "quota_exceeded", "rate_limits",
+        "record", "restricted", "settings", "store", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
@@ -83,6 +83,9 @@ class PersistentTopic:
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
         self.compactions = services.compactions
+        self.offloads = services.offloads
+        tier = services.store.tier
+        self.offload = None if tier is None else offloading.Offload(self, tier)
         self._counting: Timer | None = None
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
@@ -634,6 +637,8 @@ class PersistentTopic:
         """Delete so many of the oldest ledgers; their entries are confirmed, and nobody waits for them."""
         if count and self.dedup is not None:
             self.dedup.cover(self.ledger.segments[count - 1].end)
+        if self.offload is not None:
+            self.offload.deleted([each.ledger_id for each in self.ledger.segments[:count]])
         self.ledger.forget(count)
 
     # --- life ---
@@ -641,6 +646,7 @@ class PersistentTopic:
     def idle(self) -> bool:
         """Nobody is connected and nothing is under way."""
         works = self._under_way or (self.compaction is not None and self.compaction.is_running)
+        works = works or (self.offload is not None and self.offload.is_running)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
@@ -669,6 +675,8 @@ class PersistentTopic:
             subscription.writer.delete(None)
         self._let_go()
         compaction.forget(self)
+        if self.offload is not None:
+            self.offload.leave("the topic is deleted")
         if self.dedup is not None:
             self.dedup.forget()
             self.dedup = None
@@ -680,6 +688,8 @@ class PersistentTopic:
         """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
         self._stop_counting()
         compaction.leave_memory(self)
+        if self.offload is not None:
+            self.offload.leave("the topic leaves memory")
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():

@@ -17,6 +17,7 @@ from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.compaction import CompactionLine
 from geminga.broker.topics.due import DueIndex
 from geminga.broker.topics.looks import Looks
+from geminga.broker.topics.offloading import OffloadLine
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.quota import QuotaExceeded
@@ -40,6 +41,7 @@ class TopicServices:
     looks: Looks[Topic]
     entries: EntriesUnderWay
     compactions: CompactionLine
+    offloads: OffloadLine
     limits: tuple[Limit, Limit] = field(default_factory=lambda: (Limit(), Limit()))
     """What all producers, and all consumers, of the broker share."""
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
-from geminga.ids import TopicName
 from geminga.filesystems import resolve
+from geminga.ids import TopicName
 from geminga.spark.offsets import (
     EARLIEST,
     WHOLE_ENTRY,

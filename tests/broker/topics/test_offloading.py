@@ -1,0 +1,193 @@
+"""Offloading through a whole broker: by command, threshold and age; consumers, restarts, deletion, REST."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import geminga
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.topics import upkeep
+from geminga.errors import InvalidConfiguration, StoreError
+from geminga.ids import TopicName
+
+TOPIC = "persistent://public/default/flights"
+PATH = "persistent/public/default/flights"
+
+
+def start(tmp_path: Path, **settings: Any) -> EmbeddedBroker:
+    return embedded(
+        tmp_path / "store",
+        offload_location=str(tmp_path / "tier"),
+        **{"ledger_entries_max": 10, "offload_deletion_lag_seconds": 0, **settings},
+    )
+
+
+def rest(broker: EmbeddedBroker, method: str, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"{broker.admin_url}/admin/v2/{path}", method=method, data=data,
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        raw = answer.read()
+        return json.loads(raw) if raw else answer.status
+
+
+def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "did not come to be"
+        time.sleep(0.05)
+
+
+def publish(broker: EmbeddedBroker, first: int, count: int) -> None:
+    with broker.client() as client:
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+        for number in range(first, first + count):
+            producer.send_async(
+                b"flight %d" % number, None, partition_key=f"k{number % 7}", properties={"n": str(number)}
+            )
+        producer.flush()
+
+
+def read(broker: EmbeddedBroker) -> list[bytes]:
+    found = []
+    with broker.client() as client:
+        reader = client.create_reader(TOPIC, geminga.MessageId.earliest)
+        while reader.has_message_available():
+            found.append(reader.read_next(60_000).data())
+    return found
+
+
+def ledgers(broker: EmbeddedBroker) -> list[dict[str, Any]]:
+    return list(rest(broker, "GET", f"{PATH}/internalStats")["ledgers"])
+
+
+def here(broker: EmbeddedBroker) -> set[int]:
+    """The ledgers whose entries the store has."""
+    found: Future[set[int]] = Future()
+    server = broker._server
+    broker._loop.call_soon_threadsafe(lambda: found.set_result(server.store.tier.local_ledgers(TOPIC)))
+    return found.result(60)
+
+
+def command(broker: EmbeddedBroker, ledger_id: int) -> int:
+    return int(
+        rest(broker, "PUT", f"{PATH}/offload", {"ledgerId": ledger_id, "entryId": 0, "partitionIndex": -1})
+    )
+
+
+def messages(count: int) -> list[bytes]:
+    return [b"flight %d" % number for number in range(count)]
+
+
+def test_by_command_and_back_after_a_restart(tmp_path: Path) -> None:
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 45)
+        status = rest(broker, "GET", f"{PATH}/offload")
+        assert (status["status"], status["lastError"]) == ("NOT_RUN", "")
+        last = ledgers(broker)[-1]["ledgerId"]
+        assert command(broker, last) == 204
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        status = rest(broker, "GET", f"{PATH}/offload")
+        assert status["firstUnoffloadedMessage"]["ledgerId"] == last
+        found = ledgers(broker)
+        assert [each["offloaded"] for each in found] == [True] * (len(found) - 1) + [False]
+        stats = rest(broker, "GET", f"{PATH}/stats")
+        assert stats["offloadedStorageSize"] == sum(each["size"] for each in found[:-1])
+        assert stats["lastOffloadLedgerId"] == found[-2]["ledgerId"]
+        assert stats["lastOffloadSuccessTimeStamp"] > 0
+        until(lambda: here(broker) == {last})
+        assert read(broker) == messages(45)
+        until(lambda: command(broker, last) == 204)  # there is nothing to do, which is well
+    with start(tmp_path, retention_minutes=-1) as broker:
+        assert read(broker) == messages(45)
+        assert [each["offloaded"] for each in ledgers(broker)][:4] == [True] * 4
+        publish(broker, 45, 5)
+        assert read(broker) == messages(50)
+        with broker.client() as client:
+            reader = client.create_reader(TOPIC, geminga.MessageId.earliest)
+            assert reader.read_next(60_000).properties() == {"n": "0"}
+        files = sorted((tmp_path / "tier").rglob("*.parquet"))
+        values = [
+            row for file in files for row in pq.read_table(file, columns=["value"])["value"].to_pylist()
+        ]
+        assert values == messages(len(values))
+        assert rest(broker, "DELETE", f"{PATH}?force=true") == 204
+        until(lambda: not [each for each in (tmp_path / "tier").rglob("*") if each.is_file()])
+
+
+def test_by_threshold_and_trimmed_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.2)
+    with start(tmp_path, retention_minutes=-1) as broker:
+        rest(broker, "PUT", "namespaces/public/default/offloadThreshold", 0)
+        with broker.client() as client:
+            consumer = client.subscribe(TOPIC, "s")
+            publish(broker, 0, 35)
+            until(lambda: len(list((tmp_path / "tier").rglob("*.parquet"))) == 3)
+            until(lambda: len(here(broker)) == 1)
+            got = [consumer.receive(60_000) for _ in range(35)]
+            assert [each.data() for each in got] == messages(35)
+            for each in got:
+                consumer.acknowledge(each)
+        rest(
+            broker,
+            "POST",
+            "namespaces/public/default/retention",
+            {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+        )
+        until(lambda: not list((tmp_path / "tier").rglob("*.parquet")))
+
+
+def test_without_a_place_it_says_so(tmp_path: Path) -> None:
+    with embedded(tmp_path / "store") as broker:
+        publish(broker, 0, 1)
+        with pytest.raises(urllib.error.HTTPError) as told:
+            command(broker, 5)
+        with told.value as error:
+            assert error.code == 501
+            assert "--offload-location" in error.read().decode()
+    with pytest.raises(InvalidConfiguration, match="offload_location"):
+        embedded(None, offload_location="/x")
+
+
+def test_a_store_with_offloaded_ledgers_wants_its_place(tmp_path: Path) -> None:
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 15)
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+    with pytest.raises(StoreError, match="name the place with offload_location"):
+        embedded(tmp_path / "store")
+
+
+def test_what_goes_wrong_is_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 25)
+        (tmp_path / "tier").write_text("no folder")
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        assert str(tmp_path / "tier") in rest(broker, "GET", f"{PATH}/offload")["lastError"]
+        assert read(broker) == messages(25)
+        (tmp_path / "tier").unlink()
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        assert read(broker) == messages(25)
+
+
+def test_the_names_of_topics_stay_in_the_place() -> None:
+    from geminga.offload.places import folder_of
+
+    for name in ("..", ".", "%2E%2E", "x\\y", "a b", "é"):
+        path = folder_of(str(TopicName.parse(f"persistent://public/default/{name}")))
+        assert path.count("/") == 3
+        assert ".." not in path.split("/")
