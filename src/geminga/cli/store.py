@@ -21,19 +21,29 @@ def command() -> None:
 
 @command.command("check")
 @folder_argument
+@click.option("--offload-location", help="Read and verify the files of offloaded ledgers there, too.")
 @json_option
-def check(folder: Path, as_json: bool) -> int:
+def check(folder: Path, offload_location: str | None, as_json: bool) -> int:
     """Read and verify all of DIR and say what is damaged; changes nothing.
 
     Exits with 1 when anything is.
     """
     from geminga.ledger.inspection import inspect
 
-    report = inspect(folder)
+    place = None
+    if offload_location is not None:
+        from geminga.ledger.tiered import place_at
+
+        place = place_at(offload_location)
+    report = inspect(folder, place=place)
     _print(report, as_json=as_json)
+    if report.offloaded_ledgers and place is None and not as_json:
+        click.echo(
+            "The files of offloaded ledgers were not looked at: --offload-location says where they are."
+        )
     if report.is_well:
         return 0
-    if not as_json:
+    if report.findings and not as_json:
         click.echo(f"\n'geminga store repair {folder}' does that.")
     return EXIT_DAMAGED
 
@@ -74,12 +84,21 @@ def _print(report: Any, *, as_json: bool) -> None:
             "log_bytes": report.log_bytes,
             "ledgers": report.ledgers,
             "keys": report.keys,
+            "offloaded_ledgers": report.offloaded_ledgers,
+            "offloaded_bytes": report.offloaded_bytes,
             "damaged": found,
         },
         as_json=as_json,
         text=f"{report.folder}: {report.log_files} log files ({report.log_bytes / 1e6:,.1f} MB), "
-        f"{report.ledgers:,} ledgers, {report.keys:,} keys: {told}.",
+        f"{report.ledgers:,} ledgers, {report.keys:,} keys: {told}."
+        + (
+            f"\n{report.offloaded_ledgers:,} ledgers are offloaded, {report.offloaded_bytes / 1e6:,.1f} MB."
+            if report.offloaded_ledgers
+            else ""
+        ),
     )
+    for wrong in report.tier_findings:
+        emit({"offloaded": wrong}, as_json=as_json, text=f"\n  {wrong}")
     for finding in report.findings:
         damage = finding.damage
         owner = f" of {finding.owner}" if finding.owner else ""

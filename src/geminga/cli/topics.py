@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from geminga.cli.common import admin_url_option, emit, json_option
+from geminga.cli.common import SIZE, admin_url_option, emit, json_option
 from geminga.client.admin import admin, topic_path
 from geminga.ids import TopicName
 
@@ -18,7 +18,7 @@ _LOOK_AGAIN_SECONDS = 0.2
 
 @click.group("topics")
 def command() -> None:
-    """List, create, describe, compact and delete topics."""
+    """List, create, describe, compact, offload and delete topics."""
 
 
 @command.command("list")
@@ -148,6 +148,50 @@ def compact(topic: str, status: bool, wait: bool, admin_url: str, as_json: bool)
         emit({"topic": str(each), **answer}, as_json=as_json, text=f"{each}  {answer['status']}{error}")
     if failed and not status:
         raise SystemExit(1)
+
+
+@command.command("offload")
+@click.argument("topic")
+@click.option("--keep", type=SIZE, default="0", help="Leave about so much of the newest here, such as 1G.")
+@click.option("--status", is_flag=True, help="Only say what became of the last offload.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
+@admin_url_option
+@json_option
+def offload(topic: str, keep: int, status: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+    """Move the closed ledgers of TOPIC to the broker's offload location; readers notice nothing.
+
+    Exits with 1 when it fails.
+    """
+    name = TopicName.parse(topic)
+    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
+    failed = False
+    for each in [name.partition_name(index) for index in range(count)] if count else [name]:
+        path = f"{topic_path(each)}/offload"
+        if not status:
+            ledgers = admin(admin_url, "GET", f"{topic_path(each)}/internalStats")["ledgers"]
+            first_kept = _first_kept(ledgers, keep)
+            if first_kept is not None:
+                admin(admin_url, "PUT", path, {"ledgerId": first_kept, "entryId": 0, "partitionIndex": -1})
+        answer = admin(admin_url, "GET", path)
+        while wait and not status and answer["status"] == "RUNNING":
+            time.sleep(_LOOK_AGAIN_SECONDS)
+            answer = admin(admin_url, "GET", path)
+        failed |= answer["status"] == "ERROR"
+        error = f": {answer['lastError']}" if answer["lastError"] else ""
+        emit({"topic": str(each), **answer}, as_json=as_json, text=f"{each}  {answer['status']}{error}")
+    if failed and not status:
+        raise SystemExit(1)
+
+
+def _first_kept(ledgers: list[dict[str, Any]], keep: int) -> int | None:
+    """The oldest ledger that stays: the last one, and as many before it as ``keep`` bytes have room for."""
+    kept, size = None, 0
+    for ledger in reversed(ledgers):
+        size += ledger["size"]
+        if kept is not None and size > keep:
+            break
+        kept = int(ledger["ledgerId"])
+    return kept
 
 
 @command.command("subscriptions")

@@ -150,9 +150,10 @@ class Tier(Protocol):
     def local_ledgers(self, owner: str) -> set[int]:
         """The ledgers of an owner whose entries the store has."""
 
-    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done) -> None:
+    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done, *, offset: int) -> None:
         """Write a ledger, which nothing is appended to any more, to the tier. Its entries stay here.
 
+        ``offset`` is the place of its first entry among all that the owner ever had.
         ``done`` is told when it is durable there and known here, or what went wrong; then it is as if nothing
         had been. Raises `StoreError`.
         """

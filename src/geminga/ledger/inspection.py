@@ -28,6 +28,9 @@ from geminga.ledger.log import ReadAhead, read_directory, scan_headers
 from geminga.ledger.overlay import OverlayFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from geminga.ledger.tier_catalog import TierCatalog
+from geminga.ledger.tier_inspection import check_place
+from geminga.offload.places import Place
 from geminga.wire.checksum import crc32c
 
 LOOKED_FOR_MAX = 10_000
@@ -83,18 +86,27 @@ class Report:
     ledgers: int
     keys: int
     findings: list[Finding] = field(default_factory=list)
+    offloaded_ledgers: int = 0
+    """Ledgers that are in cheap storage, with their entries here or without."""
+    offloaded_bytes: int = 0
+    """What their files take there."""
+    tier_findings: list[str] = field(default_factory=list)
+    """What is wrong there, if it was looked at."""
 
     @property
     def is_well(self) -> bool:
-        return not self.findings
+        return not self.findings and not self.tier_findings
 
 
-def inspect(folder: str | os.PathLike[str], *, filesystem: FileSystem | None = None) -> Report:
+def inspect(
+    folder: str | os.PathLike[str], *, filesystem: FileSystem | None = None, place: Place | None = None
+) -> Report:
     """Read and verify a whole store that nobody has open; changes nothing.
 
+    With the ``place`` that its ledgers are offloaded to, the files there are read and verified too.
     Raises `NotAStore`, `StoreLocked` while a process has it open, `StoreError` when it cannot be read.
     """
-    return _inspect(OverlayFileSystem(filesystem or RealFileSystem()), _path_of(folder))
+    return _inspect(OverlayFileSystem(filesystem or RealFileSystem()), _path_of(folder), place)
 
 
 def _path_of(folder: str | os.PathLike[str]) -> str:
@@ -110,7 +122,7 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
         raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
 
 
-def _inspect(filesystem: FileSystem, folder: str) -> Report:
+def _inspect(filesystem: FileSystem, folder: str, place: Place | None = None) -> Report:
     _check_is_store(filesystem, folder)
     store = FileStore.open(
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
@@ -121,6 +133,12 @@ def _inspect(filesystem: FileSystem, folder: str) -> Report:
         for damage in store.damage:
             owner = store.owner_of(damage.ledger_id) if damage.ledger_id is not None else None
             report.findings.append(Finding(damage, owner, tuple(bits.of(damage))))
+        catalog = TierCatalog(store)
+        for _, record in catalog.everything():
+            report.offloaded_ledgers += 1
+            report.offloaded_bytes += record.file_bytes
+        if place is not None:
+            report.tier_findings.extend(check_place(place, catalog, store.store_id.hex()))
         return report
     finally:
         store.abandon()

@@ -66,7 +66,9 @@ class Tier(Protocol):
 class Offloading:
     """See the module. ``done`` is told in the end, from `EntryStore.poll`."""
 
-    def __init__(self, tier: Tier, owner: str, info: LedgerInfo, now_ms: int, done: Done) -> None:
+    def __init__(
+        self, tier: Tier, owner: str, info: LedgerInfo, offset: int, now_ms: int, done: Done
+    ) -> None:
         self.owner = owner
         self.info = info
         self.uuid = uuid4().hex
@@ -74,6 +76,7 @@ class Offloading:
         self.path = f"{folder_of(owner)}/{self.file}"
         self.bytes_written = 0
         self._tier = tier
+        self._offset = offset
         self._now_ms = now_ms
         self._done: Done | None = done
         self._next = 0
@@ -176,7 +179,7 @@ class Offloading:
         assert self._written is not None
         summary = self._written.summary
         record = OffloadedLedger(
-            self.info.ledger_id, self.file, self._written.size, self._written.crc, self.uuid,
+            self.info.ledger_id, self._offset, self.file, self._written.size, self._written.crc, self.uuid,
             summary.entries, summary.messages, summary.closed, summary.entry_bytes, summary.publish,
             summary.event, self._now_ms,
         )  # fmt: skip

@@ -109,20 +109,25 @@ class TierCatalog:
         """The file is not there."""
         self._store.delete(_SUSPECTS + uuid, done)
 
+    def all_suspects(self) -> list[Suspect]:
+        """Files that may be nobody's."""
+        found = []
+        for key, value in list(self._store.scan(_SUSPECTS)):
+            try:
+                kept = json.loads(value.base)
+                uuid = key[len(_SUSPECTS) :]
+                found.append(Suspect(kept["owner"], kept["ledger"], uuid, kept["file"]))
+            except (ValueError, KeyError, TypeError):
+                logger.error("%s cannot be read: a file of an offloaded ledger may be left over", key)
+        return found
+
     def suspects(self) -> list[Suspect]:
         """Files that are nobody's. A suspicion that is none is taken away."""
         found = []
-        for key, value in list(self._store.scan(_SUSPECTS)):
-            uuid = key[len(_SUSPECTS) :]
-            try:
-                kept = json.loads(value.base)
-                suspect = Suspect(kept["owner"], kept["ledger"], uuid, kept["file"])
-            except (ValueError, KeyError, TypeError):
-                logger.error("%s cannot be read: a file of an offloaded ledger may be left over", key)
-                continue
+        for suspect in self.all_suspects():
             record = self.record(suspect.ledger)
-            if record is not None and record.uuid == uuid:
-                self.cleared(uuid)
+            if record is not None and record.uuid == suspect.uuid:
+                self.cleared(suspect.uuid)
             else:
                 found.append(suspect)
         return found

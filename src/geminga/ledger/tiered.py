@@ -46,9 +46,8 @@ from geminga.ledger.tier_reading import Offloaded, TierReader
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
 from geminga.offload.arrow_place import ArrowPlace
-from geminga.offload.file import check_file
 from geminga.offload.manifest import OffloadedLedger
-from geminga.offload.places import Place, folder_of
+from geminga.offload.places import Place, check_file, folder_of
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -134,7 +133,7 @@ class TieredStore:
         """The ledgers of an owner whose entries are in the log."""
         return {info.ledger_id for info in self._local.ledgers(owner)}
 
-    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done) -> None:
+    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done, *, offset: int) -> None:
         """Offload a ledger that is not written to any more; ``done`` is told when it is durable.
 
         Raises `StoreError`; `OffloadFailed` when that is done already or under way.
@@ -155,7 +154,7 @@ class TieredStore:
                 self._failures += 1
             done(error)
 
-        way = Offloading(self, owner, info, now_ms, ended)
+        way = Offloading(self, owner, info, offset, now_ms, ended)
         way.begin()
         self._under_way[ledger_id] = way
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -298,19 +298,3 @@ class LedgerFile:
     def close(self) -> None:
         self._parquet.close()
         self._source.close()
-
-
-def check_file(
-    read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024
-) -> str:
-    """What is wrong with the bytes of a file; empty when they are those that were written."""
-    found = at = 0
-    while at < size:
-        data = read(min(piece, size - at), at)
-        if not data:
-            return f"it ends after {at} of {size} bytes"
-        found = crc32c(data, found)
-        at += len(data)
-    if read(1, size):
-        return f"it is longer than {size} bytes"
-    return "" if found == crc else f"its checksum is {found:08x} and should be {crc:08x}"

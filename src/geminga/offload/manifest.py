@@ -3,13 +3,14 @@
 It lies in the topic's folder as ``manifest.json`` and is for whoever reads the ledgers without the broker::
 
     {"version": 1, "store": id of the store that they are from, "topic": ..., "ledgers": [
-        {"ledger": 17, "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ..., "uuid": ...,
-         "entries": ..., "messages": ..., "closed": ..., "entry_bytes": ..., "publish": [first, last],
-         "event": ..., "offloaded_ms": ...},
-        ...]}
+        {"ledger": 17, "offset": ..., "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ...,
+         "uuid": ..., "entries": ..., "messages": ..., "closed": ..., "entry_bytes": ...,
+         "publish": [first, last], "event": [first, last], "offloaded_ms": ...}, ...]}
 
-Ledgers are in order. ``file_bytes`` and ``crc32c`` are the file's; ``entry_bytes`` is what the entries took
-in the ledger; ``closed`` counts entries without rows, as encrypted ones are. Times are milliseconds since 1970.
+Ledgers are in order. ``offset`` is the place of a ledger's first entry in all of the topic's history: where
+one ends at the offset at which another begins, nothing lies between. ``file_bytes`` and ``crc32c`` are the
+file's; ``entry_bytes`` is what the entries took in the ledger; ``closed`` counts entries without rows, as
+encrypted ones are. Times are milliseconds since 1970; a span is null where no message has one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class OffloadedLedger:
     """One ledger, as the manifest and the store's catalog name it; see the module."""
 
     ledger: int
+    offset: int
     file: str
     file_bytes: int
     crc32c: int

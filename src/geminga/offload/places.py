@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from geminga.wire.checksum import crc32c
+
 MANIFEST = "manifest.json"
 """In the folder of each topic (`geminga.offload.manifest`)."""
 
@@ -81,3 +83,19 @@ def without_secrets(location: str) -> str:
     rest = rest.partition("?")[0]
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def check_file(
+    read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024
+) -> str:
+    """What is wrong with the bytes of a file; empty when they are those that were written."""
+    found = at = 0
+    while at < size:
+        data = read(min(piece, size - at), at)
+        if not data:
+            return f"it ends after {at} of {size} bytes"
+        found = crc32c(data, found)
+        at += len(data)
+    if read(1, size):
+        return f"it is longer than {size} bytes"
+    return "" if found == crc else f"its checksum is {found:08x} and should be {crc:08x}"

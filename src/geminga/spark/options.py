@@ -169,6 +169,9 @@ _TABLE = (
     Option(name="pollTimeoutMs", field="poll_timeout_ms", use=READ, parse=values.number(1),
            aliases=("kafkaConsumer.pollTimeoutMs",),
            text="How long a task waits for the next message of its range. Default 120000."),
+    Option(name="offloadLocation", field="offload_location", use=READ, parse=values.text,
+           text="Where the broker offloads closed ledgers to (its ``--offload-location``), as the tasks "
+                "reach it: they read them there, as files. Credentials come from the environment."),
     Option(name="receiverQueueSize", field="receiver_queue_size", use=READ, parse=values.number(1),
            aliases=("pulsar.reader.receiverQueueSize",),
            text="Messages that a task asks the broker for in advance. Default 20000."),
@@ -315,6 +318,7 @@ class ReadOptions:
     max_trigger_delay_ms: int = 15 * 60_000
     poll_timeout_ms: int = 120_000
     receiver_queue_size: int = 20_000
+    offload_location: str | None = None
     subscription_prefix: str = "spark"
     subscription: str | None = None
     durable_subscription: bool = False

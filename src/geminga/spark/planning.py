@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
+from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.admission import Cost, Gauge, Intake, Limits, Peek, Seen, admit
 from geminga.spark.cluster import Cluster, discover
 from geminga.spark.cursor import QueryCursor
@@ -24,6 +25,7 @@ from geminga.spark.patience import Patience
 from geminga.spark.search import Piece, Search, before_time, pieces, run, stepped_ahead
 
 if TYPE_CHECKING:
+    from geminga.spark.offloaded import Manifests
     from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
@@ -49,6 +51,8 @@ class Range:
     """The first entries of the range, where the planner has them at hand."""
     from_beginning: bool = False
     """The query reads the partition from its first message on, and this is where it begins."""
+    offloaded: tuple[OffloadedLedger, ...] = ()
+    """The ledgers of the range that are read as files."""
     kept: bool = False
     """The query's subscription has kept everything behind ``start``: what is not there was read."""
 
@@ -79,6 +83,7 @@ class Planner:
         self.cursor: QueryCursor | None = None
         """The query's own subscription, if it has one; see `follow`."""
         self.ledgers = Ledgers()
+        self._manifests: Manifests | None = None
         self._looked = float("-inf")
         self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
         self._turn: Partition | None = None
@@ -334,6 +339,7 @@ class Planner:
         for number, piece in enumerate(found):
             mine = tuple(e for e in head if piece.start < Offset(e.ledger_id, e.entry_id) <= piece.end)
             begins = number == 0
+            offloaded = self._offloaded(partition, piece)
             parts.append(
                 Range(
                     partition,
@@ -341,10 +347,24 @@ class Planner:
                     piece.end,
                     head=mine if begins else (),
                     from_beginning=begins and start == EARLIEST,
+                    offloaded=offloaded,
                     kept=self.cursor is not None and partition in self.cursor.kept,
                 )
             )
         return parts
+
+    def _offloaded(self, partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
+        location = self.options.offload_location
+        if location is None:
+            return ()
+        if self._manifests is None:
+            from geminga.spark.offloaded import Manifests
+
+            self._manifests = Manifests(location)
+        manifests = self._manifests
+        return self.patience.call(
+            "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
+        )
 
 
 def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfiguration:

@@ -109,6 +109,20 @@ class RangeReader:
             self._let_go()
 
     def _open(self, start: MessageId, stop: Offset) -> EntrySource:
+        location = self.options.offload_location
+        if not self.part.offloaded or location is None:
+            return self._open_broker(start, stop)
+        from geminga.spark.offloaded import OffloadedSource
+
+        return OffloadedSource(
+            location,
+            self.part.partition,
+            self.part.offloaded,
+            start,
+            lambda place: self._open_broker(place, stop),
+        )
+
+    def _open_broker(self, start: MessageId, stop: Offset) -> EntrySource:
         return self.cluster.open(
             self.part.partition,
             start,

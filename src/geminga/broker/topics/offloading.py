@@ -248,8 +248,15 @@ class Offload:
             topic = self.topic
             try:
                 if is_going:
-                    if not self.has(ledger_id) and topic.ledger.segment(ledger_id) is not None:
-                        self.tier.offload(topic.text, ledger_id, topic.agenda.now_ms, self._offloaded)
+                    segment = topic.ledger.segment(ledger_id)
+                    if segment is not None and not self.has(ledger_id):
+                        self.tier.offload(
+                            topic.text,
+                            ledger_id,
+                            topic.agenda.now_ms,
+                            self._offloaded,
+                            offset=segment.base,
+                        )
                         return
                 elif ledger_id in self._here:
                     self.tier.drop_local(topic.text, ledger_id, self._dropped)
@@ -310,6 +317,29 @@ class Offload:
 
 def _is_damaged(ledger: ManagedLedger, segment: Segment) -> bool:
     return any(start < segment.end and stop > segment.base for start, stop in ledger.damaged)
+
+
+def offload_of(topic: OffloadedTopic) -> Offload | None:
+    """What a topic that is loaded begins with; None where the store has no tier."""
+    tier = topic.store.tier
+    return None if tier is None else Offload(topic, tier)
+
+
+def is_running(topic: OffloadedTopic) -> bool:
+    """Whether something of the topic is on its way."""
+    return topic.offload is not None and topic.offload.is_running
+
+
+def forget(topic: OffloadedTopic, count: int) -> None:
+    """So many of the oldest ledgers are deleted, here and there."""
+    if topic.offload is not None:
+        topic.offload.deleted([each.ledger_id for each in topic.ledger.segments[:count]])
+
+
+def leave(topic: OffloadedTopic, why: str) -> None:
+    """The topic goes, or leaves memory."""
+    if topic.offload is not None:
+        topic.offload.leave(why)
 
 
 def of(topic: OffloadedTopic) -> Offload:

@@ -84,8 +84,7 @@ class PersistentTopic:
         self.compaction: compaction.Compaction | None = None
         self.compactions = services.compactions
         self.offloads = services.offloads
-        tier = services.store.tier
-        self.offload = None if tier is None else offloading.Offload(self, tier)
+        self.offload = offloading.offload_of(self)
         self._counting: Timer | None = None
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
@@ -637,8 +636,7 @@ class PersistentTopic:
         """Delete so many of the oldest ledgers; their entries are confirmed, and nobody waits for them."""
         if count and self.dedup is not None:
             self.dedup.cover(self.ledger.segments[count - 1].end)
-        if self.offload is not None:
-            self.offload.deleted([each.ledger_id for each in self.ledger.segments[:count]])
+        offloading.forget(self, count)
         self.ledger.forget(count)
 
     # --- life ---
@@ -646,7 +644,7 @@ class PersistentTopic:
     def idle(self) -> bool:
         """Nobody is connected and nothing is under way."""
         works = self._under_way or (self.compaction is not None and self.compaction.is_running)
-        works = works or (self.offload is not None and self.offload.is_running)
+        works = works or offloading.is_running(self)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
@@ -675,8 +673,7 @@ class PersistentTopic:
             subscription.writer.delete(None)
         self._let_go()
         compaction.forget(self)
-        if self.offload is not None:
-            self.offload.leave("the topic is deleted")
+        offloading.leave(self, "the topic is deleted")
         if self.dedup is not None:
             self.dedup.forget()
             self.dedup = None
@@ -688,8 +685,7 @@ class PersistentTopic:
         """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
         self._stop_counting()
         compaction.leave_memory(self)
-        if self.offload is not None:
-            self.offload.leave("the topic leaves memory")
+        offloading.leave(self, "the topic leaves memory")
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():

@@ -1,0 +1,53 @@
+"""Looking at what a store has in cheap storage: whether all of it is there, whole, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from geminga.ledger.tier_catalog import TierCatalog
+from geminga.offload import manifest
+from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
+from geminga.offload.places import MANIFEST, Place, check_file, folder_of
+
+
+def check_place(place: Place, catalog: TierCatalog, store_name: str) -> Iterator[str]:
+    """What is wrong with the files of a store's ledgers, a sentence each. Reads all of them."""
+    owners: dict[str, list[OffloadedLedger]] = {}
+    for owner, record in catalog.everything():
+        owners.setdefault(owner, []).append(record)
+    suspected = {suspect.file for suspect in catalog.all_suspects()}
+    for owner, records in owners.items():
+        folder = folder_of(owner)
+        where = f"{place.location}/{folder}"
+        for record in records:
+            wrong = _wrong(place, f"{folder}/{record.file}", record)
+            if wrong:
+                yield f"{owner}: ledger {record.ledger} is not whole in {where}/{record.file}: {wrong}"
+        try:
+            found = manifest.load(place, owner)
+            names = place.names(folder)
+        except (OSError, ManifestUnreadable) as error:
+            yield f"{owner}: {error}"
+            continue
+        if found is None or found.store != store_name or list(found.ledgers) != records:
+            yield f"{where}/{MANIFEST} does not name what is offloaded; the next offload mends it"
+        kept = {MANIFEST, *(record.file for record in records)}
+        for name in names:
+            if name not in kept:
+                fate = "the broker deletes it" if name in suspected else "nobody knows it"
+                yield f"{where}/{name} is of no ledger; {fate}"
+
+
+def _wrong(place: Place, path: str, record: OffloadedLedger) -> str:
+    try:
+        read, close = place.reader(path)
+    except FileNotFoundError:
+        return "it is not there"
+    except OSError as error:
+        return str(error)
+    try:
+        return check_file(read, record.file_bytes, record.crc32c)
+    except OSError as error:
+        return str(error)
+    finally:
+        close()

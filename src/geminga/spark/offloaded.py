@@ -1,0 +1,198 @@
+"""Offloaded ledgers in Spark's scans: read as files by the tasks, the broker's entries around them.
+
+The driver reads the manifests (`geminga.offload.manifest`) and gives each range the ledgers that lie in it;
+what is offloaded later is read from the broker, which is as good. A task goes through its range by place, the
+id of the next entry: in an offloaded ledger it is read from the file, anywhere else the broker is asked from
+there on. So every entry comes once, whichever side of the seam it is on, and a range that lies in files alone
+asks the broker nothing. Entries come byte for byte as the broker would have given them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from geminga.errors import CorruptPayload, InvalidConfiguration, ReadError
+from geminga.ids import MessageId
+from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.file import LedgerFile, NotOffloaded
+from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
+from geminga.offload.places import folder_of
+from geminga.spark.cluster import EntrySource, closed_quietly
+from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.wire.metadata import RawEntry
+
+logger = logging.getLogger("geminga.spark")
+
+LOOK_AGAIN_SECONDS = 30.0
+"""A query that goes on looks at a manifest again after this."""
+
+
+class Manifests:
+    """What is offloaded of the partitions of a query; on the driver."""
+
+    def __init__(self, location: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises `InvalidConfiguration`."""
+        self._place = ArrowPlace(location)
+        self._clock = clock
+        self._found: dict[Partition, tuple[float, tuple[OffloadedLedger, ...]]] = {}
+
+    def within(self, partition: Partition, start: Offset, end: Offset) -> tuple[OffloadedLedger, ...]:
+        """The offloaded ledgers of which something may lie in a range. Raises `ReadError`."""
+        looked, ledgers = self._found.get(partition, (float("-inf"), ()))
+        if self._clock() - looked > LOOK_AGAIN_SECONDS:
+            ledgers = self._load(partition)
+            self._found[partition] = self._clock(), ledgers
+        return tuple(each for each in ledgers if start.ledger <= each.ledger <= end.ledger)
+
+    def _load(self, partition: Partition) -> tuple[OffloadedLedger, ...]:
+        topic = partition_topic(partition)
+        try:
+            found = load(self._place, topic)
+        except OSError as error:
+            raise ReadError(f"what is offloaded of {topic} cannot be read now: {error}") from error
+        except ManifestUnreadable as error:
+            raise InvalidConfiguration(f"option offloadLocation: {error}") from error
+        if found is None:
+            return ()
+        if found.topic != topic:
+            raise InvalidConfiguration(
+                f"option offloadLocation: the manifest in {self._place.location}/{folder_of(topic)} is of "
+                f"{found.topic}"
+            )
+        return found.ledgers
+
+
+class OffloadedSource:
+    """The entries of one partition from a place on: an `EntrySource` over files and another one."""
+
+    def __init__(
+        self,
+        location: str,
+        partition: Partition,
+        ledgers: Sequence[OffloadedLedger],
+        start: MessageId,
+        open_broker: Callable[[MessageId], EntrySource],
+    ) -> None:
+        """``open_broker`` opens a source of the broker at a place, that entry included."""
+        self._place = ArrowPlace(location)
+        self._partition = partition
+        self._folder = folder_of(partition_topic(partition))
+        self._topic, self._index = partition_topic(partition), partition[1]
+        self._ledgers = {each.ledger: each for each in ledgers}
+        self._by_offset = {each.offset: each for each in ledgers}
+        self._next = start
+        self._open_broker = open_broker
+        self._broker: EntrySource | None = None
+        self._file: tuple[int, LedgerFile] | None = None
+        self._entries: list[bytes] = []
+        self._first = 0
+
+    def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
+        while True:
+            ledger = self._at()
+            if ledger is None:
+                return self._from_broker(max_entries, timeout)
+            found = self._from_file(ledger, max_entries)
+            if found:
+                return found
+
+    def _at(self) -> OffloadedLedger | None:
+        """The offloaded ledger that the next entry is in; None where nobody but the broker knows."""
+        found = self._ledgers.get(self._next.ledger_id)
+        if found is None or self._next.entry_id < found.entries:
+            return found
+        following = self._by_offset.get(found.offset + found.entries)
+        if following is not None:
+            # Nothing lies between them, or ever did: places in a topic are never given twice.
+            self._next = MessageId(self._index, following.ledger, 0)
+        return following
+
+    def _from_file(self, ledger: OffloadedLedger, max_entries: int) -> list[RawEntry]:
+        first = max(self._next.entry_id, 0)
+        try:
+            if not (self._is_open(ledger) and self._first <= first < self._first + len(self._entries)):
+                self._load(ledger, first)
+        except FileNotFoundError:
+            # Deleted since the manifest was read: what is left, or that nothing is, the broker knows.
+            logger.warning("%s is gone: its entries are asked of the broker", ledger.file)
+            del self._ledgers[ledger.ledger]
+            self._next = MessageId(self._index, ledger.ledger, first)
+            return []
+        except (OSError, pa.ArrowException) as error:
+            self._close_file()
+            raise ReadError(f"{ledger.file} of {self._topic} cannot be read now: {error}") from error
+        except (NotOffloaded, CorruptPayload) as error:
+            # The broker has checked the file before it let go of its own entries, and says what is lost.
+            logger.warning(
+                "%s of %s: %s; its entries are asked of the broker", ledger.file, self._topic, error
+            )
+            self._close_file()
+            del self._ledgers[ledger.ledger]
+            self._next = MessageId(self._index, ledger.ledger, first)
+            return []
+        at = first - self._first
+        entries = self._entries[at : at + max_entries]
+        self._next = MessageId(self._index, ledger.ledger, first + len(entries))
+        return [
+            RawEntry(self._topic, self._index, ledger.ledger, first + number, entry)
+            for number, entry in enumerate(entries)
+        ]
+
+    def _is_open(self, ledger: OffloadedLedger) -> bool:
+        return self._file is not None and self._file[0] == ledger.ledger
+
+    def _load(self, ledger: OffloadedLedger, entry_id: int) -> None:
+        if not self._is_open(ledger):
+            self._close_file()
+            source = self._place.open(f"{self._folder}/{ledger.file}")
+            try:
+                file = LedgerFile(source)
+            except BaseException:
+                source.close()
+                raise
+            self._file = ledger.ledger, file
+            if (file.summary.uuid, file.summary.entries) != (ledger.uuid, ledger.entries):
+                raise NotOffloaded("the file is another one")
+        assert self._file is not None
+        file = self._file[1]
+        group = file.group_of(entry_id)
+        found = file.entries(group)
+        if found.bad:
+            raise CorruptPayload(f"{len(found.bad)} entries fail their checksums")
+        self._entries, self._first = found.entries, file.first_of(group)
+
+    def _close_file(self) -> None:
+        opened, self._file = self._file, None
+        self._entries = []
+        if opened is not None:
+            opened[1].close()
+
+    def _from_broker(self, max_entries: int, timeout: float) -> list[RawEntry]:
+        if self._broker is None:
+            self._broker = self._open_broker(self._next)
+        found = self._broker.read(max_entries, timeout)
+        for number, entry in enumerate(found):
+            if entry.ledger_id in self._ledgers:
+                # From here on it is in files.
+                closed_quietly(self._broker)
+                self._broker = None
+                self._next = MessageId(self._index, entry.ledger_id, entry.entry_id)
+                return found[:number] or self.read(max_entries, timeout)
+        if found:
+            self._next = MessageId(self._index, found[-1].ledger_id, found[-1].entry_id + 1)
+        return found
+
+    def last_message_id(self) -> MessageId:
+        if self._broker is None:
+            self._broker = self._open_broker(self._next)
+        return self._broker.last_message_id()
+
+    def close(self) -> None:
+        self._close_file()
+        if self._broker is not None:
+            closed_quietly(self._broker)
+            self._broker = None

@@ -1,0 +1,129 @@
+"""A task's entries from files and from the broker: each once, whichever side of the seam it is on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import InvalidConfiguration
+from geminga.ids import MessageId
+from geminga.offload import manifest
+from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.file import LedgerWriter
+from geminga.offload.manifest import OffloadedLedger
+from geminga.offload.places import folder_of
+from geminga.spark.offloaded import Manifests, OffloadedSource
+from geminga.spark.offsets import Offset
+from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+PARTITION = (TOPIC, -1)
+LEDGERS = {3: 4, 5: 3, 6: 5, 9: 2, 11: 4}
+"""Ledgers of the topic with their entries; 7 was trimmed or lost, nothing was ever in 8."""
+OFFSETS = {3: 10, 5: 14, 6: 17, 9: 30, 11: 32}
+
+
+def entry(ledger: int, number: int) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=ledger)
+    return build_entry(metadata.SerializeToString(), b"%d:%d" % (ledger, number))
+
+
+ALL = [(ledger, number) for ledger, count in LEDGERS.items() for number in range(count)]
+
+
+class Broker:
+    """The broker's entries from a place on; it counts who asks."""
+
+    opened = 0
+
+    def __init__(self, place: MessageId) -> None:
+        Broker.opened += 1
+        self.left = [each for each in ALL if each >= (place.ledger_id, place.entry_id)]
+
+    def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
+        found, self.left = self.left[:max_entries], self.left[max_entries:]
+        return [RawEntry(TOPIC, -1, ledger, number, entry(ledger, number)) for ledger, number in found]
+
+    def last_message_id(self) -> MessageId:
+        return MessageId(-1, *ALL[-1])
+
+    def close(self) -> None: ...
+
+
+def offload(place: ArrowPlace, ledgers: list[int]) -> list[OffloadedLedger]:
+    records = []
+    for ledger in ledgers:
+        writing = place.create(f"{folder_of(TOPIC)}/{ledger}.parquet")
+        writer = LedgerWriter(writing, topic=TOPIC, partition=-1, ledger_id=ledger, uuid=f"u{ledger}")
+        writer.add([entry(ledger, number) for number in range(LEDGERS[ledger])])
+        written = writer.close()
+        writing.finish()
+        records.append(
+            OffloadedLedger(
+                ledger, OFFSETS[ledger], f"{ledger}.parquet", written.size, written.crc, f"u{ledger}",
+                LEDGERS[ledger], written.summary.messages, 0, written.summary.entry_bytes, None, None, 1,
+            )
+        )  # fmt: skip
+    manifest.save(place, "store", TOPIC, records)
+    return records
+
+
+def read(source: OffloadedSource, pieces: int = 2) -> list[tuple[int, int]]:
+    found = []
+    while arrived := source.read(pieces, 0.0):
+        for each in arrived:
+            assert each.entry == entry(each.ledger_id, each.entry_id)
+            found.append((each.ledger_id, each.entry_id))
+    source.close()
+    return found
+
+
+@pytest.mark.parametrize("offloaded", [[3, 5, 6], [3], [5, 9], [3, 5, 6, 9], [6, 9, 11], []])
+def test_every_entry_comes_once_from_wherever_a_range_begins(tmp_path: Path, offloaded: list[int]) -> None:
+    records = offload(ArrowPlace(str(tmp_path)), offloaded)
+    places = [
+        MessageId.earliest,
+        *(MessageId(-1, *each) for each in ALL),
+        MessageId(-1, 5, 3),
+        MessageId(-1, 7, 0),
+    ]
+    for place in places:
+        source = OffloadedSource(str(tmp_path), PARTITION, records, place, Broker)
+        assert read(source) == [each for each in ALL if each >= (place.ledger_id, place.entry_id)]
+
+
+def test_a_range_in_files_alone_asks_the_broker_nothing(tmp_path: Path) -> None:
+    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    Broker.opened = 0
+    source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 1), Broker)
+    found = [source.read(4, 0.0) for _ in range(4)]
+    assert [(each.ledger_id, each.entry_id) for part in found for each in part] == ALL[1:12]
+    assert Broker.opened == 0
+    source.close()
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other"])
+def test_a_file_that_is_not_there_any_more_is_asked_of_the_broker(tmp_path: Path, harm: str) -> None:
+    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    path = tmp_path / folder_of(TOPIC) / "5.parquet"
+    if harm == "gone":
+        path.unlink()
+    elif harm == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        path.write_bytes((tmp_path / folder_of(TOPIC) / "6.parquet").read_bytes())
+    source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 0), Broker)
+    assert read(source) == ALL
+
+
+def test_the_driver_gives_a_range_its_own_ledgers(tmp_path: Path) -> None:
+    offload(ArrowPlace(str(tmp_path)), [3, 5, 6, 9])
+    manifests = Manifests(str(tmp_path))
+    within = manifests.within(PARTITION, Offset(4, 0), Offset(6, 2))
+    assert [each.ledger for each in within] == [5, 6]
+    assert manifests.within(("persistent://public/default/other", 2), Offset(0, 0), Offset(99, 0)) == ()
+    (tmp_path / folder_of(TOPIC) / "manifest.json").write_text("{")
+    with pytest.raises(InvalidConfiguration, match="offloadLocation"):
+        Manifests(str(tmp_path)).within(PARTITION, Offset(4, 0), Offset(6, 2))
