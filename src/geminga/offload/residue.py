@@ -51,12 +51,14 @@ CHUNK_BYTES_MAX = 64 * 1024 * 1024
 
 _WHOLE, _CHECKED, _BATCH = 1, 2, 4
 _WAY_SHIFT = 3
-_JAVA_ZLIB = -6
+_SYNC_FLUSHED = -6
+"""Zlib as Java's client ends its streams, at level 6."""
 _WAYS = (
-    (NONE, 0), (LZ4, 0), (ZLIB, 6), (ZLIB, _JAVA_ZLIB), (ZSTD, 3), (SNAPPY, 0), (ZSTD, 1), (ZSTD, 2),
+    (NONE, 0), (LZ4, 0), (ZLIB, 6), (ZLIB, _SYNC_FLUSHED), (ZSTD, 3), (SNAPPY, 0), (ZSTD, 1), (ZSTD, 2),
     (ZSTD, 4), (ZSTD, 5), (ZSTD, 6), (ZSTD, 9), (ZLIB, 1), (ZLIB, 9), (ZSTD, 15), (ZSTD, 19),
 )  # fmt: skip
-"""How payloads are compressed: codec and level. The place of each is in files that exist: only add to it."""
+"""How payloads are compressed: codec and level, as our clients and those in C++ and Python do it, and Java's
+with LZ4 (mostly) and ZLIB. The place of each way is in files that exist: only add to it, up to 32."""
 _FAILURES_MAX = 8
 """A codec that could not be repeated so often is tried for one entry in ..."""
 _RETRIED_ENTRIES = 64
@@ -297,7 +299,7 @@ class _TooMuch(Exception):
 
 def _compressed(way: int, plain: bytes) -> bytes:
     codec, level = _WAYS[way]
-    if level == _JAVA_ZLIB:
+    if level == _SYNC_FLUSHED:
         stream = zlib.compressobj(-level)
         return stream.compress(plain) + stream.flush(zlib.Z_SYNC_FLUSH)
     return compress(codec, plain, level)

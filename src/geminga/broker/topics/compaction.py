@@ -557,6 +557,11 @@ def subscription_gone(topic: CompactedTopic, name: str) -> None:
         forget(topic)
 
 
+def is_running(topic: CompactedTopic) -> bool:
+    """Whether the topic is being compacted."""
+    return topic.compaction is not None and topic.compaction.is_running
+
+
 def leave_memory(topic: CompactedTopic) -> None:
     """The topic is let go: whoever comes next begins anew."""
     if topic.compaction is not None:

@@ -34,8 +34,6 @@ log = logging.getLogger("geminga.broker")
 
 COUNTING_SLICE_SECONDS = 0.01
 """Slices of counting old entries are this far apart."""
-
-
 _NO_RECORD = Record.NONE
 
 
@@ -82,8 +80,7 @@ class PersistentTopic:
         )
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
-        self.compactions = services.compactions
-        self.offloads = services.offloads
+        self.compactions, self.offloads = services.compactions, services.offloads
         self.offload = offloading.offload_of(self)
         self._counting: Timer | None = None
         self._deleted = False
@@ -473,9 +470,8 @@ class PersistentTopic:
     def reader(self, name: str, offset: int) -> PersistentSubscription:
         """A subscription of a reader: it lives in memory, as long as it has consumers."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
-        subscription = PersistentSubscription(self, name, cursor)
-        self.subscriptions[name] = subscription
-        return subscription
+        self.subscriptions[name] = PersistentSubscription(self, name, cursor)
+        return self.subscriptions[name]
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
@@ -643,8 +639,7 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Nobody is connected and nothing is under way."""
-        works = self._under_way or (self.compaction is not None and self.compaction.is_running)
-        works = works or offloading.is_running(self)
+        works = self._under_way or offloading.is_running(self) or compaction.is_running(self)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
@@ -673,7 +668,6 @@ class PersistentTopic:
             subscription.writer.delete(None)
         self._let_go()
         compaction.forget(self)
-        offloading.leave(self, "the topic is deleted")
         if self.dedup is not None:
             self.dedup.forget()
             self.dedup = None
@@ -685,7 +679,6 @@ class PersistentTopic:
         """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
         self._stop_counting()
         compaction.leave_memory(self)
-        offloading.leave(self, "the topic leaves memory")
         if self.dedup is not None:
             self.dedup.save()
         for subscription in self.subscriptions.values():
@@ -698,6 +691,7 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()
+        offloading.leave(self, "the topic is deleted" if self._deleted else "the topic leaves memory")
         self.ledger.leave_memory()
         self.access.leave_memory()
 

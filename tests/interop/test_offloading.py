@@ -1,0 +1,135 @@
+"""Offloading as Apache Pulsar's tools and clients meet it, to an object store; Java's batches too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pyarrow.dataset as ds
+import pytest
+
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
+from geminga.client.entry_reader import EntryReader
+from geminga.ids import MessageId
+from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.file import LedgerFile
+from geminga.offload.manifest import load
+from geminga.offload.places import folder_of
+from geminga.offload.residue import Residue
+from geminga.testing.apache_pulsar import run_tool
+from geminga.testing.spark_cluster import ObjectStore
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+Topic = Callable[[str], str]
+LEDGER_ENTRIES = 10
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ObjectStore.start(tmp_path_factory.mktemp("s3")) as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment().items():
+            patch.setenv(name, value)
+        yield f"s3://{store.bucket}/pulsar?endpoint_override=127.0.0.1:{store.port}&scheme=http"
+
+
+def start(folder: Path, location: str) -> EmbeddedBroker:
+    return embedded(
+        folder, offload_location=location, ledger_entries_max=LEDGER_ENTRIES, offload_deletion_lag_seconds=0
+    )
+
+
+def until_gone(broker: EmbeddedBroker, topic: str, kept: int) -> None:
+    """Until so many ledgers have their entries in the store."""
+    deadline = time.monotonic() + 60
+    while len(broker._server.store.tier.local_ledgers(topic)) > kept:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_pulsar_admin_offloads_to_an_object_store_and_pulsar_client_reads_it(
+    location: str, topic: Topic, pulsar_home: Path, tmp_path: Path
+) -> None:
+    name = topic("offloaded")
+    values = [b"%d" % number for number in range(95)]
+    with start(tmp_path / "store", location) as broker:
+
+        def tool(program: str, *arguments: str) -> str:
+            found = run_tool(
+                pulsar_home, program, *arguments, admin_url=broker.admin_url, service_url=broker.service_url
+            )
+            return found.stdout + found.stderr
+
+        client = pulsar.Client(broker.service_url)
+        client.create_reader(name, pulsar.MessageId.earliest).close()
+        producer = client.create_producer(name, batching_enabled=False)
+        for value in values:
+            producer.send(value, partition_key="k", properties={"n": value.decode()})
+        said = tool("pulsar-admin", "topics", "offload", "-s", "0", name)
+        assert "Offload triggered" in said
+        assert "success" in tool("pulsar-admin", "topics", "offload-status", "-w", name)
+        until_gone(broker, name, kept=1)
+        internals = admin(broker.admin_url, "GET", f"{name.replace('://', '/')}/internalStats")
+        offloaded = [each["offloaded"] for each in internals["ledgers"]]
+        assert offloaded == [True] * 9 + [False]
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        assert [reader.read_next(60_000).data() for _ in values] == values
+        client.close()
+        tool("pulsar-admin", "namespaces", "set-offload-threshold", "-s", "10M", "public/default")
+        for policy, wanted in (("offloadThreshold", 10 << 20), ("offloadThresholdInSeconds", -1)):
+            assert admin(broker.admin_url, "GET", f"namespaces/public/default/{policy}") == wanted
+    place = ArrowPlace(location)
+    found = load(place, name)
+    assert found is not None
+    assert [each.messages for each in found.ledgers] == [LEDGER_ENTRIES] * 9
+    files = [f"{place._root}/{folder_of(name)}/{each.file}" for each in found.ledgers]
+    table = ds.dataset(files, filesystem=place._files, format="parquet").to_table(columns=["value"])
+    assert table["value"].to_pylist() == values[:90]
+    with start(tmp_path / "store", location) as broker:
+        client = pulsar.Client(broker.service_url)
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        assert [reader.read_next(60_000).data() for _ in values] == values
+        reader.close()
+        client.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("compression", ["ZLIB", "ZSTD"])
+def test_batches_of_the_java_client_come_back(
+    compression: str, topic: Topic, pulsar_home: Path, tmp_path: Path
+) -> None:
+    """Java's ZLIB can be repeated, so that its bytes are not kept; its ZSTD is a library of its own."""
+    name = topic("java")
+    with start(tmp_path / "store", str(tmp_path / "tier")) as broker:
+        run_tool(
+            pulsar_home, "pulsar-perf", "produce", "-m", "20000", "-r", "20000", "-s", "100", "-z",
+            compression, name, admin_url=broker.admin_url, service_url=broker.service_url,
+        )  # fmt: skip
+        with broker.client() as client:
+            before = entries(client, name)
+            path = f"{name.replace('://', '/')}/offload"
+            newest = MessageId.latest.ledger_id
+            admin(broker.admin_url, "PUT", path, {"ledgerId": newest, "entryId": 0, "partitionIndex": -1})
+            until_gone(broker, name, kept=1)
+            assert entries(client, name) == before
+        store = broker._server.store
+        for record in store.offloaded(name):
+            file = LedgerFile(store.place.open(f"{folder_of(name)}/{record.file}"))
+            for _, _, _, _, at, size, _ in file.summary.groups:
+                file._source.seek(at)
+                kept = Residue.decode(file._source.read(size)).whole_sizes > 0
+                assert kept.any() == (compression == "ZSTD")
+            file.close()
+
+
+def entries(client: Any, topic: str) -> list[bytes]:
+    reader = EntryReader.open(client, topic, MessageId.earliest)
+    found: list[bytes] = []
+    while reader.has_message_available():
+        found += [bytes(each.entry) for each in reader.read(1000, 60)]
+    reader.close()
+    return found
