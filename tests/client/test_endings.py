@@ -6,6 +6,7 @@ Nobody waits for ever, nothing leaks, and what was acknowledged or handed over l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import geminga
 import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
+from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed
 
 EARLIEST = InitialPosition.Earliest
@@ -183,6 +185,70 @@ def test_a_dropped_client_with_a_listener_lives_on(pulsar_broker: Any, pulsar_to
     producer.send(b"x")
     eventually(lambda: heard == [b"x"])
     runtime.close()
+
+
+def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: Any, pulsar_topic: str) -> None:
+    class Service:
+        def __init__(self) -> None:
+            self.client = geminga.Client(pulsar_broker.service_url)
+            self.client.subscribe(pulsar_topic, "s", message_listener=self.heard)
+
+        def heard(self, consumer: Any, message: Any) -> None:
+            """Whatever."""
+
+    service = Service()
+    service.client.close()
+    gone = weakref.ref(service)
+    del service
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_second_stop_does_not_cut_the_end_short() -> None:
+    """Two threads close: what the first one ends is ended to the last step."""
+    runtime = LoopThread()
+    cleaned: list[str] = []
+
+    async def slow_to_go() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.append("up")
+
+    async def start_and_stop_twice() -> None:
+        tasks.append(asyncio.create_task(slow_to_go()))
+        await asyncio.sleep(0)
+        runtime._inner.stop()
+        asyncio.get_running_loop().call_later(0.02, runtime._inner.stop)
+
+    tasks: list[asyncio.Task[None]] = []
+    with contextlib.suppress(AlreadyClosed):
+        runtime.call(start_and_stop_twice())
+    runtime.close()
+    assert cleaned == ["up"]
+
+
+def test_who_sends_while_the_loop_of_a_closed_producer_ends_is_told(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    """The producer was closed before: the loop still answers, until it ends in the midst of an answer."""
+    client = geminga.Client(pulsar_broker.service_url)
+    producer = client.create_producer(pulsar_topic)
+    producer.close()
+    publisher = producer._publisher
+    told: list[Any] = []
+    publisher._tell = publisher.handover._tell = lambda: None  # what was told is never heard
+    sender = threading.Thread(target=lambda: producer.send_async(b"x", lambda result, _: told.append(result)))
+    sender.start()
+    eventually(lambda: publisher.handover.pairs)
+    client.close()
+    sender.join(10)
+    assert told == [geminga.Result.AlreadyClosed]
+    for _ in range(3):
+        producer.send_async(b"x", lambda result, _: told.append(result))
+    assert len(told) == 4
+    assert not publisher.handover.pairs, "what nobody will take is not kept"
 
 
 # --- the end of the interpreter ------------------------------------------------------------------

@@ -104,6 +104,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 task.cancel()
         return handle
 
+    def arrives(self, delay: float | None, callback: Callable[..., object], *arguments: Any) -> None:
+        """Something comes over the network; the other end may belong to another loop."""
+        if delay is None:
+            self.call_soon(callback, *arguments)
+        else:
+            self.call_later(delay, callback, *arguments)
+
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass
 
@@ -176,8 +183,15 @@ class Network:
         near.peer, far.peer = far, near
         self.links = [link for link in self.links if not link[0].gone] + [(near, far)]
         protocol.connection_made(near)
-        other_loop.call_soon(far.protocol.connection_made, far)
+        other_loop.arrives(None, far.protocol.connection_made, far)
         return near, protocol
+
+    def left(self, loop: VirtualLoop) -> None:
+        """A loop was closed: what it had open is reset."""
+        for side in [side for link in self.links for side in link]:
+            if side.loop is loop and not side.gone:
+                side.lose(None)
+                side.peer.lose(ConnectionResetError(104, "the other process has ended"))
 
     def cut(self) -> None:
         """One connection, if there is any, is lost with what is under way."""
@@ -265,12 +279,12 @@ class Transport(asyncio.Transport):
         if not self.gone:
             self.gone = self.closing = True
             self._under_way.clear()
-            self.loop.call_soon(self.protocol.connection_lost, error)
+            self.loop.arrives(None, self.protocol.connection_lost, error)
 
     def _deliver_later(self) -> None:
         if not self._due and not self.gone:
             self._due = True
-            self.peer.loop.call_later(self.network.numbers.choice([0.0, 0.0005, 0.01]), self._deliver)
+            self.peer.loop.arrives(self.network.numbers.choice([0.0, 0.0005, 0.01]), self._deliver)
 
     def _deliver(self) -> None:
         self._due = False
@@ -284,7 +298,7 @@ class Transport(asyncio.Transport):
             self._size = len(data) - count
             if self._paused and self._size <= self._low:
                 self._paused = False
-                self.loop.call_soon(self.protocol.resume_writing)
+                self.loop.arrives(None, self.protocol.resume_writing)
             self.peer.protocol.data_received(data[:count])
             if self._under_way:
                 self._deliver_later()

@@ -466,6 +466,24 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
     assert len(consumer.core.ack_timeout) == 0, "taken is noted after the acknowledgement"
 
 
+def test_messages_of_a_batch_that_nobody_has_taken_are_not_late(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    """They wait in the queue: redelivering their entry would bring them twice."""
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 1)
+    messages = consumer.take()
+    consumer.core.taken(messages[:1], consumer.now)
+    consumer.core.acknowledge_messages(messages[:1], consumer.now)
+    assert kinds(consumer.advance(30.0)) == []
+    assert len(consumer.core.ack_timeout) == 0
+    consumer.core.taken(messages[1:2], consumer.now)
+    (redeliver,) = consumer.advance(11.0)
+    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
+
+
 def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000, receiver_queue_size=5000

@@ -91,29 +91,31 @@ class Consumer(ConsumerFace):
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
         deadline: float | None = _NOT_ASKED
-        while True:
-            message = None
-            try:
-                # Taken in a loop's head, and returned from here: CPython lets signals' handlers run after
-                # calls, and at the start of functions and of a loop's next round, never between these.
-                for message in self._taking:  # noqa: B007
-                    break
-                if message is not None:
-                    if message._release is not None or self._tracks_taken:
-                        self._note_taken(message)
-                    return message
-            except BaseException as error:
-                if message is not None:  # the caller does not get it: the next one shall
-                    self._give_back([message])
-                    raise
-                if not isinstance(error, IndexError):
-                    raise
-            deadline = self._await_message(timeout_millis, deadline)
+        message = None
+        try:
+            while True:
+                try:
+                    # Taken in a loop's head, and returned from here: CPython lets signals' handlers run after
+                    # calls, and at the start of functions and of a loop's next round, never between these.
+                    for message in self._taking:  # noqa: B007
+                        break
+                    if message is not None:
+                        if message._release is not None or self._tracks_taken:
+                            self._note_taken(message)
+                        return message
+                except IndexError:
+                    if message is not None:
+                        raise
+                deadline = self._await_message(timeout_millis, deadline)
+        except BaseException:
+            # The caller does not get it, or was woken and does not look: the next one shall.
+            self._give_back([] if message is None else [message])
+            raise
 
     def _give_back(self, messages: Sequence[Message]) -> None:
         """Messages that were taken and never handed to the application."""
         self._queue.messages.extendleft(reversed(messages))
-        if self._queue.waiting:
+        if self._queue.waiting and self._queue:
             with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
                 self._runtime.post(self._queue.wake)
 

@@ -8,6 +8,7 @@ import itertools
 import logging
 import random as random_module
 import time
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
@@ -83,14 +84,16 @@ class ClientCore:
         self.closed = False
         self.memory_budget = ByteBudget(settings.memory_limit_bytes)
         """Bytes of messages without a receipt, over all producers."""
-        self.publishers: set[Sweepable] = set()
+        self.publishers: dict[Sweepable, None] = {}
         """The producers' engines, which share the bytes."""
+        self.handovers: weakref.WeakKeyDictionary[Sweepable, None] = weakref.WeakKeyDictionary()
+        """All engines that somebody may still hand something over to, those of closed producers, too."""
         self.schemas = SchemaVersions(self)
         """The topics' schemas."""
         self._wall_clock = wall_clock
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
-        self._handles: set[Closable] = set()
+        self._handles: dict[Closable, None] = {}  # closed in the order of their opening
         self._statistics = StatisticsLog(
             self.loop, settings.statistics_interval_seconds, lambda: list(self._handles)
         )
@@ -147,12 +150,12 @@ class ClientCore:
     def register(self, handle: Closable) -> None:
         """The client's close will close this handle."""
         self.check_open()
-        self._handles.add(handle)
+        self._handles[handle] = None
         self._statistics.start()
 
     def unregister(self, handle: Closable) -> None:
         """The handle was closed by its user."""
-        self._handles.discard(handle)
+        self._handles.pop(handle, None)
 
     def check_open(self) -> None:
         """Raises `AlreadyClosed`."""
@@ -388,21 +391,21 @@ class ClientCore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        handles, self._handles = list(self._handles), set()
+        handles, self._handles = list(self._handles), {}
         try:
             results = await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
             for result in results:
                 if isinstance(result, Exception) and not isinstance(result, AlreadyClosed):
                     logger.warning("closing a handle failed: %s", result)
         finally:
-            self._handles.update(handles)  # those that did not get to their end
+            self._handles |= dict.fromkeys(handles)  # those that did not get to their end
             self.shutdown()
 
     def shutdown(self) -> None:
         """Drop everything at once, without waiting for what is pending. Whoever waits is told."""
         self.closed = True
         self._statistics.stop()
-        handles, self._handles = list(self._handles), set()
+        handles, self._handles = list(self._handles), {}
         for handle in handles:
             try:
                 handle.abandon()
@@ -415,5 +418,5 @@ class ClientCore:
     def sweep(self) -> None:
         """The loop has ended, on whose thread this runs: whoever handed something over at that moment is
         told."""
-        for publisher in list(self.publishers):
-            publisher.sweep()
+        for engine in list(self.handovers):
+            engine.sweep()

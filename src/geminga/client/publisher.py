@@ -87,6 +87,8 @@ class Publisher:
         self.closed = False
         self.forked = False
         """This is a child process: the loop's thread is not here."""
+        self._swept = False
+        """The loop has ended: nobody would ever take what is handed over."""
         self._scheduled = False
         self._loop = core.loop
         self._loop_thread = threading.get_ident()
@@ -104,7 +106,7 @@ class Publisher:
         self._progress: list[asyncio.Future[None]] = []
         self._turns: list[asyncio.Future[None]] = []
         """Those who wait for the end of the next `_run`."""
-        core.publishers.add(self)
+        core.publishers[self] = core.handovers[self] = None
         _live.add(self)
 
     # --- messages in: any thread ------------------------------------------------------------------
@@ -210,6 +212,8 @@ class Publisher:
             raise ForkedProcessError(
                 "this producer was created before fork(); create one in the child process"
             )
+        if self._swept:
+            raise AlreadyClosed("the client is closed")
 
     def _router_choice(self, message: OutgoingMessage | None) -> PartitionProducer | None:
         """What the application's router says; it is the application's code and runs on its thread."""
@@ -647,10 +651,11 @@ class Publisher:
             self._timer = None
         for task in list(self._tasks):
             task.cancel()
-        self.core.publishers.discard(self)
+        self.core.publishers.pop(self, None)
 
     def sweep(self) -> None:
         """The loop has ended: what was handed over in its last moment is told."""
+        self._swept = True
         error = AlreadyClosed("the client is closed")
         for item, token in zip(*self.handover.take(), strict=True):
             if isinstance(item, Asked):

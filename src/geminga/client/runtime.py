@@ -107,6 +107,7 @@ class _Loop:
         self.calls: set[_Call] = set()
         self.farewell: Farewell | None = None
         self.sweep: Callable[[], None] | None = None
+        self._stopped = False
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
@@ -118,7 +119,13 @@ class _Loop:
         """End soon; what runs is cancelled. From any thread, any number of times."""
         self.closed = True
         with contextlib.suppress(RuntimeError):
-            self.post(self.loop.stop)
+            self.post(self._stop_once)
+
+    def _stop_once(self) -> None:
+        # A second one would come in the midst of what is still run at the end.
+        if not self._stopped:
+            self._stopped = True
+            self.loop.stop()
 
     def dropped(self) -> None:
         """Nobody can use it any more, and nobody has closed it. From any thread, in the middle of anything:
@@ -136,7 +143,7 @@ class _Loop:
 
     def _take_leave(self) -> None:
         task = self.loop.create_task(self.say_farewell())
-        task.add_done_callback(lambda _: self.loop.stop())
+        task.add_done_callback(lambda _: self._stop_once())
 
     async def say_farewell(self) -> None:
         """Send what is pending, for a little while."""
@@ -166,6 +173,8 @@ class _Loop:
                     call.ended()
                 if self.sweep is not None:
                     self.sweep()
+                # Whoever still holds this (a finalizer does, for ever) holds nothing of the client's.
+                self.farewell = self.sweep = None
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
@@ -286,6 +295,7 @@ class LoopThread:
         if inner.forked:
             return
         _live.discard(self)
+        self._finalizer.detach()
         inner.stop()
         if threading.current_thread() is not inner.thread:
             inner.thread.join(_CLOSE_TIMEOUT_SECONDS)

@@ -1,10 +1,15 @@
 """The acknowledgement time-out: entries that the application took and did not acknowledge in time.
 
 All entries have the same time-out, so the order of their deadlines is the order in which they were
-taken; a ``dict`` keeps it.
+taken; a ``dict`` keeps it. Of a batch only what was taken counts: messages that still wait in the queue are
+nobody's delay, and redelivering their entry would bring them twice.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from geminga.consumer.message import Message
 
 EntryKey = tuple[int, int]
 
@@ -20,6 +25,8 @@ class AckTimeout:
         self._timeout_seconds = timeout_seconds
         self._tick_seconds = min(tick_seconds, timeout_seconds) if timeout_seconds else tick_seconds
         self._deadlines: dict[EntryKey, float] = {}
+        self._taken: dict[EntryKey, list[Message]] = {}
+        """The messages of batches."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -28,23 +35,30 @@ class AckTimeout:
     def enabled(self) -> bool:
         return self._timeout_seconds > 0
 
-    def taken(self, key: EntryKey, now: float) -> None:
-        """A message of the entry was handed to the application; the time of the entry starts anew."""
+    def taken(self, key: EntryKey, now: float, messages: Iterable[Message] = ()) -> None:
+        """An entry, or ``messages`` of a batch, were handed to the application; the time of the entry starts
+        anew."""
         if self._timeout_seconds:
             self._deadlines.pop(key, None)
             self._deadlines[key] = now + self._timeout_seconds
+            if messages:
+                self._taken.setdefault(key, []).extend(messages)
+            else:
+                self._taken.pop(key, None)
 
     def settled(self, key: EntryKey) -> None:
         """The entry was acknowledged, negatively acknowledged or redelivered."""
         self._deadlines.pop(key, None)
+        self._taken.pop(key, None)
 
     def settled_through(self, key: EntryKey) -> None:
         """A cumulative acknowledgement."""
         for known in [k for k in self._deadlines if k <= key]:
-            del self._deadlines[known]
+            self.settled(known)
 
     def clear(self) -> None:
         self._deadlines.clear()
+        self._taken.clear()
 
     def next_deadline(self) -> float | None:
         if not self._deadlines:
@@ -55,12 +69,20 @@ class AckTimeout:
         return float(ticks * self._tick_seconds)
 
     def take_expired(self, now: float) -> list[EntryKey]:
-        """The entries whose time-out has passed; they are forgotten here."""
+        """The entries whose time-out has passed; they are forgotten here. A batch of which all that was taken
+        is acknowledged is forgotten, too, but is not late."""
         expired: list[EntryKey] = []
         for key, deadline in self._deadlines.items():
             if deadline > now:
                 break
             expired.append(key)
+        late = [key for key in expired if self._is_late(self._taken.get(key))]
         for key in expired:
-            del self._deadlines[key]
-        return expired
+            self.settled(key)
+        return late
+
+    @staticmethod
+    def _is_late(taken: list[Message] | None) -> bool:
+        if taken is None:
+            return True
+        return any(m._entry.acks is None or m._entry.acks.flags[m._index] for m in taken)

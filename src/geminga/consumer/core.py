@@ -457,8 +457,10 @@ class ConsumerCore:
         for message in self._here(messages):
             entry = message._entry
             acks = entry.acks
-            if acks is None or acks.flags[message._index]:
+            if acks is None:
                 self.ack_timeout.taken((entry.ledger_id, entry.entry_id), now)
+            elif acks.flags[message._index]:
+                self.ack_timeout.taken((entry.ledger_id, entry.entry_id), now, (message,))
 
     def acknowledge_messages(self, messages: Iterable[Message], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""

@@ -1,0 +1,617 @@
+"""Programs of threads in virtual time: `geminga.Client` and our broker, stopped wherever CPython may do it.
+
+Threads send, receive, listen, read, follow tables, give up at signals and close, all at once; connections
+break in the midst. The auditor knows what was receipted, called back, delivered and heard, and looks that
+nobody sleeps while there is something for them, that no wait outlives its time-out, and that the end of a
+client is told to everybody who waits in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from virtual import Clock, Network
+from virtual_threads import Actor, Scheduler, ThreadLoop, shells_on
+
+import geminga
+from geminga import (
+    AlreadyClosed,
+    BatchingType,
+    ConsumerBatchReceivePolicy,
+    ConsumerType,
+    InitialPosition,
+    MessageId,
+    Timeout,
+)
+from geminga.broker.serving.server import BrokerServer
+from geminga.broker.settings import BrokerSettings
+from geminga.client import runtime
+from geminga.errors import Result
+
+TOPIC = "persistent://public/default/t"
+PATIENCE_SECONDS = 240.0
+LATE_SECONDS = 0.05
+"""A time-out may be so late: what runs takes a little virtual time, too."""
+
+
+class Interrupt(Exception):
+    """What a signal's handler raises, as KeyboardInterrupt is."""
+
+
+class World:
+    """One seed's program and what is known of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.numbers = r = random.Random(seed)
+        self.clock = Clock()
+        self.network = Network(r)
+        density = r.choice([0.0, 0.0, 0.002, 0.02, 0.1])
+        self.scheduler = Scheduler(
+            r, self.clock, density=density, by_priority=r.random() < 0.5,
+            coarseness_seconds=r.choice([0.0, 0.0, 0.001, 0.01]),
+        )  # fmt: skip
+        self.slow = r.random() < 0.3
+        self.lateness = r.choice([0.0, 0.2])
+        self.loops: list[ThreadLoop] = []
+        self.faulty = r.random() < 0.3
+        self.partitions = r.choice([0, 0, 3])
+        self.kind = r.choice([ConsumerType.Shared, ConsumerType.Shared, ConsumerType.KeyShared,
+                              ConsumerType.Exclusive, ConsumerType.Failover])  # fmt: skip
+        self.nacks = r.random() < 0.2
+        self.tracks = r.random() < 0.2
+        self.handed_over: set[str] = set()
+        self.receipted: set[str] = set()
+        self.called_back: Counter[str] = Counter()
+        self.failed: dict[str, Any] = {}
+        self.given_up: set[str] = set()
+        self.promised: set[str] = set()
+        """A call returned and owes a callback."""
+        self.came: Counter[str] = Counter()
+        self.read: dict[int, list[tuple[int, str]]] = {}
+        self.heard: list[dict[str, list[bytes]]] = []
+        self.interrupted: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()
+        self.senders: list[Actor] = []
+        self.actors: list[Actor] = []
+        self.consumers: list[Any] = []
+        self.producers: list[Any] = []
+        self.shared: list[Any] = []
+        self.over = False
+        self.under_handler = False
+        self.scheduler.at_idle.append(self.nobody_sleeps)
+
+    # --- the play ---------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        # Names of consumers, jitter of reconnects: all of a run is told by its seed.
+        numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
+        gc.collect()
+        gc.disable()
+        try:
+            with (
+                shells_on(self.scheduler, self.new_loop),
+                patch("geminga.client.core.random_module", numbers),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("ignore", ResourceWarning)
+                self.main()
+        finally:
+            gc.enable()
+            self.network.close()
+            if self.scheduler.failure is not None:
+                runtime._live.clear()
+        for loop in self.loops:
+            assert not loop.errors, loop.errors[0]
+
+    def new_loop(self) -> ThreadLoop:
+        loop = ThreadLoop(self.scheduler, self.numbers, self.clock, self.network, self.lateness)
+        self.loops.append(loop)
+        return loop
+
+    @contextmanager
+    def broker(self) -> Iterator[BrokerServer]:
+        kinds = {"auto_create_topic_kind": "partitioned", "auto_create_partitions": 3}
+        loop = self.new_loop()
+        server = BrokerServer(
+            BrokerSettings(
+                memory=True, port=0, web_port=None, failover_delay_seconds=0.1,
+                **(kinds if self.partitions else {}),
+            )
+        )  # fmt: skip
+        loop.run_until_complete(server.start())
+        serving = self.scheduler.spawn("broker", loop.run_forever)
+        yield server
+        loop.call_soon_threadsafe(loop.stop)
+        self.scheduler.join(serving)
+        loop.run_until_complete(server.stop())
+        loop.close()
+
+    def main(self) -> None:
+        with self.broker() as server:
+            self.client = geminga.Client(
+                server.service_url,
+                initial_backoff_interval_ms=10,
+                max_backoff_interval_ms=300,
+                memory_limit_bytes=self.numbers.choice([0, 0, 20_000]),
+                message_listener_threads=self.numbers.choice([1, 3]),
+            )
+            self.act()
+            self.came_at = self.clock.now
+            self.end()
+            self.scheduler.sleep(30)
+            assert not server.connections, "connections outlive their client"
+            left = [actor.name for actor in self.scheduler.alive() if not actor.name.startswith("broker")]
+            assert not left, f"threads outlive their client: {left}\n{self.scheduler.where()}"
+
+    def act(self) -> None:
+        r = self.numbers
+        one = self.kind in (ConsumerType.Exclusive, ConsumerType.Failover)
+        for number in range(1 if self.kind is ConsumerType.Exclusive else r.randrange(1, 4)):
+            listens = r.random() < 0.4
+            consumer = self.subscribe(f"c{number}", listens)
+            self.consumers.append(consumer)
+            if not listens:
+                for _ in range(1 if one and r.random() < 0.3 else r.randrange(1, 4)):
+                    self.start("receiver", lambda c=consumer: self.receive(c))
+                for _ in range(r.randrange(2)):
+                    self.start("passer-by", lambda c=consumer: self.pass_by(c))
+            elif r.random() < 0.5:
+                self.start("pauser", lambda c=consumer: self.pause(c))
+        if r.random() < 0.5:
+            self.shared.append(self.create_producer())
+        for number in range(r.randrange(1, 4)):
+            self.senders.append(self.scheduler.spawn("sender", lambda n=number: self.send(n)))
+        for number in range(r.randrange(0, 3)):
+            self.start("reader", lambda n=number: self.follow(n))
+        self.view = self.client.create_table_view(TOPIC)
+        for _ in range(r.randrange(1, 3)):
+            self.senders.append(self.scheduler.spawn("viewer", self.listen))
+        if self.faulty:
+            self.senders.append(self.scheduler.spawn("breaker", self.break_things))
+        self.use_under_signals()
+        for sender in self.senders:
+            assert self.scheduler.join(sender, PATIENCE_SECONDS), f"hangs:\n{self.scheduler.where()}"
+        self.network.refuses = False
+        self.everything_comes()
+
+    def start(self, name: str, run: Callable[[], None]) -> None:
+        def to_the_end() -> None:
+            with suppress(AlreadyClosed, StopIteration):
+                run()
+            self.ends["told"] += 1
+
+        self.actors.append(self.scheduler.spawn(name, to_the_end))
+
+    def nap(self, *choices: float) -> None:
+        self.scheduler.sleep(self.numbers.choice(choices))
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def create_producer(self) -> Any:
+        r = self.numbers
+        batching = r.random() < 0.5
+        options: dict[str, Any] = {"batching_enabled": batching, "block_if_queue_full": True}
+        if batching:
+            options |= {"batching_max_messages": r.choice([2, 10]), "batching_max_publish_delay_ms": 5}
+        if self.kind is ConsumerType.KeyShared:
+            options["batching_type"] = BatchingType.KeyBased
+        producer = self.client.create_producer(TOPIC, max_pending_messages=r.choice([1, 5, 1000]), **options)
+        self.producers.append(producer)
+        return producer
+
+    def send(self, number: int) -> None:
+        r = self.numbers
+        own = not self.shared or r.random() < 0.3
+        producer = self.create_producer() if own else self.shared[0]
+        for i in range(r.choice([1, 10, 25])):
+            self.send_one(producer, number, i)
+            if r.random() < 0.2:
+                self.nap(0.0, 0.001, 0.02, 0.2 if self.slow else 0.0)
+        if r.random() < 0.5:
+            producer.flush()
+        if own and r.random() < 0.5:
+            producer.close()
+            self.given_up |= {name for name, result in self.failed.items() if result is Result.AlreadyClosed}
+
+    def send_one(self, producer: Any, number: int, i: int) -> None:
+        r = self.numbers
+        name = f"{number}.{i}"
+        key = f"{number}-{r.randrange(3)}" if r.random() < 0.7 else None
+        removes = key is not None and r.random() < 0.1
+        self.handed_over.add(name)
+        content = b"" if removes else name.encode()
+        extras: dict[str, Any] = {"partition_key": key}
+        if removes:
+            extras["properties"] = {"name": name}
+        way = r.random()
+        if way < 0.3:
+            producer.send(content, **extras)
+            self.receipted.add(name)
+        elif way < 0.9 or removes:
+            producer.send_async(content, self.callback(name), **extras)
+            self.promised.add(name)
+        else:
+            producer.send_many([content], [self.callback(name)], keys=[key])
+            self.promised.add(name)
+
+    def callback(self, name: str) -> Callable[[Any, Any], None]:
+        def done(result: Any, message_id: Any) -> None:
+            self.called_back[name] += 1
+            if result is Result.Ok:
+                self.receipted.add(name)
+            else:
+                self.failed[name] = result
+
+        return done
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def subscribe(self, name: str, listens: bool) -> Any:
+        r = self.numbers
+        return self.client.subscribe(
+            TOPIC, "s", self.kind, consumer_name=name,
+            receiver_queue_size=r.choice([1, 3, 50, 1000]),
+            negative_ack_redelivery_delay_ms=50,
+            initial_position=InitialPosition.Earliest,
+            batch_receive_policy=r.choice([None, ConsumerBatchReceivePolicy(3, -1, 20)]),
+            unacked_messages_timeout_ms=10_000 if self.tracks else None,
+            message_listener=self.listener() if listens else None,
+        )  # fmt: skip
+
+    def listener(self) -> Callable[[Any, Any], None]:
+        inside: list[bool] = []
+
+        def listen(consumer: Any, message: Any) -> None:
+            assert not inside, "a listener is called on two threads at once"
+            inside.append(True)
+            if self.numbers.random() < 0.3:
+                self.nap(0.0, 0.001, 0.05)
+            with suppress(AlreadyClosed):
+                self.process(consumer, message)
+            inside.clear()
+
+        return listen
+
+    def process(self, consumer: Any, message: Any) -> None:
+        r = self.numbers
+        if self.nacks and r.random() < 0.2:
+            consumer.negative_acknowledge(message)
+            return
+        self.came[name_of(message)] += 1
+        consumer.acknowledge(message if r.random() < 0.8 else message.message_id())
+
+    def receive(self, consumer: Any) -> None:
+        while True:
+            for message in self.take(consumer):
+                if self.numbers.random() < 0.1:
+                    self.nap(0.0, 0.01, 0.05)
+                self.process(consumer, message)
+            if self.tracks and self.numbers.random() < 0.05:
+                self.nap(12.0)  # longer than the acknowledgement time-out: what waits is not taken yet
+
+    def take(self, consumer: Any) -> list[Any]:
+        r = self.numbers
+        way = r.random()
+        if way < 0.4:
+            return [consumer.receive()]
+        if way < 0.5:
+            return list(consumer.batch_receive())
+        if way < 0.6:
+            return [next(consumer)]
+        millis = r.choice([1, 20, 1000])
+        began = self.clock.now
+        try:
+            return [consumer.receive(millis)]
+        except Timeout:
+            late = self.clock.now - began - millis / 1000
+            assert late < LATE_SECONDS, f"receive({millis}) took {late:.3f} s more"
+            return []
+
+    def pass_by(self, consumer: Any) -> None:
+        """Wait for a message at times, and mostly go without one."""
+        while not self.over:
+            self.nap(0.001, 0.01, 0.1)
+            with suppress(Timeout):
+                self.process(consumer, consumer.receive(self.numbers.choice([0, 1, 5])))
+
+    def pause(self, consumer: Any) -> None:
+        while not self.over:
+            consumer.pause_message_listener()
+            self.nap(0.0, 0.01, 12.0 if self.tracks else 0.1)
+            consumer.resume_message_listener()
+            self.nap(0.0, 0.01, 0.1)
+
+    # --- reading and viewing ----------------------------------------------------------------------
+
+    def follow(self, number: int) -> None:
+        reader = self.client.create_reader(
+            TOPIC, MessageId.earliest, receiver_queue_size=self.numbers.choice([1, 10])
+        )
+        found = self.read[number] = []
+        while True:
+            with suppress(Timeout):
+                message = reader.read_next(self.numbers.choice([None, 5, 1000]))
+                found.append((message.message_id().partition(), name_of(message)))
+
+    def listen(self) -> None:
+        inside: list[bool] = []
+        heard: dict[str, list[bytes]] = {}
+
+        def told(key: str, value: bytes) -> None:
+            assert not inside, "a table view's listener is called on two threads at once"
+            inside.append(True)
+            if self.numbers.random() < 0.3:
+                self.nap(0.0, 0.003)
+            heard.setdefault(key, []).append(value)
+            inside.clear()
+
+        self.nap(0.0, 0.01, 0.05)
+        self.view.for_each_and_listen(told)
+        self.heard.append(heard)
+
+    def break_things(self) -> None:
+        r = self.numbers
+        for _ in range(r.randrange(1, 6)):
+            self.scheduler.sleep(r.uniform(0, 0.3))
+            self.network.cut()
+            if r.random() < 0.3:
+                self.network.refuses = True
+                self.scheduler.sleep(r.uniform(0, 0.5))
+                self.network.refuses = False
+
+    # --- signals, on the main thread --------------------------------------------------------------
+
+    def use_under_signals(self) -> None:
+        """The main thread sends, receives and acknowledges; a handler runs on top of some calls, at any step
+        or in the midst of a wait: it raises, or makes calls of its own."""
+        r = self.numbers
+        if r.random() < 0.3:
+            return
+        consumer = next((c for c in self.consumers if c._listener is None), None)
+        producer = self.shared[0] if self.shared and r.random() < 0.5 else self.create_producer()
+        nested = iter(range(1000))
+
+        def handler() -> None:
+            self.under_handler = True
+            try:
+                handle()
+            finally:
+                self.under_handler = False
+
+        def handle() -> None:
+            act = r.choice(["raise", "raise", "send_async", "send", "receive"])
+            self.interrupted[act] += 1
+            if act == "raise":
+                raise Interrupt
+            if act == "receive" and consumer is not None:
+                with suppress(Timeout):
+                    self.process(consumer, consumer.receive(0))
+                return
+            name = f"9.{next(nested)}"
+            self.handed_over.add(name)
+            if act == "send":
+                producer.send(name.encode(), partition_key="9-0")
+                self.receipted.add(name)
+            else:
+                producer.send_async(name.encode(), self.callback(name), partition_key="9-0")
+                self.promised.add(name)
+
+        for i in range(r.randrange(1, 20)):
+            if r.random() < 0.6:
+                self.scheduler.signal(
+                    handler, after=r.randrange(r.choice([10, 80])), seconds=r.choice([1e9, 0.0, 0.01])
+                )
+            else:
+                self.scheduler.signal(handler, on_wake=r.randrange(12))
+            self.scheduler.trace()
+            try:
+                if consumer is None or r.random() < 0.5:
+                    self.send_one(producer, 8, i)
+                else:
+                    with suppress(Timeout):
+                        message = consumer.receive(r.choice([0, 5, 50]))
+                        self.scheduler.handler = None  # whoever has the message goes on with it
+                        self.process(consumer, message)
+            except Interrupt:
+                self.interrupted["raised"] += 1
+                if r.random() < 0.3:
+                    self.nap(0.001)
+            self.scheduler.handler = None
+        self.scheduler.trace()
+
+    # --- the auditor ------------------------------------------------------------------------------
+
+    def nobody_sleeps(self) -> None:
+        """Nothing can run now: who waits for messages has none before it."""
+        if self.under_handler:
+            return  # it may wait on top of somebody who was woken and has not looked yet
+        for consumer in self.consumers:
+            heart = consumer._consumer
+            if len(heart.receivers) and heart.queue:
+                raise AssertionError(
+                    f"{len(heart.receivers)} receivers sleep before {len(heart.queue)} messages"
+                )
+        for producer in self.producers:
+            engine = producer._publisher
+            if engine.handover.pairs and engine._timer is None and not engine._loop.is_closed():
+                raise AssertionError("messages were handed over, and nobody was told")
+
+    def everything_comes(self) -> None:
+        """What was receipted comes to consumers, readers and views, and every callback is called."""
+
+        def missing() -> list[Any]:
+            lists = [sorted(self.receipted - set(self.came))]
+            lists += [sorted(self.receipted - {name for _, name in found}) for found in self.read.values()]
+            lists += [sorted(self.promised - set(self.called_back))]
+            return [some for some in lists if some]
+
+        end = self.clock.now + PATIENCE_SECONDS
+        while missing():
+            assert self.clock.now < end, f"never came: {missing()}\n{self.scheduler.where()}"
+            self.scheduler.sleep(0.5)
+        self.scheduler.sleep(45 if self.tracks else 5)
+        assert set(self.came) <= self.handed_over
+        # A producer that is closed while there is no connection says so of what it had.
+        assert self.promised <= self.receipted | (self.given_up if self.faulty else set()), (
+            f"failed without a reason: {self.failed}"
+        )
+        repeated = [name for name, count in self.called_back.items() if count > 1]
+        assert not repeated, f"callbacks called again: {repeated}"
+        if not self.faulty and not self.nacks:  # a nack brings a whole batch back
+            twice = [name for name, count in self.came.items() if count > 1]
+            assert not twice, f"delivered twice, without a reason: {twice}"
+        self.order_is_kept()
+
+    def order_is_kept(self) -> None:
+        """Readers and listeners heard what is there, in its order, and nothing twice."""
+        stored: dict[int, list[str]] = {}
+        of_key: dict[str, list[bytes]] = {}
+        lanes: dict[tuple[str, str], list[int]] = {}
+        reader = self.client.create_reader(TOPIC, MessageId.earliest)
+        while reader.has_message_available():
+            message = reader.read_next(5_000)
+            name = name_of(message)
+            stored.setdefault(message.message_id().partition(), []).append(name)
+            if message.has_partition_key():
+                of_key.setdefault(message.partition_key(), []).append(message.data())
+                sender, _, number = name.partition(".")
+                lanes.setdefault((sender, message.partition_key()), []).append(int(number))
+        reader.close()
+        for (sender, key), numbers in lanes.items():
+            numbers = list(dict.fromkeys(numbers)) if self.faulty else numbers  # sent again after a cut
+            # A handler's messages may overtake the one that it runs on top of.
+            assert sender == "9" or numbers == sorted(numbers), f"{key} is stored in another order: {numbers}"
+        for found in self.read.values():
+            for partition, names in stored.items():
+                own = [name for where, name in found if where == partition]
+                assert own == names, f"the reader of partition {partition} read otherwise"
+        newest = {key: contents[-1] for key, contents in of_key.items() if contents[-1]}
+        with self.client.create_table_view(TOPIC) as fresh:
+            values = [{key: view.get(key) for key in view} for view in (fresh, self.view)]
+        assert values == [newest, newest], "the view is behind"
+        for heard in self.heard:
+            assert set(newest) <= set(heard)
+            for key, told in heard.items():
+                # What was there when it came, and every change from then on.
+                assert told == of_key[key][-len(told) :], f"a listener heard {key} otherwise: {told}"
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        r = self.numbers
+        self.over = True
+        if r.random() < 0.3:
+            r.choice(self.consumers).close()
+        if r.random() < 0.2:
+            self.network.cut()
+        if self.shared:
+            for number in range(r.randrange(3)):
+                self.start("last", lambda n=number: self.send_to_the_end(n))
+            self.nap(0.0, 0.0, 0.001)
+        way = r.choice(["close", "close", "shutdown", "twice", "signal", "exit"])
+        self.ends[way] += 1
+        if way == "close":
+            self.client.close()
+        elif way == "shutdown":
+            self.client.shutdown()
+        elif way == "twice":
+            other = self.scheduler.spawn("closer", r.choice([self.client.close, self.client.shutdown]))
+            r.choice([self.client.close, self.client.shutdown])()
+            assert self.scheduler.join(other, PATIENCE_SECONDS), f"hangs:\n{self.scheduler.where()}"
+        elif way == "signal":
+            self.close_on_top_of_a_call(r.choice([self.client.close, self.client.shutdown]))
+        else:
+            # The interpreter ends, with threads that still wait.
+            runtime._at_exit()
+        for actor in self.actors:
+            assert self.scheduler.join(actor, 60), (
+                f"{actor.name} still waits for a client that is closed:\n{self.scheduler.where()}"
+            )
+        untold = self.promised - set(self.called_back)
+        assert not untold, f"the client has ended, and these callbacks were never called: {sorted(untold)}"
+        self.client.shutdown()
+
+    def send_to_the_end(self, number: int) -> None:
+        """Handed over in the last moment: the end may come before the receipt, not before the outcome."""
+        for i in range(200):
+            name = f"{70 + number}.{i}"
+            if i % 8 == 7:
+                self.shared[0].send(name.encode())
+                self.nap(0.0, 0.001)
+            else:
+                self.shared[0].send_async(name.encode(), self.callback(name))
+                self.promised.add(name)
+
+    def close_on_top_of_a_call(self, close: Callable[[], None]) -> None:
+        """What services do at SIGTERM."""
+        r = self.numbers
+        producer = self.shared[0] if self.shared else None
+        consumer = next((c for c in self.consumers if c._listener is None), None)
+        self.scheduler.signal(close, after=r.randrange(60), seconds=r.choice([0.0, 0.5]))
+        self.scheduler.trace()
+        with suppress(AlreadyClosed, Timeout):
+            if producer is not None and r.random() < 0.6:
+                for i in range(1000):
+                    producer.send_async(b"", self.callback(f"6.{i}"))
+            elif consumer is not None:
+                for _ in range(1000):
+                    consumer.acknowledge(consumer.receive(1000))
+        self.scheduler.handler = None
+        close()
+
+
+def name_of(message: Any) -> str:
+    return message.properties().get("name") or message.data().decode()
+
+
+def run_seed(seed: int) -> World:
+    assert threading.current_thread() is threading.main_thread()
+    world = World(seed)
+    try:
+        world.play()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise AssertionError(f"--seed {seed}: {type(error).__name__}: {error}") from error
+    return world
+
+
+@pytest.mark.simulation(120, 20)
+def test_threads_lose_nothing_and_nobody_is_left_waiting(seeds: range) -> None:
+    gc.collect()
+    gc.freeze()  # only what the runs make is looked through after each
+    try:
+        for seed in seeds:
+            run_seed(seed)
+    finally:
+        gc.unfreeze()
+
+
+def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
+    worlds = [run_seed(seed) for seed in range(16)]
+    interrupted: Counter[str] = Counter()
+    for world in worlds:
+        interrupted += world.interrupted
+    assert min(interrupted[act] for act in ("raised", "send_async", "send", "receive")) > 0
+    assert sum(world.scheduler.stops for world in worlds) > 100
+    assert sum(len(world.receipted) for world in worlds) > 200
+    assert sum(world.network.cuts for world in worlds) > 3
+    assert sum(len(heard) for world in worlds for heard in world.heard) > 10
+
+
+def test_a_seed_tells_the_whole_run() -> None:
+    for seed in (2, 3, 5):
+        first, second = run_seed(seed), run_seed(seed)
+        assert list(first.came.items()) == list(second.came.items())
+        assert (first.came_at, first.scheduler.switches) == (second.came_at, second.scheduler.switches)

@@ -1,0 +1,587 @@
+"""Threads in virtual time: real ones, of which one runs at a time, in an order that a seed decides.
+
+A thread keeps the baton until it sleeps, until something that another one waits for happens, or until it is
+stopped in the midst of the shells' code. That happens where CPython may do it, and nowhere else: after the
+instructions that look whether another thread wants the interpreter. At the same places, on the main thread, a
+signal's handler may run.
+
+Time passes when all sleep, and jumps to what is due next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import importlib
+import itertools
+import random
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from virtual import Clock, Network, Stuck, VirtualLoop
+
+_SHELLS = (
+    "client.acknowledging", "client.async_consumer", "client.consumer", "client.handover",
+    "client.listener", "client.many", "client.permit_line", "client.producer", "client.publisher",
+    "client.reader", "client.receivers", "client.runtime", "client.sync_base", "client.sync_faces",
+    "client.table_view", "client.tokens", "client.waiter", "consumer.inbox", "consumer.queue",
+)  # fmt: skip
+"""Where threads meet: their code is stopped between instructions."""
+
+# Imported here: whoever imports holds a lock, and must not be stopped.
+SHELLS = frozenset(str(importlib.import_module(f"geminga.{name}").__file__) for name in _SHELLS)
+
+AFTER_CALL, ELSEWHERE = 1, 2
+
+
+_looks_of: dict[int, tuple[CodeType, bytearray]] = {}
+
+
+def _looks(code: CodeType) -> bytearray:
+    """For each instruction whether CPython looks right before it if a signal came or another thread waits:
+    it does so after some instructions, and after no others."""
+    if id(code) in _looks_of:
+        return _looks_of[id(code)][1]
+    looks = bytearray(len(code.co_code))
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if before in ("CALL", "CALL_FUNCTION_EX"):
+            looks[instruction.offset] = AFTER_CALL
+        elif before == "RESUME":
+            looks[instruction.offset] = ELSEWHERE
+        before = instruction.opname
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "JUMP_BACKWARD":
+            looks[instruction.argval] = ELSEWHERE
+    _looks_of[id(code)] = code, looks
+    return looks
+
+
+NEVER = float("inf")
+
+HOURS_MAX = 2
+"""No play lasts so long: whoever still waits then waits for ever."""
+
+
+class Actor:
+    """One thread, seen by the scheduler."""
+
+    def __init__(self, name: str, priority: float) -> None:
+        self.name = name
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.priority = priority
+        self.asleep = False
+        self.until = NEVER
+        self.woken = False
+        self.done = False
+        self.thread: threading.Thread | None = None
+        self.mourners: list[Actor] = []
+        self.may_stop = True
+        self.steps_left = -1
+
+
+class Scheduler:
+    """``density``: at how many of the places where it could be a thread is stopped, 0 to 1. ``by_priority``:
+    threads have an order by which they run as long as they can, and one that is stopped goes to its end;
+    otherwise the next is anyone. ``coarseness_seconds``: what is due within so much time is due at once."""
+
+    def __init__(
+        self,
+        numbers: random.Random,
+        clock: Clock,
+        *,
+        density: float,
+        by_priority: bool,
+        coarseness_seconds: float = 0.0,
+    ) -> None:
+        self.numbers = numbers
+        self.clock = clock
+        self.density = density
+        self.by_priority = by_priority
+        self.coarseness_seconds = coarseness_seconds
+        self.ends_at = clock.now + HOURS_MAX * 3600
+        self.at_idle: list[Callable[[], None]] = []
+        self.failure: BaseException | None = None
+        self.switches = 0
+        self.stops = 0
+        """Switches in the midst of the shells' code."""
+        self.handler: Callable[[], None] | None = None
+        """What a signal does, once, as soon as the main thread has done `signal_after` steps."""
+        self.signal_after = -1
+        self.signal_at = NEVER
+        """The same by time."""
+        self.signal_on_wake = -1
+        """The same, counted from when the main thread is woken."""
+        self._names = itertools.count()
+        self._steps: dict[int, Any] = {}
+        self._codes: list[CodeType] = []
+        self._called = False
+        self._looking = False
+        """The auditor is at work: nobody may be stopped."""
+        self._runnable: list[Actor] = []
+        self.main = self.current = self._actor("main")
+        self.main.thread = threading.current_thread()
+        self._sleeping: list[Actor] = []
+        self._actors = {threading.get_ident(): self.main}
+
+    # --- actors -----------------------------------------------------------------------------------
+
+    def _actor(self, name: str) -> Actor:
+        actor = Actor(f"{name}#{next(self._names)}", self.numbers.random())
+        actor.may_stop = self.numbers.random() < 0.6
+        self._schedule_stop(actor)
+        self._runnable.append(actor)
+        return actor
+
+    @property
+    def me(self) -> Actor:
+        return self._actors[threading.get_ident()]
+
+    def alive(self) -> list[Actor]:
+        return [a for a in [*self._runnable, *self._sleeping] if a is not self.main]
+
+    def join(self, actor: Actor, seconds: float = NEVER) -> bool:
+        """Sleep until it is done; False when the time is over."""
+        end = self.clock.now + seconds
+        while not actor.done:
+            actor.mourners.append(self.me)
+            if not self.sleep_until(end) and self.clock.now >= end:
+                return actor.done
+        return True
+
+    # --- switching: with the baton ----------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Something happened: perhaps another one goes on."""
+        if len(self._runnable) > 1:
+            self._pass_on()
+        self._check()
+
+    def wake(self, actor: Actor) -> None:
+        """It need not sleep any more; it runs when its turn comes."""
+        actor.woken = True
+        if actor.asleep:
+            actor.asleep = False
+            self._sleeping.remove(actor)
+            self._runnable.append(actor)
+
+    def sleep_until(self, moment: float) -> bool:
+        """Until somebody calls `wake`; False when ``moment`` came first. Both may be untrue."""
+        me = self.me
+        if self.failure is not None:
+            self._check()
+        if not me.woken:
+            me.asleep, me.until = True, moment
+            self._runnable.remove(me)
+            self._sleeping.append(me)
+            self._pass_on()
+        woken, me.woken = me.woken, False
+        self._check()
+        if me is self.main:
+            if woken and self.signal_on_wake >= 0:
+                self.signal_after, self.signal_on_wake = self.signal_on_wake, -1
+            self._run_handler_if_due()
+        return woken
+
+    def sleep(self, seconds: float) -> None:
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.sleep_until(end)
+
+    def end(self, actor: Actor) -> None:
+        """The last thing that a thread does."""
+        actor.done = True
+        for mourner in actor.mourners:
+            self.wake(mourner)
+        self._runnable.remove(actor)
+        with suppress(Stuck):  # main is told
+            chosen = self._choose()
+            self.current = chosen
+            chosen.baton.release()
+
+    def fail(self, error: BaseException) -> None:
+        """The whole play has failed; the main thread raises it."""
+        if self.failure is None:
+            self.failure = error
+        self.wake(self.main)
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            if self.me is self.main:
+                raise self.failure
+            self.main.priority = 2.0
+            self._runnable = [self.main]
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        me, chosen = self.current, self._choose()
+        self.clock.now += 1e-7
+        if chosen is me:
+            return
+        self.switches += 1
+        self.current = chosen
+        chosen.baton.release()
+        me.baton.acquire()
+
+    def _choose(self) -> Actor:
+        while not self._runnable:
+            self._idle()
+        if self.failure is not None:
+            return self.main
+        if self.by_priority and self.numbers.random() < 0.97:
+            return max(self._runnable, key=lambda actor: actor.priority)
+        return self.numbers.choice(self._runnable)
+
+    def _idle(self) -> None:
+        """All sleep: what is due next?"""
+        try:
+            self._looking = True
+            for look in self.at_idle:
+                look()
+            self._looking = False
+            due = min((actor.until for actor in self._sleeping), default=NEVER)
+            if self.handler is not None:
+                due = min(due, self.signal_at)
+            if due > self.ends_at:
+                raise Stuck(f"somebody sleeps for ever:\n{self.where()}")
+        except BaseException as error:
+            self.failure = error
+            self._runnable.append(self.main)
+            self.main.asleep = False
+            return
+        self.clock.now = max(self.clock.now, due)
+        if self.coarseness_seconds:
+            near = [a.until for a in self._sleeping if a.until <= due + self.coarseness_seconds]
+            self.clock.now = max(self.clock.now, *near, due)
+        for actor in list(self._sleeping):
+            if actor.until <= self.clock.now or (actor is self.main and self._signal_is_due()):
+                actor.asleep = False
+                self._sleeping.remove(actor)
+                self._runnable.append(actor)
+
+    def where(self) -> str:
+        """Who sleeps where, for people."""
+        frames = sys._current_frames()
+        said = []
+        for actor in self.alive():
+            frame = frames.get(actor.thread.ident) if actor.thread is not None else None  # type: ignore[arg-type]
+            stack = traceback.extract_stack(frame) if frame is not None else []
+            places = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in stack]
+            said.append(f"  {actor.name}: {' > '.join(p for p in places if 'virtual' not in p)[-400:]}")
+        return "\n".join(said)
+
+    # --- signals ----------------------------------------------------------------------------------
+
+    def signal(
+        self, handler: Callable[[], None], *, after: int = -1, seconds: float = NEVER, on_wake: int = -1
+    ) -> None:
+        """``handler`` runs on the main thread after so many places where it may; or when so much time has
+        passed while it sleeps; or so many places after it was woken."""
+        self.handler = handler
+        self.signal_after = after
+        self.signal_at = self.clock.now + seconds
+        self.signal_on_wake = on_wake
+
+    def _signal_is_due(self) -> bool:
+        return self.handler is not None and (self.signal_after == 0 or self.clock.now >= self.signal_at)
+
+    def _run_handler_if_due(self) -> None:
+        if self._signal_is_due():
+            handler, self.handler = self.handler, None
+            assert handler is not None
+            handler()
+
+    # --- stopping in the midst --------------------------------------------------------------------
+
+    def _schedule_stop(self, actor: Actor) -> None:
+        if self.density > 0:
+            actor.steps_left = int(self.numbers.expovariate(self.density)) + 1
+
+    def trace(self) -> None:
+        """From here on this thread may be stopped. A handler that raised ends that: call it again."""
+        if self.handler is not None or (self.density > 0 and self.me.may_stop):
+            sys.settrace(self._on_call)
+
+    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        self._called = True
+        code = frame.f_code
+        step = self._steps.get(id(code), code)
+        if step is code:
+            step = self._steps[id(code)] = self._step_of(code) if code.co_filename in SHELLS else None
+            self._codes.append(code)
+        if step is not None:
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        return step
+
+    def _step_of(self, code: CodeType) -> Callable[..., Any]:
+        """What is called before each of a function's instructions."""
+        looks = _looks(code)
+
+        def step(frame: FrameType, event: str, argument: Any) -> Any:
+            if looks[frame.f_lasti] and event == "opcode":
+                if self._called and looks[frame.f_lasti] == AFTER_CALL:
+                    # Of a function in Python: CPython looked at its beginning.
+                    self._called = False
+                else:
+                    self._called = False
+                    self._may_stop(self.current)
+            return step
+
+        return step
+
+    def _may_stop(self, actor: Actor) -> None:
+        if self._looking:
+            return
+        actor.steps_left -= 1
+        if actor.steps_left == 0:
+            self._schedule_stop(actor)
+            if self.by_priority:
+                actor.priority -= 1.0
+            if len(self._runnable) > 1:
+                self.stops += 1
+                self._pass_on()
+                self._check()
+        if actor is self.main and self.handler is not None:
+            if self.signal_after > 0:
+                self.signal_after -= 1
+            self._run_handler_if_due()
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def spawn(self, name: str, target: Callable[[], object]) -> Actor:
+        thread = self.make_thread(target=target, name=name)
+        thread.start()
+        return thread.actor  # type: ignore[no-any-return]
+
+    def make_thread(self, **arguments: Any) -> Any:
+        return _Thread(self, **arguments)
+
+
+class _Thread(threading.Thread):
+    """What `threading.Thread` is to the shells."""
+
+    def __init__(self, scheduler: Scheduler, **arguments: Any) -> None:
+        super().__init__(**{**arguments, "daemon": True})
+        self._scheduler = scheduler
+        self.actor: Any = None
+
+    def start(self) -> None:
+        scheduler = self._scheduler
+        self.actor = scheduler._actor(self.name)
+        self.actor.thread = self
+        super().start()
+        scheduler.pause()
+
+    def run(self) -> None:
+        scheduler, actor = self._scheduler, self.actor
+        scheduler._actors[threading.get_ident()] = actor
+        actor.baton.acquire()
+        try:
+            scheduler.trace()
+            super().run()
+        except BaseException as error:
+            scheduler.fail(error)
+        finally:
+            sys.settrace(None)
+            scheduler.end(actor)
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.actor is not None:
+            self._scheduler.join(self.actor, NEVER if timeout is None else timeout)
+
+    def is_alive(self) -> bool:
+        return self.actor is not None and not self.actor.done
+
+    def really_join(self) -> None:
+        super().join(10)
+
+
+class Lock:
+    """What `threading.Lock` is to the shells."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._held = False
+        self._line: deque[Actor] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        scheduler = self._scheduler
+        end = NEVER if timeout < 0 else scheduler.clock.now + timeout
+        while self._held:
+            if not blocking or scheduler.clock.now >= end:
+                return False
+            me = scheduler.me
+            self._line.append(me)
+            try:
+                scheduler.sleep_until(end)
+            finally:
+                with suppress(ValueError):
+                    self._line.remove(me)
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        if not self._held:
+            raise RuntimeError("release unlocked lock")
+        self._held = False
+        if self._line:
+            self._scheduler.wake(self._line.popleft())
+            self._scheduler.pause()
+
+
+class SimpleQueue:
+    """What `queue.SimpleQueue` is to the shells."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._items: deque[Any] = deque()
+        self._waiting: Actor | None = None
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._waiting is not None:
+            self._scheduler.wake(self._waiting)
+            self._scheduler.pause()
+
+    def get(self) -> Any:
+        while not self._items:
+            self._waiting = self._scheduler.me
+            self._scheduler.sleep_until(NEVER)
+        self._waiting = None
+        return self._items.popleft()
+
+
+class ThreadLoop(VirtualLoop):
+    """A loop that runs on one of the scheduler's threads."""
+
+    def __init__(
+        self, scheduler: Scheduler, numbers: random.Random, clock: Clock, network: Network, lateness: float
+    ) -> None:
+        super().__init__(numbers, clock, network, lateness)
+        self.scheduler = scheduler
+        self._arriving = False
+        self._executing: list[Actor] = []
+
+    def _run_once(self) -> None:
+        if not self.scheduler.by_priority or self.numbers.random() < 0.05:
+            self.scheduler.pause()
+        # What a loop does is much: it is stopped in some of its turns only.
+        if self.scheduler.density > 0 and self.numbers.random() < 0.2:
+            self.scheduler.trace()
+            try:
+                super()._run_once()
+            finally:
+                sys.settrace(None)
+        else:
+            super()._run_once()
+
+    def run_forever(self) -> None:
+        previous = sys.gettrace()
+        sys.settrace(None)
+        try:
+            super().run_forever()
+        finally:
+            sys.settrace(previous)
+
+    def idle(self) -> None:
+        self.scheduler.sleep_until(self._scheduled[0]._when if self._scheduled else NEVER)
+
+    def _write_to_self(self) -> None:
+        self._wake()
+        if threading.get_ident() != self._thread_id:
+            self.scheduler.pause()
+
+    def _wake(self) -> None:
+        actor = self.scheduler._actors.get(self._thread_id or 0)
+        if actor is not None and actor is not self.scheduler.current:
+            self.scheduler.wake(actor)
+
+    def _on_own_thread(self) -> None:
+        if self._thread_id not in (None, threading.get_ident()) and not self._arriving:
+            self.scheduler.fail(AssertionError("a loop's call_soon or call_at on another thread"))
+
+    def call_soon(self, *arguments: Any, **options: Any) -> Any:
+        self._on_own_thread()
+        return super().call_soon(*arguments, **options)
+
+    def call_at(self, *arguments: Any, **options: Any) -> Any:
+        self._on_own_thread()
+        return super().call_at(*arguments, **options)
+
+    def close(self) -> None:
+        """Its sockets end with it."""
+        super().close()
+        self.network.left(self)
+
+    def arrives(self, delay: float | None, callback: Callable[..., object], *arguments: Any) -> None:
+        if self.is_closed():
+            return
+        self._arriving = True
+        super().arrives(delay, callback, *arguments)
+        self._arriving = False
+        self._wake()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self.create_future()
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def run() -> None:
+            result, error = None, None
+            try:
+                result = func(*args)
+            except Exception as raised:
+                error = raised
+            with suppress(RuntimeError):
+                self.call_soon_threadsafe(finish, result, error)
+
+        self._executing = [actor for actor in self._executing if not actor.done]
+        self._executing.append(self.scheduler.spawn("executor", run))
+        return future
+
+    async def shutdown_default_executor(self) -> None:
+        """As asyncio's: what runs there is waited for."""
+        for actor in self._executing:
+            self.scheduler.join(actor)
+
+
+@contextmanager
+def shells_on(scheduler: Scheduler, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[None]:
+    """The shells' threads, locks and loops are the scheduler's."""
+
+    def seconds(_: float) -> None:
+        raise AssertionError("nothing in the shells sleeps by time.sleep")
+
+    with_locks = SimpleNamespace(**{**vars(threading), "Lock": lambda: Lock(scheduler)})
+    with_threads = SimpleNamespace(**{**vars(threading), "Thread": scheduler.make_thread})
+    with (
+        scheduler.clock.everywhere(),
+        patch("geminga.client.waiter.threading", with_locks),
+        patch("geminga.client.waiter.LOOK_SECONDS", 2.0),
+        patch("geminga.client.runtime.threading", with_threads),
+        patch("geminga.client.runtime.new_event_loop", new_loop),
+        patch("geminga.client.listener.threading", with_threads),
+        patch("geminga.client.listener.SimpleQueue", lambda: SimpleQueue(scheduler)),
+        patch.object(time, "sleep", seconds),
+    ):
+        try:
+            scheduler.trace()
+            yield
+        finally:
+            sys.settrace(None)
