@@ -1,8 +1,15 @@
-"""A program that is ended: see `test_exits`. Arguments: seed, service URL, topic, file for receipts."""
+"""A program that is ended: see `test_exits`. Arguments: seed, service URL, topic, file for receipts.
+
+Without arguments it forks such a program for each line of its input, which is JSON with those four, and
+answers with a line of JSON when that has ended. What the start of an interpreter costs is paid once, and the
+end of each is the real one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import json
 import os
 import random
 import signal
@@ -13,9 +20,9 @@ import time
 import geminga
 import geminga.asyncio
 
-SEED, URL, TOPIC, RECEIPTS = int(sys.argv[1]), *sys.argv[2:5]
-R = random.Random(SEED)
-DESCRIPTOR = os.open(RECEIPTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+SEED, URL, TOPIC = 0, "", ""
+R = random.Random()
+DESCRIPTOR = -1
 
 
 def receipted(number: int, result: object = geminga.Result.Ok) -> None:
@@ -132,6 +139,9 @@ def receive_on(consumer: geminga.Consumer) -> None:
 
 
 async def async_program() -> None:
+    signals(
+        of_asyncio=True
+    )  # not before: asyncio itself does not begin without a word when it is interrupted
     client = geminga.asyncio.Client(URL)
     producer = await client.create_producer(TOPIC, batching_enabled=R.random() < 0.5)
     background: set[asyncio.Task[None]] = set()
@@ -162,13 +172,16 @@ async def async_program() -> None:
     await asyncio.gather(*sends, *background, return_exceptions=True)
 
 
-def main() -> None:
+def main(seed: int, url: str, topic: str, receipts: str) -> None:
+    global SEED, URL, TOPIC, R, DESCRIPTOR
+    SEED, URL, TOPIC, R = seed, url, topic, random.Random(seed)
+    DESCRIPTOR = os.open(receipts, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     of_asyncio = R.random() < 0.3
     try:
-        signals(of_asyncio)
         if of_asyncio:
             asyncio.run(async_program())
         else:
+            signals(of_asyncio=False)
             sync_program()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -177,4 +190,38 @@ def main() -> None:
         pass
 
 
-main()
+def serve() -> bool:
+    """True in a program that is to run, with `sys.argv` as if it had been started."""
+    for line in sys.stdin:
+        given = json.loads(line)
+        with open(given["said"], "wb") as said:
+            child = os.fork()
+            if child == 0:
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                os.dup2(nothing, 0)
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+                sys.argv[1:] = given["arguments"]
+                return True
+        status = ended(child, given["seconds_max"])
+        print(json.dumps(None if status is None else os.waitstatus_to_exitcode(status)), flush=True)
+    return False
+
+
+def ended(child: int, seconds_max: float) -> int | None:
+    """Its status; None when it had to be killed."""
+    deadline = time.monotonic() + seconds_max
+    pause = 0.001
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+    os.kill(child, signal.SIGABRT if faulthandler.is_enabled() else signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+if len(sys.argv) > 1 or serve():
+    main(int(sys.argv[1]), *sys.argv[2:5])
