@@ -169,6 +169,17 @@ BEHAVIOUR = (
         f"{_DETAILS}::test_a_library_is_quiet",
     ),
     Behaviour(
+        "`io_threads`", "so many threads for connections",
+        "one thread, and a warning where more are asked for",
+        "one carries what a client sends and receives; more clients have more",
+        "tests/client/test_sync.py::test_arguments_without_effect_say_so",
+    ),
+    Behaviour(
+        "`use_tls=True` with a `pulsar://` URL, `log_conf_file_path`", "no effect, without a word",
+        "no effect, with a warning", "who asks for encryption should know that there is none",
+        "tests/client/test_sync.py::test_arguments_without_effect_say_so",
+    ),
+    Behaviour(
         "an `http://` service URL that answers with an error", "`ConnectError`, whatever the status",
         "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server's fault (5xx) "
         "is tried again",
@@ -176,7 +187,8 @@ BEHAVIOUR = (
     ),
     Behaviour(
         "`AuthenticationAthenz`", "supported", "`OperationNotSupported`",
-        "there is no Athenz library for Python; `AuthenticationToken` takes a function that gets tokens",
+        "there is no Athenz library for Python (decisions/athenz.md); `AuthenticationToken` takes a function "
+        "that gets tokens",
         "tests/client/test_authentication.py::test_what_is_not_supported_says_what_to_use",
     ),
     Behaviour(

@@ -98,7 +98,7 @@ HANDLES = {
         "_consumer",
         (
             "topic", "subscription_name", "consumer_name", "has_reached_end_of_topic", "seek",
-            "get_last_message_id", "get_last_message_ids", "reconsume_later", "acknowledge_table",
+            "get_last_message_id", "get_last_message_ids", "reconsume_later", "acknowledge_table", "stats",
         ),
     ),
     "AsyncReader": Handle("reader", "_reader", ("topic", "is_connected", "seek", "get_last_message_id")),

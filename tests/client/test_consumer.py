@@ -634,3 +634,42 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
         lambda: all(core.acks.pending_count == 0 for core in cores) and not len(consumer._consumer.inbox)
     )
     assert [len(core.ack_timeout) for core in cores] == [0]
+
+
+# --- statistics ----------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
+    with pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST, receiver_queue_size=10,
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:  # fmt: skip
+        publish(pulsar_client, pulsar_topic, 6, batched=False)
+        taken = receive(consumer, 2)
+        consumer.acknowledge(taken[0])
+        stats = consumer.stats()
+        while stats.waiting_messages < 4 or stats.backlog > 5:  # until all have come, and the ack has gone
+            time.sleep(0.01)
+            stats = consumer.stats()
+        assert (stats.waiting_messages, stats.unacknowledged_messages, stats.backlog) == (4, 5, 5)
+        assert (stats.topic, stats.blocked) == (consumer.topic(), False)
+        assert [part.topic[-12:] for part in stats.partitions] == ["-partition-0", "-partition-1"]
+        assert sum(part.unacknowledged_messages for part in stats.partitions) == 5
+        assert stats.available_permits > 0
+    with pytest.raises(AlreadyClosed):
+        consumer.stats()
+
+
+def test_the_brokers_statistics_are_kept_for_a_while(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """``broker_consumer_stats_cache_time_ms``: nobody's loop asks the broker in each of its rounds."""
+    consumer = pulsar_client.subscribe(
+        pulsar_topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=3_600_000
+    )
+    assert consumer.stats().backlog == 0
+    publish(pulsar_client, pulsar_topic, 3, batched=False)
+    receive(consumer, 1)
+    stats = consumer.stats()
+    assert (stats.backlog, stats.waiting_messages) == (0, 2), "what waits here is known without the broker"

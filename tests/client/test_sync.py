@@ -4,10 +4,12 @@ import logging
 import os
 import threading
 import time
+import warnings
 
 import pytest
 
 import geminga
+import geminga.asyncio
 from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -307,3 +309,26 @@ def test_loggers(broker, tmp_path):
     with geminga.Client(broker.url) as client:
         client.get_topic_partitions("t")
     assert len(records) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"io_threads": 4}, "one I/O thread"),
+        ({"log_conf_file_path": "/etc/log.conf"}, "use logger"),
+        ({"use_tls": True}, "NOT encrypted"),
+    ],
+)
+@pytest.mark.parametrize("kind", [geminga.Client, geminga.asyncio.Client])
+def test_arguments_without_effect_say_so(kind, arguments, said):
+    with pytest.warns(UserWarning, match=said) as told:
+        client = kind("pulsar://localhost", **arguments)
+    assert told[0].filename == __file__, "the warning names the caller's line"
+    if kind is geminga.Client:
+        client.close()
+
+
+def test_arguments_that_have_what_they_ask_for_say_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        geminga.Client("pulsar+ssl://localhost", use_tls=True, io_threads=1).close()

@@ -109,7 +109,7 @@ class Client:
             Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters with the credentials
             of each.
         authentication:
-            `AuthenticationToken`, `AuthenticationBasic` or `AuthenticationTLS`.
+            `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS` or `AuthenticationOauth2`.
         operation_timeout_seconds:
             The most that creating, subscribing, seeking, closing and lookups take.
         message_listener_threads:
@@ -125,7 +125,8 @@ class Client:
         connection_timeout_ms:
             The most that connecting and the handshake take.
         io_threads, log_conf_file_path, use_tls:
-            Accepted without effect: one thread carries all I/O, and the URL decides about TLS.
+            Without effect, and a warning says so: one thread carries all I/O, ``logger`` says where log lines
+            go, and the service URL decides about TLS.
         memory_limit_bytes:
             Bound on messages without a receipt, over all producers; 0: none.
 

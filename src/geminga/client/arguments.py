@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -64,11 +65,7 @@ def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
     authentication: Authentication | None = check_type(
         "authentication", info.authentication, Authentication, optional=True
     )
-    # Accepted and without effect, as documented: one I/O thread carries everything, the log file
-    # argument is deprecated, and the URL's scheme decides about TLS.
-    check_int("io_threads", given["io_threads"], 1)
-    check_type("log_conf_file_path", given["log_conf_file_path"], str, optional=True)
-    check_type("use_tls", given["use_tls"], bool)
+    _tell_what_has_no_effect(given, str(info.service_url))
     check_int("message_listener_threads", given["message_listener_threads"], 1, 1000)
     check_int("stats_interval_in_seconds", given["stats_interval_in_seconds"], 0)
     check_seconds("keep_alive_interval_seconds", given["keep_alive_interval_seconds"], 0.001)
@@ -100,6 +97,32 @@ def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
         ),
     )
     return ClientSettings(**chosen)
+
+
+def _tell_what_has_no_effect(given: Given, service_url: str) -> None:
+    """Arguments that are here because ``pulsar-client`` has them: whoever counts on one is told."""
+    threads = check_int("io_threads", given["io_threads"], 1, 1_000_000)
+    if threads > 1:
+        _warn(
+            f"io_threads={threads}: a client has one I/O thread, which carries all its connections; whoever "
+            "needs more creates more clients"
+        )
+    if check_type("log_conf_file_path", given["log_conf_file_path"], str, optional=True) is not None:
+        _warn("log_conf_file_path has no effect, as in pulsar-client: use logger")
+    encrypted = service_url.startswith(("pulsar+ssl://", "https://"))
+    if check_type("use_tls", given["use_tls"], bool) and not encrypted:
+        _warn(
+            f"use_tls=True has no effect, as in pulsar-client: connections to {service_url} are NOT "
+            "encrypted; the service URL decides, write pulsar+ssl:// (or https://)"
+        )
+
+
+_CALLS_ABOVE = 6
+"""From `_warn` to whoever creates a client."""
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, UserWarning, stacklevel=_CALLS_ABOVE)
 
 
 def checked_topic(topic: object) -> str:

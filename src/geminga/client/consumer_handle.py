@@ -93,6 +93,8 @@ class ConsumerHandle:
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
         self._attached: asyncio.Future[None] | None = None
+        self._told: tuple[float, pb.CommandConsumerStatsResponse] | None = None
+        """What the broker said of this consumer, and when."""
 
     # --- Handle: what the driver calls -----------------------------------------------------------
 
@@ -117,6 +119,7 @@ class ConsumerHandle:
             # What was acknowledged meanwhile is recognised when it comes again.
             self._before_messages()
         self._connection = connection
+        self._told = None
         consumer.new_request_id = connection.new_request_id
         if connection.server_version.startswith("Geminga"):
             consumer.flow.overshoot = 1  # it stops at the entry that takes the last permit
@@ -337,6 +340,20 @@ class ConsumerHandle:
             if body.HasField("consumer_mark_delete_position"):
                 marked = MessageId.from_wire(body.consumer_mark_delete_position, topic=self.topic)
             return last, marked
+
+    async def broker_statistics(self, age_seconds_max: float) -> pb.CommandConsumerStatsResponse:
+        """What the broker says of this consumer; an answer that is not older is not asked for again."""
+        now = self._core.now()
+        if self._told is None or now - self._told[0] >= age_seconds_max:
+            timeout = self._core.settings.operation_timeout_seconds
+            await self.connected_within(timeout)
+            connection = self._require_connection("asking for statistics")
+            request_id = connection.new_request_id()
+            command = commands.consumer_stats(self.consumer.consumer_id, request_id)
+            left = max(0.0, now + timeout - self._core.now())
+            answer = await connection.request(command, request_id, left)
+            self._told = self._core.now(), answer.consumerStatsResponse
+        return self._told[1]
 
     async def unsubscribe(self, force: bool = False) -> None:
         """Remove the subscription from the topic; the consumer ends with it."""

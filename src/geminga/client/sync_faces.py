@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from geminga.client.reader import AsyncReader
     from geminga.client.runtime import LoopThread
     from geminga.consumer.message import Message
+    from geminga.consumer.statistics import ConsumerStatistics
     from geminga.ids import MessageId
 
 
@@ -104,6 +105,15 @@ class ConsumerFace:
     def acknowledge_table(self, table: pa.Table) -> None:
         """Acknowledge every message of a table from `receive_table`, or of part of one."""
         self._runtime.call(self._consumer.acknowledge_table(table))
+
+    def stats(self) -> ConsumerStatistics:
+        """What waits here, and what the broker says of this consumer: permits, unacknowledged messages, the
+        subscription's backlog, rates. The broker's answers are kept for
+        ``broker_consumer_stats_cache_time_ms``.
+
+        Raises `AlreadyClosed`, `Timeout`, and what the broker reports.
+        """
+        return self._runtime.call(self._consumer.stats())
 
 
 class ReaderFace:

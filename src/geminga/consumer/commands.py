@@ -134,6 +134,13 @@ def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
     return command
 
 
+def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS)
+    command.consumerStats.consumer_id = consumer_id
+    command.consumerStats.request_id = request_id
+    return command
+
+
 def redeliver(consumer_id: int, keys: Iterable[EntryKey], epoch: int | None) -> pb.BaseCommand:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES of these entries; of all when there are none."""
     command = pb.BaseCommand(type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
