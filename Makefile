@@ -35,6 +35,7 @@ demo: $(STAMP)
 	$(VENV)/bin/geminga demo
 
 test: $(STAMP)
+	$(PY) tools/fetch_chromium.py
 	$(PYTEST) -m "not interop and not long" --ignore=tests/docs
 
 # Under a minute on two cores.

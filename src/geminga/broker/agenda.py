@@ -16,6 +16,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Literal, Protocol, TypeVarTuple
 
+from geminga.broker.happenings import Happenings
+
 log = logging.getLogger("geminga.broker")
 
 INFINITY = float("inf")
@@ -65,8 +67,8 @@ class Agenda:
     """
 
     __slots__ = (
-        "_changed", "_heap", "_logged", "_order", "_poll_follows", "_wall_offset_ms", "failures", "now",
-        "now_ms", "ready",
+        "_changed", "_heap", "_logged", "_order", "_poll_follows", "_wall_offset_ms", "failures",
+        "happenings", "now", "now_ms", "ready",
     )  # fmt: skip
 
     def __init__(self, now: float, now_ms: int, poll_follows: Callable[[], bool] = lambda: False) -> None:
@@ -81,6 +83,7 @@ class Agenda:
         self._poll_follows = poll_follows
         self.failures: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        self.happenings = Happenings()
 
     # --- time ---
     def enter(self, now: float, now_ms: int | None = None) -> None:

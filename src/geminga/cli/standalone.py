@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from geminga.broker.settings import SYNC_MODES, BrokerSettings
 from geminga.cli.common import PORT, SIZE
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from geminga.broker.admin.door import Key, Needs
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
@@ -97,6 +104,10 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
     "--tls-require-client-certificate", is_flag=True, help="Refuse clients that show no certificate."
 )
 @click.option(
+    "--console/--no-console", default=True, show_default=True,
+    help="Whether the web port shows the console at /.",
+)  # fmt: skip
+@click.option(
     "--anonymous", is_flag=True,
     help="Listen beyond this machine without asking anybody who they are.",
 )  # fmt: skip
@@ -125,6 +136,7 @@ def command(
     tls_key: Path | None,
     tls_trust_certificates: Path | None,
     tls_require_client_certificate: bool,
+    console: bool,
     anonymous: bool,
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
@@ -175,4 +187,11 @@ def command(
         settings = replace(settings, disk_limit_bytes=disk_limit)
     if disk_low_water is not None:
         settings = replace(settings, disk_low_water_bytes=disk_low_water, disk_low_water_fraction=0.9)
-    raise click.exceptions.Exit(run(settings))
+    raise click.exceptions.Exit(run(settings, site=_console if console else None))
+
+
+def _console(application: web.Application) -> Mapping[Key, Needs]:
+    """The console's pages, loaded with the first web request."""
+    from geminga.console.site import attach
+
+    return attach(application)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.admin.explain import Trouble
 from geminga.cli.explain import as_text
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
@@ -52,6 +53,11 @@ class Case:
         json.dumps(found)
         assert "\n" not in found["summary"]
         assert len(as_text(found).splitlines()) <= 25, "one screen"
+        kinds = {each["kind"] for each in found["findings"] if each["stops"]} - {"delayed"}
+        quota = any(
+            each["kind"] == "quota" and each["details"]["subscription"] == "s" for each in found["findings"]
+        )
+        assert (found["trouble"] == Trouble.STOPPED) == (bool(kinds) or quota), "what it is sorted by agrees"
         return dict(found)
 
     def finding(self, kind: str) -> dict[str, Any]:
@@ -378,3 +384,25 @@ def test_a_failover_switch_takes_a_moment(
     assert "consumer 'new' at /10.0.0.1:4242 takes over in a moment" in finding["text"]
     case.harness.advance(6)
     assert case.stopping() == []
+
+
+def test_messages_that_are_held_for_long_are_worth_a_word(case: Case) -> None:
+    case.subscribe(consumer_name="worker-3")
+    case.publish(3)
+    assert case.explain()["trouble"] == Trouble.MOVING
+    case.harness.advance(120)
+    finding = case.finding("unacknowledged")
+    assert (
+        "consumer 'worker-3' at /10.0.0.1:4242 holds 3 messages unacknowledged since 2027" in finding["text"]
+    )
+    found = case.explain()
+    assert (found["trouble"], found["sentence"]) == (Trouble.WATCH, finding["text"])
+    case.run(command_in(finding["mend"], "geminga topics redeliver-unacked"))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_consumers_hold_is_told_of_every_type(case: Case, kind: str) -> None:
+    peer = case.subscribe(kind)
+    case.publish(4)
+    peer.ack((0, 0))
+    assert case.explain()["facts"]["messagesHeld"] == 3

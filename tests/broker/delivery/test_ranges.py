@@ -34,6 +34,14 @@ class RangeSetMachine(RuleBasedStateMachine):
         self.ranges = RangeSet()
         self.model: set[int] = set()
 
+    @rule(start=NUMBERS, length=st.integers(1, 5000), width=st.integers(1, 2500))
+    def histogram(self, start: int, length: int, width: int) -> None:
+        stop = start + length
+        wanted = [
+            sum(at <= each < min(at + width, stop) for each in self.model) for at in range(start, stop, width)
+        ]
+        assert self.ranges.histogram(start, stop, width) == wanted
+
     @rule(value=NUMBERS)
     def add(self, value: int) -> None:
         assert self.ranges.add(value) == (value not in self.model)

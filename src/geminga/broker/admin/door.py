@@ -6,7 +6,7 @@ whether it would have found something or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from aiohttp import web
@@ -68,6 +68,16 @@ class Doorkeeper:
             raise AdminError(
                 403, f"Unauthorized: {role!r} may not {request.method} {request.path}; this needs {wanted}"
             )
+
+    def sight(self, request: web.Request, now_ms: int) -> Callable[[str], bool] | None:
+        """Which topics, by name, who asks may look at in a list of all; None stands for every one."""
+        authorization = self._authorization
+        if authorization is None:
+            return None
+        role = self._role(request, now_ms)
+        if authorization.is_super_user(role):
+            return None
+        return lambda topic: authorization.may_look(role, TopicName.parse(topic))
 
     def _role(self, request: web.Request, now_ms: int) -> str:
         header = request.headers.get("Authorization")

@@ -6,12 +6,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from geminga.broker.admin.door import Doorkeeper
+from geminga.broker.admin.door import Doorkeeper, Key, Needs
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.topic_actions import TopicActions
@@ -44,6 +44,8 @@ DOORKEEPER: web.AppKey[Doorkeeper] = web.AppKey("doorkeeper", Doorkeeper)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
+Site = Callable[[web.Application], Mapping[Key, Needs]]
+"""Adds pages to the web port, and says what their routes need."""
 
 
 class Server(Protocol):
@@ -59,7 +61,7 @@ class Server(Protocol):
         """What ``create_server`` gets on top where the ports speak TLS."""
 
     @property
-    def connections(self) -> Sized:
+    def connections(self) -> Collection[object]:
         """The peers of the binary protocol."""
 
     def call(self, function: Callable[[], T]) -> T:

@@ -22,6 +22,7 @@ _BROKER: Final = {
         GET /admin/v2/brokers/ready
         GET /admin/v2/brokers/version
         GET /admin/v2/clusters
+        GET /admin/v2/geminga/subscriptions
     """,
     Needs.SUPER_USER: """
         GET /metrics
@@ -55,6 +56,8 @@ _BROKER: Final = {
         GET /admin/v2/geminga/damage
         DELETE /admin/v2/geminga/damage/{name}
         GET /admin/v2/geminga/disk
+        GET /admin/v2/geminga/happenings
+        GET /admin/v2/geminga/overview
         GET /admin/v2/resource-quotas
         GET /admin/v2/resourcegroups
         GET /admin/v2/tenants
@@ -177,6 +180,11 @@ _TOPIC: Final = {
         POST /subscription/{subscription}/skip/{count}
         POST /subscription/{subscription}/skip/{ledger}/{entry}
         GET /subscription/{subscription}/explain
+        GET /subscription/{subscription}/holes
+        GET /subscription/{subscription}/open
+        GET /subscription/{subscription}/preview/{action}
+        POST /subscription/{subscription}/redeliver
+        GET /tail
         POST /subscription/{subscription}/skip_all
         POST /subscription/{subscription}/expireMessages
         POST /subscription/{subscription}/expireMessages/{seconds}

@@ -137,6 +137,7 @@ def _publisher_stats(producer: Producer, now: float) -> Json:
         "msgRateIn": rates[0],
         "msgThroughputIn": rates[1],
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "messagesPerEntry": producer.messages_in / producer.entries_in if producer.entries_in else 0.0,
         "chunkedMessageRate": 0.0,
         "producerId": producer.producer_id,
         "supportsPartialProducer": False,

@@ -421,6 +421,14 @@ class TopicActions:
         found.write_snapshot(done)
 
     # --- inside ---
+    def found(self, name: TopicName, subscription: str) -> tuple[PersistentTopic, PersistentSubscription]:
+        """A subscription with its topic, to be looked at; 404 when there is none."""
+        return self._stored(name), self._subscription(name, subscription)
+
+    def topic(self, name: TopicName) -> PersistentTopic:
+        """A topic that keeps messages; 404 and 405 otherwise."""
+        return self._stored(name)
+
     def _movable(self, name: TopicName, subscription: str) -> PersistentSubscription:
         """A subscription that administrators may move and change: compaction's own is none."""
         found = self._subscription(name, subscription)

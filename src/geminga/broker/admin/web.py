@@ -11,10 +11,11 @@ from aiohttp import web
 from geminga.broker.admin.brokers import Brokers, BrokerStats
 from geminga.broker.admin.damage import DamagedThings
 from geminga.broker.admin.door import Doorkeeper
-from geminga.broker.admin.http import DOORKEEPER, SERVER, WEB_HOSTS, Server, errors_as_json
+from geminga.broker.admin.http import DOORKEEPER, SERVER, WEB_HOSTS, Server, Site, errors_as_json
 from geminga.broker.admin.lookup import Lookup
 from geminga.broker.admin.namespaces import Namespaces
 from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.overview import Overview
 from geminga.broker.admin.partitioned import PartitionedTopics
 from geminga.broker.admin.permissions import PERMISSIONS
 from geminga.broker.admin.policy_routes import NamespacePolicies, TopicPolicies
@@ -27,32 +28,39 @@ CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
 _BODY_BYTES_MAX = 16 * 1024 * 1024
 _RESOURCES = (
-    Clusters, Tenants, Brokers, BrokerStats, DamagedThings, Lookup, Schemas,
+    Clusters, Tenants, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
     # Fixed last parts before the ones with a free name in the same place.
     NamespacePolicies, Namespaces, PartitionedTopics, Subscriptions, TopicPolicies, Topics,
 )  # fmt: skip
 
 
-def make_application(server: Server) -> web.Application:
+def make_application(server: Server, site: Site | None = None) -> web.Application:
     """All routes over one broker; for `WebServer`, and for tests."""
     application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
     application[SERVER] = server
     application[WEB_HOSTS] = WebHosts(server.settings)
     broker = server.broker
+    permissions = {**PERMISSIONS, **(site(application) if site is not None else {})}
     if broker.authentication is not None:
-        application[DOORKEEPER] = Doorkeeper(broker.authentication, broker.authorization, PERMISSIONS)
+        application[DOORKEEPER] = Doorkeeper(broker.authentication, broker.authorization, permissions)
+    application.on_response_prepare.append(_never_guess)
     for resource in _RESOURCES:
         resource(server).register(application.router)
     return application
 
 
+async def _never_guess(_request: web.Request, response: web.StreamResponse) -> None:
+    """What messages hold is shown as what it is said to be, whatever it looks like to a browser."""
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
 class WebServer:
     """aiohttp around the resources; made by the broker's server once it listens."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, site: Site | None = None) -> None:
         self._server = server
         self._runner = web.AppRunner(
-            make_application(server), access_log=None, handle_signals=False, shutdown_timeout=2.0
+            make_application(server, site), access_log=None, handle_signals=False, shutdown_timeout=2.0
         )
 
         self._listener: asyncio.Server | None = None

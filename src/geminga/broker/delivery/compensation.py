@@ -62,6 +62,10 @@ class Compensated(Protocol):
     """The subscription, as far as this is concerned."""
 
     agenda: Agenda
+    name: str
+
+    @property
+    def topic_text(self) -> str: ...
 
     @property
     def dispatcher(self) -> PushesAgain | None: ...
@@ -144,6 +148,11 @@ class Compensation:
         if pushed.messages:
             self.messages += pushed.messages
             self.last_ms = agenda.now_ms
+            agenda.happenings.tell(
+                "pushed-again", agenda.now_ms, subscription.topic_text, subscription.name,
+                count=pushed.messages, unit="messages",
+                text=f"not acknowledged within {rule.after_seconds:g} s",
+            )  # fmt: skip
             self._log(agenda.now)
 
     def _log(self, now: float) -> None:

@@ -232,12 +232,14 @@ class Cursor:
         return bits is None or bool(bits & self._batch_end(offset))
 
     def messages_open(self, start: int, stop: int) -> int:
-        """Open messages in ``start <= offset < stop``, not before the mark; costs what lies between."""
+        """Open messages in ``start <= offset < stop``, not before the mark; costs what holes lie between."""
         messages = self.counts.between(start, stop)[0]
         if self.holes:
             messages -= self.counts.held(self.holes, start, stop)[0]
         if self.batches:
-            messages -= sum(self._part(at) for at in range(start, stop) if at in self.batches)
+            offsets, batches = range(start, stop), self.batches
+            few = offsets if len(offsets) < len(batches) else batches
+            messages -= sum(self._part(at) for at in few if at in batches and at in offsets)
         return messages
 
     def open_bits(self, offset: int) -> int:

@@ -50,6 +50,18 @@ class SharedDispatcher(Reading):
     def next_delayed_ms(self) -> int:
         return self._delayed.next_ms
 
+    def is_delayed(self, offset: int) -> bool:
+        """Whether the entry's time has not come."""
+        return offset in self._delayed
+
+    def is_again(self, offset: int) -> bool:
+        """Whether the entry waits to be delivered again."""
+        return offset in self._replaying
+
+    def redelivery_count(self, offset: int) -> int:
+        """How often the entry was given back, as far as that is remembered."""
+        return self._redeliveries.get(offset, 0)
+
     # --- membership ---
     def add(self, consumer: Consumer) -> None:
         consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max

@@ -493,13 +493,7 @@ class PersistentSubscription:
         Returns how many that were.
         """
         cursor, end, mark = self.cursor, self.topic.ledger.confirmed, self.cursor.mark
-        left, offset = count, mark
-        while (
-            offset < end and (held := cursor.messages_open(offset, min(offset + SKIP_ENTRIES, end))) <= left
-        ):
-            left, offset = left - held, min(offset + SKIP_ENTRIES, end)
-        while offset < end and (held := cursor.messages_open(offset, offset + 1)) <= left:
-            left, offset = left - held, offset + 1
+        offset, left = self.behind_messages(count)
         self.skip_to(offset)
         if left and offset < end:
             words = words_from_bits(without_lowest_ones(cursor.open_bits(offset), left))
@@ -510,6 +504,43 @@ class PersistentSubscription:
         self.agenda.flush_cursors()
         self.writer.when_durable(done)
         return count - left
+
+    def behind_messages(self, count: int) -> tuple[int, int]:
+        """The entry in which the next ``count`` open messages end, and how many of them are in it."""
+        cursor, end = self.cursor, self.topic.ledger.confirmed
+        left, offset = count, cursor.mark
+        while (
+            offset < end and (held := cursor.messages_open(offset, min(offset + SKIP_ENTRIES, end))) <= left
+        ):
+            left, offset = left - held, min(offset + SKIP_ENTRIES, end)
+        while offset < end and (held := cursor.messages_open(offset, offset + 1)) <= left:
+            left, offset = left - held, offset + 1
+        return offset, left
+
+    def redeliver_unacknowledged(self, consumer_name: str = "") -> int:
+        """Deliver again what consumers hold, or one of them; returns how many messages that is."""
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return 0
+        messages = 0
+        for consumer in list(self.consumers):
+            if consumer_name and consumer.name != consumer_name:
+                continue
+            messages += self.held_by(consumer)
+            dispatcher.redeliver_all(consumer)
+        return messages
+
+    def held_by(self, consumer: Consumer) -> int:
+        """Messages that were sent to a consumer and are not acknowledged."""
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, SingleActiveDispatcher):
+            return consumer.unacked_messages
+        ledger = self.topic.ledger
+        tally = self.cursor.open_tally(ledger.confirmed)
+        if consumer is not dispatcher.active or tally is None:
+            return 0
+        # Behind the read position next to nothing is acknowledged.
+        return max(0, tally[0] - ledger.counts.between(dispatcher.read_offset, ledger.confirmed)[0])
 
     def give_up(self, offsets: Iterable[int]) -> None:
         """Entries that damage took are waited for no more."""

@@ -16,6 +16,7 @@ from geminga.broker.settings import BrokerSettings
 from geminga.errors import AlreadyClosed, Timeout
 
 if TYPE_CHECKING:
+    from geminga.broker.admin.http import Site
     from geminga.client.sync import Client
 
 START_SECONDS_MAX = 600.0
@@ -29,10 +30,11 @@ class EmbeddedBroker:
     returns; the web server is loaded by its first request.
     """
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, *, site: Site | None = None) -> None:
+        """``site`` adds pages to the web port, as `geminga.console.site.attach` does."""
         self._loop = new_event_loop()
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._server = BrokerServer(settings, web_on_demand=True)
+        self._server = BrokerServer(settings, web_on_demand=True, site=site)
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._lock = threading.Lock()

@@ -37,6 +37,7 @@ from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
+    from geminga.broker.admin.http import Site
     from geminga.broker.admin.web import WebServer
     from geminga.broker.commands.session import Session
     from geminga.ledger.settings import StoreSettings
@@ -73,6 +74,16 @@ class Connection(asyncio.Protocol):
         self._flush_bytes = server.flush_bytes
         self._starved = False
         self.unsent_bytes = 0
+
+    @property
+    def session(self) -> Session | None:
+        """What the core has of the peer; None before and after."""
+        return self._session
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the peer sends is read."""
+        return self._reading
 
     # --- from the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -244,7 +255,7 @@ class BrokerServer:
 
     ``store`` is for tests and for programs that bring their own; without it the store that the
     settings name is opened at start and closed at stop. ``web_on_demand`` loads the web framework at
-    the first web request instead of right after the start.
+    the first web request instead of right after the start. ``site`` adds pages to the web port: the console.
     """
 
     def __init__(
@@ -253,8 +264,10 @@ class BrokerServer:
         *,
         store: Callable[[Callable[[], None]], EntryStore] | None = None,
         web_on_demand: bool = False,
+        site: Site | None = None,
     ) -> None:
         self.settings = settings
+        self.site = site
         self.broker: Broker
         self.store: EntryStore
         self.connections: set[Connection] = set()
@@ -361,7 +374,7 @@ class BrokerServer:
         # protocol is served meanwhile and web requests wait in the listener's queue.
         try:
             web = await self._loop.run_in_executor(None, _import_web)
-            self.web = web(self)
+            self.web = web(self, self.site)
             await self.web.start(listener)
         except Exception:
             listener.close()

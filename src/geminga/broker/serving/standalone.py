@@ -9,12 +9,15 @@ import logging
 import os
 import signal
 import sys
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from geminga.broker.serving.collector import Collector
 from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import PulsarException, StoreError
+
+if TYPE_CHECKING:
+    from geminga.broker.admin.http import Site
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -35,9 +38,16 @@ _COLLECT_AFTER_SECONDS: Final = 0.5
 """What was imported is looked at for cycles once, so long after the start: the first answer does not wait."""
 
 
-def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | None = None) -> int:
+def run(
+    settings: BrokerSettings,
+    *,
+    site: Site | None = None,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
     """Runs the broker until SIGTERM or Ctrl-C and returns the exit code.
 
+    ``site`` adds pages to the web port.
     ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors. A second signal ends
     the process at once, which is safe: nothing receipted is lost.
     """
@@ -48,7 +58,7 @@ def run(settings: BrokerSettings, *, out: TextIO | None = None, err: TextIO | No
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(_main(BrokerServer(settings, web_on_demand=True), out, err))
+        return loop.run_until_complete(_main(BrokerServer(settings, web_on_demand=True, site=site), out, err))
     except StoreError as error:
         print(f"geminga: {error}", file=err, flush=True)
         return EXIT_STORE
@@ -106,6 +116,8 @@ def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
         parts.append(f"admin {settings.admin_url}")
     parts.append(f"store {where}")
     print("  ".join(parts), file=out, flush=True)
+    if server.site is not None and settings.admin_url:
+        print(f"console: {settings.admin_url}/", file=out, flush=True)
     if settings.authenticates and not settings.super_user_roles:
         print(
             "WARNING: no role is a super user: nobody can make tenants (--super-user)", file=err, flush=True

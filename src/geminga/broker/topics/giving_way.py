@@ -124,5 +124,9 @@ class GivingWay:
             self._freed += info.size_bytes
             self.ledgers += 1
             self.bytes += info.size_bytes
+            self._agenda.happenings.tell(
+                "gave-way", self._agenda.now_ms, info.owner, count=info.entries, unit="entries",
+                text="deleted before retention let them go: the disk has little room",
+            )  # fmt: skip
         if not was_loaded and topic.idle:
             self._topics.let_go(topic)

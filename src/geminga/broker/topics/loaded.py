@@ -69,10 +69,18 @@ class LoadedTopics:
         """The topics that are in memory now."""
         return [topic.name for topic in self._loaded.values()]
 
+    def in_memory_now(self) -> list[Topic]:
+        """The topics that are in memory now, themselves; they may leave while the list is gone through."""
+        return [*self._loaded.values()]
+
     @property
     def loaded_count(self) -> int:
         """How many topics are in memory now."""
         return len(self._loaded)
+
+    def in_memory_text(self, text: str) -> bool:
+        """Whether the topic of that full name is loaded."""
+        return text in self._loaded
 
     def in_memory(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded; it is not loaded for this."""

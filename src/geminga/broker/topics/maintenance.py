@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from geminga.broker.delivery.subscription import COMPACTION
+from geminga.broker.disk import amount
 from geminga.broker.managed_ledger import Segment
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.due import NEVER
@@ -57,6 +58,10 @@ def expire(topic: PersistentTopic) -> None:
         expired = subscription.expire(offset) if subscription.cursor.mark < offset else 0
         if expired:
             log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
+            topic.agenda.happenings.tell(
+                "expired", topic.agenda.now_ms, topic.text, subscription.name, count=expired, unit="entries",
+                text=f"older than the time to live of {seconds} s",
+            )  # fmt: skip
 
 
 def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
@@ -98,6 +103,10 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
                 topic.forget_subscription(subscription)
         elif minutes and unused_ms >= minutes * 60_000:
             log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
+            topic.agenda.happenings.tell(
+                "forgotten", now_ms, topic.text, subscription.name, count=1, unit="subscriptions",
+                text=f"deleted: nobody had used it for {minutes} minutes",
+            )  # fmt: skip
             subscription.delete(None)
 
 
@@ -140,6 +149,12 @@ def trim(topic: PersistentTopic) -> int:
         return (too_old or too_large) and may_close
 
     gone = ledger.unneeded(deadlines.slowest(topic), expired)
+    if gone:
+        going = ledger.segments[:gone]
+        topic.agenda.happenings.tell(
+            "retention", now_ms, topic.text, count=sum(each.entries for each in going), unit="entries",
+            text=f"acknowledged and past retention: {amount(sum(each.size_bytes for each in going))}",
+        )  # fmt: skip
     _delete(topic, gone)
     return gone
 

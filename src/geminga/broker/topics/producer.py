@@ -45,6 +45,7 @@ class Producer:
         "chunked",
         "connected_since_ms",
         "encrypted",
+        "entries_in",
         "epoch",
         "messages_in",
         "metadata",
@@ -95,6 +96,7 @@ class Producer:
         self.removed = False
         self.on_drained: Callable[[], None] | None = None
         self.messages_in = 0
+        self.entries_in = 0
         self.bytes_in = 0
         self.chunked = False
         self.rates = Rates(now, 2)
@@ -112,6 +114,7 @@ class Producer:
             self.chunked = True
         self.pending += entries
         self.messages_in += messages
+        self.entries_in += entries
         self.bytes_in += size
         self.peer.publish_started(size)
 

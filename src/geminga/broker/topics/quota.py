@@ -104,10 +104,18 @@ def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
     before, topic.quota_exceeded = topic.quota_exceeded, holding
     if holding is not None and before is None:
         log.warning("%r: producers are disconnected, %s", topic, holding)
+        topic.agenda.happenings.tell(
+            "quota", topic.agenda.now_ms, topic.text, holding.subscription, count=1, unit="times",
+            text=f"producers are stopped: {holding}",
+        )  # fmt: skip
         for producer in topic.access.everyone():
             producer.disconnect()
     elif holding is None and before is not None:
         log.info("%r: the backlog is within its quota again, producers may come back", topic)
+        topic.agenda.happenings.tell(
+            "quota", topic.agenda.now_ms, topic.text, before.subscription,
+            text="the backlog is within its quota again, producers may come back",
+        )  # fmt: skip
 
 
 def _exceeded(topic: LimitedTopic) -> list[QuotaExceeded]:
@@ -161,6 +169,10 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)
             log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
+            topic.agenda.happenings.tell(
+                "evicted", topic.agenda.now_ms, topic.text, subscription.name, count=evicted, unit="entries",
+                text="given up unacknowledged: the backlog quota is exceeded",
+            )  # fmt: skip
 
 
 def _offset_of_size(ledger: ManagedLedger, size: int) -> int:

@@ -1,0 +1,139 @@
+"""The map of ack holes: what of a topic a subscription has acknowledged, at any scale.
+
+A stretch of entries is cut into cells, each with how many of its entries are acknowledged or partly so: what
+that costs goes with the cells and with what lies between, in bits, so that ten million holes are as cheap to
+draw as ten. A stretch of no more entries than cells is told entry by entry, down to the messages of batches.
+
+Places are offsets: entries counted from the topic's first, over all ledgers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from geminga.broker.delivery.shared import SharedDispatcher
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.topics.persistent import PersistentTopic
+
+Json = dict[str, Any]
+CELLS_MAX: Final = 1024
+ENTRIES_MAX: Final = 400
+"""A stretch of so many entries at most is told entry by entry."""
+RUNS_MAX: Final = 64
+"""Runs of open messages that are told of a batch."""
+LEDGERS_SHOWN_MAX: Final = 200
+DAMAGE_SHOWN_MAX: Final = 100
+
+
+def hole_map(
+    topic: PersistentTopic,
+    subscription: PersistentSubscription,
+    start: int | None,
+    stop: int | None,
+    cells: int,
+) -> Json:
+    """The stretch ``start <= offset < stop``, all there is by default, in at most ``cells`` cells."""
+    ledger, cursor = topic.ledger, subscription.cursor
+    first, end = ledger.start, ledger.confirmed
+    low = min(max(first, first if start is None else start), end)
+    high = max(low, min(end, end if stop is None else stop))
+    dispatcher = subscription.dispatcher
+    read = dispatcher.read_offset if dispatcher is not None else cursor.mark
+    found: Json = {
+        "topic": topic.text,
+        "subscription": subscription.name,
+        "first": first,
+        "end": end,
+        "from": low,
+        "to": high,
+        "mark": max(first, cursor.mark),
+        "read": min(max(read, cursor.mark), end),
+        "holes": cursor.hole_count(),
+        "partlyAcknowledgedBatches": len(cursor.batches),
+        "acknowledgedBehindMark": len(cursor.holes),
+        "ledgers": _ledgers(topic, low, high),
+        "ledgerCount": len(ledger.segments),
+        "damaged": [
+            [max(low, a), min(high, b)] for a, b in ledger.damaged if b > low and a < high
+        ][:DAMAGE_SHOWN_MAX],
+    }  # fmt: skip
+    if high - low <= ENTRIES_MAX:
+        found["entries"] = [_entry(topic, subscription, offset) for offset in range(low, high)]
+        return found
+    cells = max(1, min(cells, CELLS_MAX))
+    width = -(-(high - low) // cells)
+    cells = -(-(high - low) // width)
+    acknowledged = cursor.holes.histogram(low, high, width)
+    for cell in range(cells):
+        # Everything below the mark is acknowledged, and not among the holes.
+        below = min(max(0, cursor.mark - (low + cell * width)), width, high - (low + cell * width))
+        acknowledged[cell] += below
+    found["width"] = width
+    found["acknowledged"] = acknowledged
+    found["partly"] = _partly(subscription, low, high, width, cells)
+    return found
+
+
+def _partly(subscription: PersistentSubscription, low: int, high: int, width: int, cells: int) -> list[int]:
+    """How many entries of each cell are partly acknowledged batches."""
+    counts = [0] * cells
+    batches = subscription.cursor.batches
+    if len(batches) > high - low:
+        batches = {at: batches[at] for at in range(low, high) if at in batches}
+    for offset in batches:
+        if low <= offset < high:
+            counts[(offset - low) // width] += 1
+    return counts
+
+
+def _ledgers(topic: PersistentTopic, low: int, high: int) -> list[Json]:
+    """The ledgers of a stretch; of too many the most even selection."""
+    ledger = topic.ledger
+    begin = max(0, ledger.index_of(low))
+    stop = ledger.index_of(max(low, high - 1)) + 1
+    step = max(1, -(-(stop - begin) // LEDGERS_SHOWN_MAX))
+    return [
+        {"ledgerId": each.ledger_id, "first": each.base, "entries": each.entries, "bytes": each.size_bytes}
+        for each in ledger.segments[begin:stop:step]
+    ]
+
+
+def _entry(topic: PersistentTopic, subscription: PersistentSubscription, offset: int) -> Json:
+    """One entry: ``state``, and the runs of its messages that are open."""
+    ledger, cursor = topic.ledger, subscription.cursor
+    dispatcher = subscription.dispatcher
+    segment = ledger.segment_of(offset)
+    if segment is None or not segment.base <= offset < segment.end:
+        return {"offset": offset, "id": "", "state": "missing"}
+    counts = ledger.counts
+    entry: Json = {
+        "offset": offset,
+        "id": f"{segment.ledger_id}:{offset - segment.base}",
+        "messages": -1,
+        "bytes": -1,
+    }
+    if counts.is_complete:
+        entry["messages"], entry["bytes"] = counts.of(offset)
+    holder = next((each for each in subscription.consumers if offset in each.pending), None)
+    if any(a <= offset < b for a, b in ledger.damaged):
+        entry["state"] = "damaged"
+    elif cursor.is_acknowledged(offset):
+        entry["state"] = "acknowledged"
+    else:
+        entry["state"] = "open"
+        if offset in cursor.batches:
+            entry["state"] = "partly"
+            entry["open"] = [list(each) for each in cursor.open_ranges(offset)[:RUNS_MAX]]
+        if isinstance(dispatcher, SharedDispatcher):
+            if dispatcher.is_delayed(offset):
+                entry["delayed"] = True
+            if dispatcher.is_again(offset):
+                entry["again"] = True
+            times = dispatcher.redelivery_count(offset)
+            if times:
+                entry["redeliveries"] = times
+        if holder is not None:
+            entry["consumer"] = holder.name
+        elif dispatcher is not None and offset < dispatcher.read_offset:
+            entry["sent"] = True
+    return entry

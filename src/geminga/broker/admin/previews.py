@@ -1,0 +1,156 @@
+"""Previews: what an action on a subscription would do, in figures and one sentence, before it is done."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any, Final
+
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.rates import iso_time
+from geminga.broker.topics.persistent import PersistentTopic
+
+Json = dict[str, Any]
+
+
+class Preview:
+    """Of one subscription of a topic in memory. Every method changes nothing and returns what would be."""
+
+    def __init__(self, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.ledger = topic.ledger
+        self.cursor = subscription.cursor
+        self.place = f"{shlex.quote(topic.text)} {shlex.quote(subscription.name)}"
+        self.now_ms = topic.agenda.now_ms
+
+    def skip(self, count: int) -> Json:
+        """Give up the next ``count`` open messages."""
+        offset, inside = self.subscription.behind_messages(count)
+        open_now = self._open()
+        messages = min(count, open_now)
+        found = self._given_up(offset, messages, f"skip {self.place} --count {count}")
+        if inside and offset < self.ledger.confirmed:
+            found["text"] += (
+                f"; the last {_count(inside, 'message')} of them lie in batch {self._place(offset)}, "
+            )
+            found["text"] += "the rest of which stays"
+        return found
+
+    def skip_all(self) -> Json:
+        """Give up everything there is now."""
+        return self._given_up(self.ledger.confirmed, self._open(), "")
+
+    def expire(self, seconds: int) -> Json:
+        """Give up what is older than that."""
+        offset = self.topic.offset_by_time(self.now_ms - seconds * 1000)
+        return self._given_up(offset, self._open_below(offset), "")
+
+    def reset(self, offset: int, command: str) -> Json:
+        """Begin again at ``offset``: backwards messages come again, forwards they are given up."""
+        mark = self.cursor.mark
+        offset = min(max(offset, self.ledger.start), self.ledger.confirmed)
+        again = self.ledger.counts.between(offset, self.ledger.confirmed)[0] - (
+            self._open() - self._open_below(offset)
+        )
+        lost = self._open_below(offset) if offset > mark else 0
+        found = self._base(offset, command)
+        parts = [f"begins again at {self._place(offset)}"]
+        if offset < self.ledger.confirmed:
+            parts[0] += f", published {self._time(offset)}"
+        if again > 0:
+            parts.append(f"{_count(again, 'message')} that were acknowledged are delivered again")
+        if lost:
+            parts.append(f"{_count(lost, 'message')} that were not acknowledged are given up")
+        if not again and not lost:
+            parts.append("no message is lost or delivered twice")
+        connected = len(self.subscription.consumers)
+        if connected:
+            parts.append(f"{_count(connected, 'consumer')} connect anew")
+        return found | {"messages": lost, "messagesAgain": max(0, again), "text": "; ".join(parts)}
+
+    def redeliver(self, consumer: str) -> Json:
+        """Deliver again what consumers, or one of them, hold unacknowledged."""
+        of = [each for each in self.subscription.consumers if not consumer or each.name == consumer]
+        messages = sum(map(self.subscription.held_by, of))
+        held = f"{_count(messages, 'message')} that {_count(len(of), 'consumer')} hold unacknowledged"
+        text = f"{held} are delivered again, to whoever has permits: what is being worked on is done twice"
+        if not messages:
+            text = "nobody holds anything: nothing is delivered again"
+        return self._base(self.cursor.mark, "") | {"messages": 0, "messagesAgain": messages, "text": text}
+
+    # --- inside ---
+    def _base(self, offset: int, command: str) -> Json:
+        return {
+            "from": self._place(self.cursor.mark),
+            "to": self._place(offset),
+            "command": f"geminga topics {command}" if command else "",
+        }
+
+    def _given_up(self, offset: int, messages: int, command: str) -> Json:
+        found = self._base(offset, command)
+        text = f"{_count(messages, 'message')} are given up for good by this subscription"
+        if messages and self.cursor.mark < self.ledger.confirmed:
+            text += f", from {self._place(self.subscription.wanted_from)}"
+            text += f" published {self._time(self.subscription.wanted_from)}" if messages else ""
+        if not messages:
+            text = "nothing is given up: no open message is concerned"
+        left = self._open() - messages
+        return found | {"messages": messages, "messagesAgain": 0, "left": left,
+                        "text": f"{text}; {_count(left, 'message')} stay"}  # fmt: skip
+
+    def _open(self) -> int:
+        tally = self.subscription.backlog_tally()
+        if tally is None:
+            raise AdminError(503, f"the entries of {self.topic.text} are being counted, try again in a while")
+        return tally[0]
+
+    def _open_below(self, offset: int) -> int:
+        """Open messages below an offset: counted on the side of it that has less."""
+        mark, end = self.cursor.mark, self.ledger.confirmed
+        if offset <= mark:
+            return 0
+        if offset - mark <= end - offset:
+            return self.cursor.messages_open(mark, offset)
+        return self._open() - self.cursor.messages_open(offset, end)
+
+    def _place(self, offset: int) -> str:
+        if offset >= self.ledger.confirmed:
+            return "the end"
+        return "{}:{}".format(*self.ledger.position(offset))
+
+    def _time(self, offset: int) -> str:
+        published_ms = self.topic.publish_time(offset)
+        return iso_time(published_ms) if published_ms else "at a time that it does not say"
+
+
+ACTIONS: Final[tuple[str, ...]] = ("skip", "skip-all", "expire", "reset", "redeliver")
+
+
+def preview(
+    topic: PersistentTopic, subscription: PersistentSubscription, action: str, number: Callable[[str], int],
+    message: tuple[int, int] | None, consumer: str,
+) -> Json:  # fmt: skip
+    """What ``action`` would do; ``number(name)`` gives a whole number that the request must have."""
+    found = Preview(topic, subscription)
+    if action == "skip":
+        return found.skip(number("count"))
+    if action == "skip-all":
+        return found.skip_all()
+    if action == "expire":
+        return found.expire(number("seconds"))
+    if action == "redeliver":
+        return found.redeliver(consumer)
+    if action != "reset":
+        raise AdminError(404, f"no action {action!r}; there are {', '.join(ACTIONS)}")
+    if message is not None:
+        ledger_id, entry_id = message
+        offset = topic.ledger.offset_from(ledger_id, entry_id)
+        return found.reset(offset, "")
+    moment = number("timestamp")
+    return found.reset(topic.offset_by_time(moment), f"reset-cursor {found.place} --time {moment}")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

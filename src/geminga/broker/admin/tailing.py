@@ -1,0 +1,242 @@
+"""Messages for people: stored entries opened as far as a browser can show them, and a topic's newest.
+
+A tail is a question that is asked again and again: what came behind this entry? Each answer examines a
+bounded number of entries and bytes. Who falls behind is moved on to the newest and told how many entries that
+skipped; nothing is kept of who asks.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import CorruptPayload, StoreError
+from geminga.wire.batch import SingleMessage, decode_batch
+from geminga.wire.compression import decompress
+from geminga.wire.metadata import parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Json = dict[str, Any]
+MESSAGES_MAX: Final = 200
+"""Messages of one answer."""
+ENTRIES_EXAMINED_MAX: Final = 1_000
+EXAMINED_BYTES_MAX: Final = 4 * 1024 * 1024
+BEHIND_MAX: Final = 10_000
+"""Who is more entries behind is moved on."""
+PAYLOAD_SHOWN_BYTES: Final = 16 * 1024
+"""Of a longer payload the beginning is shown."""
+OPENED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A larger entry is not decompressed to be looked at."""
+BATCH_SHOWN_MAX: Final = 1_000
+_TEXT_SHOWN = 1_024
+_PROPERTIES_SHOWN = 50
+
+
+@dataclass(slots=True)
+class Filter:
+    """Which messages are wanted: ``text`` in payload, key or properties; ``key`` and ``producer`` exactly."""
+
+    text: str = ""
+    key: str = ""
+    producer: str = ""
+
+    def takes(self, metadata: pb.MessageMetadata, message: SingleMessage | None, payload: bytes) -> bool:
+        """Whether a message is wanted; ``message`` is its part of a batch."""
+        key = _key_of(metadata, message)
+        if self.producer and metadata.producer_name != self.producer:
+            return False
+        if self.key and key != self.key:
+            return False
+        if not self.text:
+            return True
+        properties = _properties_of(metadata, message)
+        texts = [key, metadata.producer_name, *(f"{name}={value}" for name, value in properties.items())]
+        return any(self.text in each for each in texts) or self.text.encode() in payload
+
+
+def messages_of(
+    entry: bytes,
+    ledger_id: int,
+    entry_id: int,
+    wanted: Filter,
+    open_ones: Callable[[int], bool] | None = None,
+) -> Iterator[Json]:
+    """The messages of an entry that are wanted, as JSON; ``open_ones`` tells which of a batch are.
+
+    What cannot be opened (encrypted, damaged, a part of a larger message) is told as it is, once.
+    """
+    common: Json = {"id": f"{ledger_id}:{entry_id}", "entryBytes": len(entry)}
+    try:
+        parsed = parse_entry(entry)
+    except CorruptPayload as error:
+        yield common | {"problem": f"the entry cannot be read: {error}"}
+        return
+    metadata = parsed.metadata
+    common |= {
+        "producer": metadata.producer_name[:_TEXT_SHOWN],
+        "publishTime": metadata.publish_time,
+        "schemaVersion": _version(metadata.schema_version),
+    }
+    if metadata.deliver_at_time:
+        common["deliverAt"] = metadata.deliver_at_time
+    payload, problem = _opened(metadata, bytes(parsed.payload))
+    if metadata.num_chunks_from_msg > 1:
+        problem = f"part {metadata.chunk_id + 1} of {metadata.num_chunks_from_msg} of a larger message"
+    is_batch = metadata.HasField("num_messages_in_batch")
+    if problem or not is_batch:
+        if wanted.takes(metadata, None, payload):
+            yield (
+                common
+                | _described(metadata, None, payload, metadata.null_value)
+                | ({"problem": problem} if problem else {})
+            )
+        return
+    count = metadata.num_messages_in_batch
+    common["batchSize"] = count
+    try:
+        singles = decode_batch(payload, min(count, BATCH_SHOWN_MAX)) if count <= BATCH_SHOWN_MAX else []
+    except CorruptPayload as error:
+        yield common | {"problem": f"the batch cannot be read: {error}"}
+        return
+    if count > BATCH_SHOWN_MAX:
+        yield common | {"problem": f"a batch of {count} messages: too many to show"}
+    for index, single in enumerate(singles):
+        if single.compacted_out or (open_ones is not None and not open_ones(index)):
+            continue
+        if wanted.takes(metadata, single, single.payload):
+            described = _described(metadata, single, single.payload, single.null_value)
+            yield common | described | {"batchIndex": index}
+
+
+def _opened(metadata: pb.MessageMetadata, payload: bytes) -> tuple[bytes, str]:
+    """The payload as it was before it was compressed, and what stands in the way of reading it."""
+    if metadata.encryption_keys:
+        return payload, "encrypted"
+    if not metadata.compression:
+        return payload, ""
+    if metadata.uncompressed_size > OPENED_BYTES_MAX:
+        return payload, f"{metadata.uncompressed_size} bytes when decompressed: too many to look at"
+    try:
+        size = metadata.uncompressed_size
+        return decompress(metadata.compression, payload, size, limit=OPENED_BYTES_MAX), ""
+    except CorruptPayload as error:
+        return payload, f"it cannot be decompressed: {error}"
+
+
+def _described(
+    metadata: pb.MessageMetadata, message: SingleMessage | None, payload: bytes, null_value: bool
+) -> Json:
+    properties = _properties_of(metadata, message)
+    event_time = metadata.event_time if message is None else message.event_time
+    sequence_id = metadata.sequence_id if message is None or message.sequence_id < 0 else message.sequence_id
+    found: Json = {
+        "key": _key_of(metadata, message)[:_TEXT_SHOWN],
+        "sequenceId": sequence_id,
+        "size": len(payload),
+        "payload": base64.b64encode(payload[:PAYLOAD_SHOWN_BYTES]).decode(),
+    }
+    if null_value:
+        found["null"] = True
+    if event_time:
+        found["eventTime"] = event_time
+    if properties:
+        shown = list(properties.items())[:_PROPERTIES_SHOWN]
+        found["properties"] = {name[:_TEXT_SHOWN]: value[:_TEXT_SHOWN] for name, value in shown}
+    return found
+
+
+def _key_of(metadata: pb.MessageMetadata, message: SingleMessage | None) -> str:
+    if message is not None and message.partition_key is not None:
+        return message.partition_key
+    return metadata.partition_key
+
+
+def _properties_of(metadata: pb.MessageMetadata, message: SingleMessage | None) -> dict[str, str]:
+    if message is not None and message.properties:
+        return dict(message.properties)
+    return {each.key: each.value for each in metadata.properties}
+
+
+def _version(raw: bytes) -> int:
+    """The number of a schema's version; -1 without one."""
+    return int.from_bytes(raw, "big") if len(raw) == 8 else -1
+
+
+# --- a topic's newest -------------------------------------------------------------------------------
+
+
+def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: Filter) -> Json:
+    """Messages behind an entry (without one: the newest), oldest first: ``{"messages", "next", ...}``.
+
+    With a filter the last `BEHIND_MAX` entries are searched, answer by answer; without one who is behind is
+    moved on. ``skipped`` counts entries that nobody looked at, ``examined`` those that were.
+    """
+    ledger = topic.ledger
+    end = ledger.confirmed
+    skipped = 0
+    offset = ledger.start if behind is None else ledger.offset_from(behind[0], behind[1] + 1)
+    # Without a filter nobody can read faster than that; with one, what is found may be rare.
+    newest = _newest(topic, count) if wanted == Filter() else max(offset, end - BEHIND_MAX)
+    if newest > offset:
+        skipped = 0 if behind is None else newest - offset
+        offset = newest
+    messages: list[Json] = []
+    examined = size = 0
+    while offset < end and examined < ENTRIES_EXAMINED_MAX and size < EXAMINED_BYTES_MAX:
+        offset = ledger.skip_gap(offset)
+        if offset >= end:
+            break
+        try:
+            found = ledger.read(offset, end, entries_max=100, bytes_max=1 << 20)
+        except StoreError as error:
+            return _tailed(topic, offset, messages, examined, skipped) | {"problem": str(error)}
+        if not found:
+            break
+        for entry, _ in found:
+            size += len(entry)
+            messages.extend(messages_of(bytes(entry), *ledger.position(offset), wanted))
+            offset, examined = offset + 1, examined + 1
+            if len(messages) >= count or size >= EXAMINED_BYTES_MAX:
+                break
+        if len(messages) >= count:
+            break
+    return _tailed(topic, offset, messages, examined, skipped)
+
+
+def _newest(topic: PersistentTopic, count: int) -> int:
+    """The offset behind which about ``count`` messages lie."""
+    ledger = topic.ledger
+    offset, held = ledger.confirmed, 0
+    while offset > ledger.start and held < count:
+        offset -= 1
+        held += ledger.counts.of(offset)[0] if ledger.counts.is_complete else 1
+    return offset
+
+
+def _tailed(topic: PersistentTopic, offset: int, messages: list[Json], examined: int, skipped: int) -> Json:
+    ledger = topic.ledger
+    position = ledger.position_before(offset)
+    return {
+        "messages": messages[-MESSAGES_MAX:],
+        "notShown": max(0, len(messages) - MESSAGES_MAX),
+        "next": f"{position[0]}:{position[1]}",
+        "examined": examined,
+        "skipped": skipped,
+        "behind": max(0, ledger.confirmed - offset),
+    }
+
+
+def first_messages(
+    entries: Iterable[tuple[int, int, bytes, Callable[[int], bool] | None]], count: int
+) -> list[Json]:
+    """The first messages of entries, each with its ids and which of its messages are open."""
+    found: list[Json] = []
+    for ledger_id, entry_id, entry, open_ones in entries:
+        for message in messages_of(entry, ledger_id, entry_id, Filter(), open_ones):
+            found.append(message)
+            if len(found) >= count:
+                return found
+    return found

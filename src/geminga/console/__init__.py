@@ -1,0 +1,1 @@
+"""The console: what a broker's subscriptions, topics and the broker itself are doing, in a browser."""

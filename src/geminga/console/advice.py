@@ -1,0 +1,86 @@
+"""The advisor's word on a topic's producers: what a batch holds now, and what it could hold.
+
+The figures come from whoever shows the topic (rate, size, how full batches are); the settings are the
+advisor's (`geminga.tuning.formula`), and nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from geminga.broker.admin.errors import AdminError
+
+GAIN_MIN: Final = 1.5
+"""Batches that would get no fuller than this many times are good as they are."""
+QUIET_MESSAGES_PER_SECOND: Final = 1.0
+"""Below it there is nothing to batch."""
+
+
+def advice(query: Mapping[str, str]) -> dict[str, Any]:
+    """``{"verdict", "text", "fill", "settings"}`` from ``rate``, ``bytes``, ``fill`` and the others.
+
+    ``rate``: messages a second over all producers; ``bytes``: of a message; ``fill``: messages an entry now;
+    ``producers``, ``partitions``, ``keys`` (0 or 1) and ``budget`` (seconds) have defaults. Raises
+    `AdminError` 412 for what is no number, `InvalidConfiguration` for what is out of bounds.
+    """
+    from geminga.tuning.formula import formula, messages_in_delay
+    from geminga.tuning.traffic import TrafficProfile
+
+    rate, fill = _number(query, "rate"), _number(query, "fill")
+    if rate < QUIET_MESSAGES_PER_SECOND:
+        return {"verdict": "quiet", "text": "too little is published to batch anything", "fill": fill}
+    profile = TrafficProfile(
+        rate_messages_per_second=rate,
+        message_bytes=max(1.0, _number(query, "bytes")),
+        producers=max(1, round(_number(query, "producers", 1))),
+        partitions=max(1, round(_number(query, "partitions", 1))),
+        keys=1000 if _number(query, "keys", 0) else 0,
+        latency_budget_seconds=_number(query, "budget", 0.05),
+    )
+    found = formula(profile)
+    producer = found.settings.producer
+    delay = producer.batching_max_publish_delay_seconds
+    by_bytes = producer.batching_max_allowed_size_in_bytes / profile.message_bytes
+    possible = max(1.0, min(messages_in_delay(profile, delay) + 1, producer.batching_max_messages, by_bytes))
+    result: dict[str, Any] = {
+        "fill": fill,
+        "possibleFill": round(possible, 1),
+        "entriesPerSecond": round(rate / max(fill, 1.0), 1),
+        "possibleEntriesPerSecond": round(rate / possible, 1),
+        "settings": [
+            {"field": each.field, "value": each.value, "unit": each.unit, "why": each.why}
+            for each in found.choices
+        ],
+    }
+    if possible < fill * GAIN_MIN:
+        return result | {
+            "verdict": "good",
+            "text": f"batches hold {_short(fill)} messages: what the rate allows in {delay * 1000:g} ms",
+        }
+    budget = profile.latency_budget_seconds
+    return result | {
+        "verdict": "improve",
+        "text": (
+            f"an entry holds {_short(fill)} messages; with a publish delay of {delay * 1000:g} ms it would "
+            f"hold about {_short(possible)}, and the broker would handle {_short(rate / possible)} entries a "
+            f"second instead of {_short(rate / max(fill, 1.0))}, within {budget * 1000:g} ms to the consumer"
+        ),
+    }
+
+
+def _number(query: Mapping[str, str], name: str, default: float | None = None) -> float:
+    text = query.get(name, "")
+    if not text and default is not None:
+        return default
+    try:
+        number = float(text)
+        if number != number or not 0 <= number < 1e15:
+            raise ValueError
+    except ValueError:
+        raise AdminError(412, f"{name}={text!r} is not allowed: give a number from 0 on") from None
+    return number
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}".removesuffix(".0")

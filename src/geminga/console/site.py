@@ -1,0 +1,87 @@
+"""The console's pages: static files under strict headers, and the advisor's word on a producer.
+
+Everything that the pages show they ask of admin REST, as any other client of it, with the token that was
+given to them. The files are served to everybody: there is nothing in them. What a page may do is bounded by
+its policy: scripts and styles from here alone, requests to here alone, in no other page's frame, and no text
+is ever taken for markup (Trusted Types say so to browsers that know them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from geminga.broker.admin.door import Key, Needs
+from geminga.broker.admin.http import answer
+from geminga.console.advice import advice
+
+STATIC: Final = Path(__file__).parent / "static"
+CONTENT_TYPES: Final = {
+    ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml",
+    ".LICENSE": "text/plain",
+}  # fmt: skip
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:",
+        "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'", "trusted-types 'none'",
+    )
+)  # fmt: skip
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",
+}
+PERMISSIONS: Final[Mapping[Key, Needs]] = {
+    ("GET", "/"): Needs.NOTHING,
+    ("GET", "/console/{file}"): Needs.NOTHING,
+    ("GET", "/console/vendor/{file}"): Needs.NOTHING,
+    ("GET", "/console/api/advice"): Needs.CREDENTIALS,
+}
+
+
+def attach(application: web.Application) -> Mapping[Key, Needs]:
+    """Adds the pages to a web application; returns what each of their routes needs."""
+    router = application.router
+    router.add_get("/", _index)
+    router.add_get("/console/api/advice", _advice)
+    router.add_get("/console/vendor/{file}", _vendored)
+    router.add_get("/console/{file}", _file)
+    return PERMISSIONS
+
+
+FILES: Final = frozenset(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
+"""All that is ever served: what a request names is looked up here and not on the disk."""
+
+
+async def _index(_request: web.Request) -> web.StreamResponse:
+    return _served("index.html")
+
+
+async def _file(request: web.Request) -> web.StreamResponse:
+    return _served(request.match_info["file"])
+
+
+async def _vendored(request: web.Request) -> web.StreamResponse:
+    return _served(f"vendor/{request.match_info['file']}")
+
+
+def _served(name: str) -> web.StreamResponse:
+    kind = CONTENT_TYPES.get(Path(name).suffix)
+    if kind is None or name not in FILES:
+        raise web.HTTPNotFound
+    return web.FileResponse(STATIC / name, headers={**HEADERS, "Content-Type": f"{kind}; charset=utf-8"})
+
+
+async def _advice(request: web.Request) -> web.Response:
+    """What the advisor says to producers of a topic, from figures in the query."""
+    found: Any = advice(request.query)
+    return answer(found)

@@ -1,0 +1,84 @@
+// Admin REST: one way in, with the token that the reader gave. It is kept in this variable and nowhere else.
+
+let token = null;
+let asking = null;
+let askForToken = async () => null;
+
+export class ApiError extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+// `ask(reason)` shows a dialog and resolves to a token, or null.
+export function onUnauthorized(ask) {
+  askForToken = ask;
+}
+
+export const hasToken = () => token !== null;
+
+export function forgetToken() {
+  token = null;
+}
+
+export async function call(method, path, { query, body, signal } = {}) {
+  for (;;) {
+    const used = token;
+    const answer = await send(method, path, query, body, signal);
+    if (answer.status !== 401) return result(answer);
+    const { reason } = await told(answer);
+    if (token === used) {
+      token = null;
+      asking ??= askForToken(used === null ? "" : reason).finally(() => (asking = null));
+      token = await asking;
+      if (token === null) throw new ApiError(401, reason);
+    }
+  }
+}
+
+export const get = (path, query, signal) => call("GET", path, { query, signal });
+export const post = (path, query, body) => call("POST", path, { query, body });
+
+async function send(method, path, query, body, signal) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (value !== undefined && value !== null && value !== "") words.set(name, value);
+  }
+  const headers = {};
+  if (token !== null) headers.Authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const address = words.size ? `${path}?${words}` : path;
+  try {
+    return await fetch(address, {
+      method, headers, signal, body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
+      cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "the broker does not answer");
+  }
+}
+
+async function result(answer) {
+  if (!answer.ok) {
+    const { reason } = await told(answer);
+    throw new ApiError(answer.status, reason);
+  }
+  const text = await answer.text();
+  if (!text) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+async function told(answer) {
+  const text = await answer.text();
+  try {
+    const { reason } = JSON.parse(text);
+    if (typeof reason === "string") return { reason };
+  } catch { /* not ours */ }
+  return { reason: `${answer.status} ${answer.statusText}` };
+}

@@ -1,0 +1,63 @@
+// Elements without markup: whatever comes from a broker becomes text, never HTML.
+
+const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "open", "tabIndex", "htmlFor", "className"]);
+
+export function h(tag, attributes, ...children) {
+  const element = tag.startsWith("svg:")
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag.slice(4))
+    : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (PROPERTIES.has(name)) element[name] = value;
+    else if (name === "style") for (const [key, text] of Object.entries(value)) element.style.setProperty(key, text);
+    else if (name === "href" && !/^[#/]/.test(value)) throw new Error("links lead nowhere else");
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  add(element, children);
+  return element;
+}
+
+function add(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === undefined || child === null || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren();
+  add(element, children);
+  return element;
+}
+
+// Sets text only where it differs: what did not change is not painted, and a selection in it stays.
+export function text(element, value) {
+  const wanted = String(value);
+  if (element.textContent !== wanted) element.textContent = wanted;
+}
+
+// Keeps the elements of rows that stay, in the order of the rows.
+export function keyed(parent, rows, key, make, update) {
+  const known = parent.rowsByKey ?? (parent.rowsByKey = new Map());
+  const wanted = new Set();
+  let place = parent.firstElementChild;
+  for (const row of rows) {
+    const name = key(row);
+    wanted.add(name);
+    let element = known.get(name);
+    if (!element) {
+      element = make(row);
+      known.set(name, element);
+    }
+    update(element, row);
+    if (element === place) place = place.nextElementSibling;
+    else parent.insertBefore(element, place);
+  }
+  for (const [name, element] of known) {
+    if (!wanted.has(name)) {
+      element.remove();
+      known.delete(name);
+    }
+  }
+}

@@ -1,0 +1,106 @@
+// Figures, times and names as people read them.
+
+import { h } from "./dom.js";
+
+const PLAIN = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+export const UNKNOWN = "·";
+
+export function count(number) {
+  if (number === undefined || number === null || number < 0) return UNKNOWN;
+  return number < 1e6 ? PLAIN.format(number) : COMPACT.format(number);
+}
+
+export function plural(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
+export function rate(number) {
+  if (number === undefined || number === null) return UNKNOWN;
+  if (number === 0) return "0";
+  if (Math.abs(number) < 10) return number.toFixed(1);
+  return Math.abs(number) < 1e5 ? PLAIN.format(number) : COMPACT.format(number);
+}
+
+export function bytes(number) {
+  if (number === undefined || number === null || number < 0) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let at = 0;
+  while (number >= 1024 && at < units.length - 1) {
+    number /= 1024;
+    at++;
+  }
+  return `${at && number < 100 ? number.toFixed(1) : PLAIN.format(number)} ${units[at]}`;
+}
+
+export function duration(seconds) {
+  if (seconds === undefined || seconds === null || seconds < 0) return UNKNOWN;
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+export function clock(milliseconds) {
+  if (!milliseconds) return UNKNOWN;
+  const moment = new Date(milliseconds);
+  if (Number.isNaN(moment.getTime())) return UNKNOWN;
+  return Math.abs(Date.now() - milliseconds) < 86400e3 ? CLOCK.format(moment) : DAY.format(moment);
+}
+
+export function ago(milliseconds, now) {
+  return milliseconds ? `${duration(Math.max(0, (now - milliseconds) / 1000))} ago` : "never";
+}
+
+// A sentence of the broker's, with its times in the reader's own.
+export function sentence(words) {
+  const parts = [];
+  const times = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)|\b(\d{2,}) s ago\b/g;
+  let at = 0;
+  for (const found of String(words).matchAll(times)) {
+    parts.push(words.slice(at, found.index));
+    if (found[1]) parts.push(h("time", { datetime: found[1], title: found[1] }, clock(Date.parse(found[1]))));
+    else parts.push(`${duration(Number(found[2]))} ago`);
+    at = found.index + found[0].length;
+  }
+  parts.push(String(words).slice(at));
+  return parts;
+}
+
+// persistent://tenant/namespace/topic in its parts; `local` may hold anything.
+export function nameOf(topic) {
+  const [domain, rest = ""] = topic.split("://");
+  const [tenant, namespace, ...local] = rest.split("/");
+  return { domain, tenant, namespace, local: local.join("/") };
+}
+
+export function topicPath(topic) {
+  const { domain, tenant, namespace, local } = nameOf(topic);
+  return `/admin/v2/${[domain, tenant, namespace, local].map(encodeURIComponent).join("/")}`;
+}
+
+export function schemaPath(topic) {
+  const { tenant, namespace, local } = nameOf(topic.replace(/-partition-\d+$/, ""));
+  return `/admin/v2/schemas/${[tenant, namespace, local].map(encodeURIComponent).join("/")}`;
+}
+
+export const topicLink = (topic) => `#/t/${encodeURIComponent(topic)}`;
+export const subscriptionLink = (topic, subscription) =>
+  `#/s/${encodeURIComponent(topic)}/${encodeURIComponent(subscription)}`;
+
+// A topic's name for the eye: what it is called, then where it is.
+export function topicName(topic) {
+  const { domain, tenant, namespace, local } = nameOf(topic);
+  const where = `${tenant}/${namespace}/`;
+  return [
+    domain === "persistent" ? null : h("span", { class: "domain" }, "non-persistent "),
+    h("span", { class: "where" }, where),
+    h("span", { class: "local" }, local),
+  ];
+}
+
+export const LEVELS = ["quiet", "moving", "watch", "stopped"];

@@ -1,0 +1,187 @@
+// The frame around the pages: which page the address names, the keys, the theme, and who is asked for a token.
+
+import { onUnauthorized } from "./api.js";
+import { showBoard } from "./board.js";
+import { showBroker } from "./broker.js";
+import { dialog } from "./dialog.js";
+import { fill, h } from "./dom.js";
+import { showSubscription } from "./subscription.js";
+import { showTopic } from "./topic.js";
+
+const main = document.getElementById("main");
+const search = document.getElementById("search");
+const offline = document.getElementById("offline");
+let stop = () => {};
+let shown = "";
+
+const frame = {
+  main,
+  search,
+  // What a page's polling came to: an error is told above the page, which keeps what it shows.
+  told(error) {
+    offline.hidden = !error;
+    if (error) offline.textContent = `${error.message}. Shown is what was known before.`;
+  },
+  title(words) {
+    document.title = words ? `${words} · Geminga` : "Geminga";
+  },
+};
+
+function partsOf(path) {
+  try {
+    return path.split("/").slice(1).map(decodeURIComponent);
+  } catch {
+    return [];
+  }
+}
+
+function route() {
+  const hash = location.hash || "#/";
+  const [path, words = ""] = hash.slice(1).split("?");
+  const query = new URLSearchParams(words);
+  const parts = partsOf(path);
+  const [kind, topic, subscription] = parts;
+  let page = "board";
+  let start = () => showBoard(frame, query);
+  if (kind === "s" && topic && subscription && parts.length === 3) {
+    page = "subscription";
+    start = () => showSubscription(frame, topic, subscription, query);
+  } else if (kind === "t" && topic && parts.length === 2) {
+    page = "topic";
+    start = () => showTopic(frame, topic, query);
+  } else if (kind === "broker") {
+    page = "broker";
+    start = () => showBroker(frame);
+  }
+  if (page === "board" && shown === "board" && stop.again) {
+    stop.again(query);
+    return;
+  }
+  stop();
+  frame.told(null);
+  fill(main);
+  main.className = `page-${page}`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.page === page) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (page !== "board") search.value = "";
+  shown = page;
+  stop = start();
+  window.scrollTo(0, 0);
+}
+
+// --- theme: the reader's choice stays in this browser, and is no secret ---
+const THEMES = ["", "light", "dark"];
+
+function applyTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  dispatchEvent(new Event("theme"));
+}
+
+function storedTheme() {
+  try {
+    return localStorage.getItem("geminga-theme") ?? "";
+  } catch {
+    return "";
+  }
+}
+
+applyTheme(storedTheme());
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
+  const next = now === "dark" ? "light" : "dark";
+  applyTheme(next);
+  try {
+    localStorage.setItem("geminga-theme", (next === "dark") === dark ? THEMES[0] : next);
+  } catch { /* a browser that keeps nothing */ }
+});
+
+// --- keys ---
+const KEYS = [
+  ["/", "search"],
+  ["j k, ↓ ↑", "next and previous row"],
+  ["Enter", "open the row"],
+  ["g s", "all subscriptions"],
+  ["g b", "the broker"],
+  ["t", "from a subscription to its topic"],
+  ["+ − 0, ← →", "on the map: closer, farther, all, sideways"],
+  ["Esc", "back, or close"],
+  ["?", "this list"],
+];
+
+function showKeys() {
+  dialog("Keys", [
+    h("dl", { class: "keys" }, KEYS.map(([keys, what]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, what)])),
+  ]);
+}
+
+document.getElementById("help").addEventListener("click", showKeys);
+
+let before = "";
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = event.target.matches?.("input, textarea, select");
+  if (event.key === "Escape") {
+    if (typing) event.target.blur();
+    else if (shown !== "board") location.hash = "#/";
+    return;
+  }
+  if (typing) return;
+  const pressed = before + event.key;
+  before = event.key === "g" ? "g" : "";
+  if (pressed === "gs") location.hash = "#/";
+  else if (pressed === "gb") location.hash = "#/broker";
+  else if (event.key === "/") {
+    event.preventDefault();
+    search.focus();
+    search.select();
+  } else if (event.key === "?") showKeys();
+  else if (event.key === "t" && shown === "subscription") main.querySelector("a.topic")?.click();
+  else if (["j", "k", "ArrowDown", "ArrowUp"].includes(event.key)) step(event);
+});
+
+function step(event) {
+  if (event.target.matches?.("canvas")) return;
+  const links = [...main.querySelectorAll("a.row")];
+  if (!links.length) return;
+  const down = event.key === "j" || event.key === "ArrowDown";
+  const at = links.indexOf(document.activeElement?.closest?.("tr, li")?.querySelector("a.row"));
+  const next = at < 0 ? (down ? 0 : links.length - 1) : at + (down ? 1 : -1);
+  links[Math.max(0, Math.min(links.length - 1, next))].focus();
+  event.preventDefault();
+}
+
+search.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && shown !== "board") {
+    location.hash = `#/?search=${encodeURIComponent(search.value)}`;
+  }
+});
+search.addEventListener("input", () => {
+  if (shown === "board") stop.search?.(search.value);
+});
+
+onUnauthorized(
+  (reason) =>
+    new Promise((answer) => {
+      const field = h("input", {
+        type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true,
+      });
+      const box = dialog("This broker asks who you are", [
+        h("p", {}, "Give a token of a role that may look at it. It stays in this page's memory, is sent to this ",
+          "broker alone, and is forgotten when the page is closed."),
+        reason ? h("p", { class: "refused", role: "alert" }, reason) : null,
+        h("label", { htmlFor: "token" }, "Token"), field,
+      ], {
+        action: "Go on",
+        done: (confirmed) => answer(confirmed && field.value.trim() ? field.value.trim() : null),
+      });
+      box.classList.add("token");
+      field.focus();
+    }),
+);
+
+addEventListener("hashchange", route);
+route();

@@ -1,0 +1,221 @@
+"""The board: all subscriptions, those in most trouble first, whatever there is of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin import board
+from geminga.broker.admin.board import Boards
+from geminga.broker.admin.explain import Trouble
+from geminga.ids import MessageId, TopicName
+
+PREFIX = "persistent://public/default/"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+def page(harness: Any, boards: Boards | None = None, **asked: Any) -> dict[str, Any]:
+    """A page of a new board, surveyed to its end."""
+    question: dict[str, Any] = {
+        "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50,
+        "allowed": None,
+    }  # fmt: skip
+
+    async def ask() -> dict[str, Any]:
+        asking = boards or Boards(harness.broker)
+        while True:
+            found = await asking.page(**question | asked)
+            if found["complete"]:
+                asking.close()
+                return found
+            await asyncio.sleep(0.001)
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def make_topic(harness: Any, make_entry: Callable[..., bytes]) -> Callable[..., Any]:
+    def make(name: str, subscriptions: tuple[str, ...] = ("s",), messages: int = 0) -> Any:
+        topic = TopicName.parse(PREFIX + name)
+        harness.actions.create(topic, done)
+        for subscription in subscriptions:
+            harness.actions.create_subscription(topic, subscription, MessageId.earliest, done)
+        harness.poll()
+        if messages:
+            peer = harness.peer()
+            peer.producer(PREFIX + name)
+            peer.publish(messages)
+            peer.disconnect()
+        return topic
+
+    return make
+
+
+def test_those_in_most_trouble_come_first(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("quiet")
+    make_topic("small", messages=2)
+    make_topic("large", messages=9)
+    consumer = harness.peer()
+    make_topic("moving", messages=3)
+    consumer.subscribe(PREFIX + "moving", kind="Shared")
+    found = page(harness)
+    assert [row["topic"].removeprefix(PREFIX) for row in found["rows"]] == [
+        "large",
+        "small",
+        "moving",
+        "quiet",
+    ]
+    assert [row["trouble"] for row in found["rows"]] == [3, 3, 1, 0]
+    assert found["rows"][0]["sentence"].startswith("no consumer is connected")
+    assert found["rows"][0]["messages"] == 9
+    assert found["rows"][2]["sentence"] == "all messages are delivered, and wait to be acknowledged"
+    assert found["rows"][2]["unacked"] == 3
+    assert found["totals"]["levels"] == [1, 1, 0, 2]
+    assert found["totals"]["subscriptions"] == 4
+
+
+def test_partitions_are_one_line(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    name = TopicName.parse(PREFIX + "parts")
+    harness.actions.create_partitioned(name, 3, done)
+    for index in range(3):
+        harness.actions.create_subscription(name.partition_name(index), "s", MessageId.earliest, done)
+    peer = harness.peer()
+    peer.producer(f"{PREFIX}parts-partition-1")
+    peer.publish(4)
+    row, *others = page(harness)["rows"]
+    assert not others
+    assert (row["topic"], row["partitions"], row["messages"]) == (PREFIX + "parts", 3, 4)
+    assert row["worst"].endswith("-partition-1")
+    assert row["trouble"] == Trouble.STOPPED
+
+
+def test_topics_that_rest_are_on_the_board(harness: Any, make_topic: Callable[..., Any]) -> None:
+    """Who has waited longest is not in memory at all, and must not be forgotten for that."""
+    make_topic("resting", messages=5)
+    make_topic("done")
+    harness.restart()
+    assert not harness.broker.topics.loaded()
+    rows = page(harness)["rows"]
+    assert [(row["topic"].removeprefix(PREFIX), row["entries"], row["awake"]) for row in rows] == [
+        ("resting", 5, False),
+        ("done", 0, False),
+    ]
+    assert rows[0]["trouble"] == Trouble.STOPPED
+    assert "no consumer is connected" in rows[0]["sentence"]
+    assert not harness.broker.topics.loaded(), "looking loads nothing"
+
+
+def test_a_resting_cursor_with_holes_counts_what_is_open(
+    harness: Any, make_topic: Callable[..., Any]
+) -> None:
+    make_topic("holes", messages=6)
+    peer = harness.peer()
+    peer.subscribe(PREFIX + "holes", kind="Shared")
+    ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
+    peer.ack(ids[1], ids[3])
+    peer.disconnect()
+    harness.restart()
+    assert page(harness)["rows"][0]["entries"] == 4
+
+
+def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., Any]) -> None:
+    for number in range(7):
+        make_topic(f"jobs-{number}", ("workers", f"audit-{number}"), messages=number)
+    assert page(harness, search="AUDIT jobs-3")["rows"][0]["subscription"] == "audit-3"
+    assert page(harness, search="nothing-like-it")["matching"] == 0
+    names = [row["topic"] for row in page(harness, search="workers", sort="name")["rows"]]
+    assert names == sorted(names)
+    assert page(harness, search="workers", sort="backlog", reverse=True)["rows"][0]["topic"].endswith(
+        "jobs-0"
+    )
+    found = page(harness, sort="backlog", offset=4, limit=3)
+    assert (len(found["rows"]), found["matching"], found["offset"]) == (3, 14, 4)
+    assert page(harness, level=3)["matching"] == 12
+    assert page(harness, level=0)["matching"] == 2
+
+
+def test_who_may_not_see_everything_sees_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("mine", messages=1)
+    make_topic("theirs", messages=1)
+    found = page(harness, allowed=lambda topic: topic.endswith("mine"))
+    assert [row["topic"] for row in found["rows"]] == [PREFIX + "mine"]
+    assert found["totals"] is None
+    assert found["matching"] == 1
+
+
+def test_names_that_no_topic_should_have(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("<img src=x onerror=alert(1)>", ("<script>alert(1)</script>",), messages=1)
+    make_topic("x-partition-", messages=1)
+    rows = page(harness)["rows"]
+    assert {row["topic"] for row in rows} == {
+        PREFIX + "<img src=x onerror=alert(1)>",
+        PREFIX + "x-partition-",
+    }
+
+
+def test_a_non_persistent_topic_has_a_line(harness: Any) -> None:
+    harness.peer().subscribe("non-persistent://public/default/n", kind="Shared", earliest=False)
+    row = page(harness)["rows"][0]
+    assert (row["durable"], row["trouble"], row["consumers"]) == (False, 0, 1)
+
+
+def test_a_backlog_that_grows_is_seen(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("grows", messages=1)
+
+    async def run() -> tuple[Any, Any]:
+        boards = Boards(harness.broker)
+        question = {"search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5}
+        first = await boards.page(**question, allowed=None)
+        peer = harness.peer()
+        peer.producer(PREFIX + "grows")
+        peer.publish(20, first=1)
+        harness.advance(10)
+        second = await boards.page(**question, allowed=None)
+        boards.close()
+        return first, second
+
+    first, second = asyncio.run(run())
+    assert first["rows"][0]["growth"] is None
+    assert second["rows"][0]["growth"] == pytest.approx(2.0)
+
+
+def test_surveys_take_little_and_boards_are_forgotten(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("a", messages=1)
+
+    async def run() -> None:
+        boards = Boards(harness.broker)
+        question: dict[str, Any] = {
+            "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "allowed": None,
+        }  # fmt: skip
+        first = await boards.page(search="", **question)
+        for _ in range(5):
+            again = await boards.page(search="", **question)
+            assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
+        for number in range(3 * board.BOARDS_MAX):
+            await boards.page(search=str(number), **question)
+        assert len(boards._boards) <= board.BOARDS_MAX
+        boards.close()
+        assert not boards._boards
+
+    asyncio.run(run())
+
+
+def test_of_too_many_the_better_half_is_left_out(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "LINES_MAX", 10)
+    for number in range(20):
+        make_topic(f"quiet-{number:02}")
+    make_topic("z-stuck", messages=1)
+    found = page(harness)
+    assert found["rows"][0]["topic"] == PREFIX + "z-stuck"
+    assert found["totals"]["leftOut"] > 0
+    assert found["matching"] <= 10
+    assert found["matching"] + found["totals"]["leftOut"] == 21
+    assert page(harness, search="quiet-19")["matching"] == 1

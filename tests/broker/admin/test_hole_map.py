@@ -1,0 +1,112 @@
+"""The map of ack holes: whatever the scale, it counts what the cursor says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin.hole_map import CELLS_MAX, ENTRIES_MAX, hole_map
+from geminga.ids import TopicName
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def make_map(harness: Any) -> Callable[..., dict[str, Any]]:
+    def make(start: int | None = None, stop: int | None = None, cells: int = 100) -> dict[str, Any]:
+        found = harness.actions.found(TopicName.parse(TOPIC), "s")
+        return hole_map(*found, start, stop, cells)
+
+    return make
+
+
+def publish(harness: Any, entries: int, **fields: Any) -> Any:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=1_000_000)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(entries, **fields)
+    return peer
+
+
+def test_a_topic_without_entries(harness: Any, make_map: Callable[..., Any]) -> None:
+    publish(harness, 0)
+    found = make_map()
+    assert (found["first"], found["end"], found["entries"]) == (0, 0, [])
+
+
+def test_entry_by_entry(harness: Any, make_map: Callable[..., Any]) -> None:
+    peer = publish(harness, 5)
+    peer.ack((0, 0), (0, 3))
+    found = make_map()
+    states = [each["state"] for each in found["entries"]]
+    assert states == ["acknowledged", "open", "open", "acknowledged", "open"]
+    assert found["entries"][1]["consumer"] is not None
+    assert found["entries"][1]["id"] == "0:1"
+    assert (found["mark"], found["read"], found["holes"]) == (1, 5, 1)
+
+
+def test_single_messages_of_a_batch(
+    harness: Any, make_entry: Callable[..., bytes], make_map: Callable[..., Any]
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.send(0, make_entry(num_messages_in_batch=8), messages=8)
+    found = harness.actions.found(TopicName.parse(TOPIC), "s")
+    found[1].cursor.acknowledge_part(0, [0b11001111], 8)
+    entry = make_map()["entries"][0]
+    assert (entry["state"], entry["messages"], entry["open"]) == ("partly", 8, [[0, 3], [6, 7]])
+
+
+def test_cells_count_what_the_entries_say(harness: Any, make_map: Callable[..., Any]) -> None:
+    chance = random.Random(7)
+    peer = publish(harness, 3000)
+    acknowledged = sorted(chance.sample(range(3000), 1700))
+    for entry in acknowledged:
+        peer.ack((0, entry))
+    for start, stop, cells in [(None, None, 100), (0, 3000, CELLS_MAX), (401, 1999, 7), (10, 900, 333)]:
+        found = make_map(start, stop, cells)
+        low, width = found["from"], found["width"]
+        for cell, count in enumerate(found["acknowledged"]):
+            begin, end = low + cell * width, min(found["to"], low + (cell + 1) * width)
+            assert count == sum(begin <= each < end for each in acknowledged), (start, stop, cells, cell)
+        assert len(found["acknowledged"]) <= cells
+
+
+def test_stretches_outside_are_cut(harness: Any, make_map: Callable[..., Any]) -> None:
+    publish(harness, 10)
+    assert (make_map(5, 1 << 60)["from"], make_map(5, 1 << 60)["to"]) == (5, 10)
+    assert make_map(1 << 60, 1 << 61)["entries"] == []
+    assert make_map(7, 3)["entries"] == []
+
+
+def test_damage_shows(harness: Any, make_map: Callable[..., Any]) -> None:
+    publish(harness, 4)
+    topic, _ = harness.actions.found(TopicName.parse(TOPIC), "s")
+    damage = Damage("log-1", 0, "entries", 0, 2, 2, Loss.ENTRIES)
+    topic.ledger.damage_found(topic.ledger.segments[0], EntriesDamaged("gone", damage))
+    found = make_map()
+    assert found["damaged"] == [[2, 3]]
+    assert found["entries"][2]["state"] == "damaged"
+
+
+def test_ten_million_holes_are_cheap_to_draw(harness: Any, make_map: Callable[..., Any]) -> None:
+    """Counted in steps and not by the clock: no more cells, and no more chunks looked at, than there are."""
+    publish(harness, 1)
+    topic, subscription = harness.actions.found(TopicName.parse(TOPIC), "s")
+    cursor, entries = subscription.cursor, 2_000_000
+    for key in range(entries >> 10):
+        cursor.holes._chunks[key] = int("10" * 512, 2)
+    cursor.holes._count = 512 * (entries >> 10)
+    topic.ledger.segments[0].entries = entries
+    topic.ledger.end = topic.ledger.confirmed = entries
+    found = make_map(None, None, 1000)
+    assert sum(found["acknowledged"]) == cursor.holes._count
+    assert len(found["acknowledged"]) <= 1000
+    assert len(make_map(1_000_000, 1_000_000 + ENTRIES_MAX)["entries"]) == ENTRIES_MAX

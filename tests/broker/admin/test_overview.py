@@ -1,0 +1,147 @@
+"""What the console asks of a broker over HTTP, as any client of admin REST may."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+
+TOPIC = "persistent://public/default/t"
+PATH = "persistent/public/default/t"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded() as running, running.client() as client:
+        consumer = client.subscribe(TOPIC, "s", consumer_type=geminga.ConsumerType.Shared, consumer_name="c")
+        producer = client.create_producer(TOPIC)
+        for number in range(5):
+            producer.send(b"message %d" % number, partition_key=f"k{number}")
+        consumer.receive(60_000)
+        yield running
+
+
+def ask(broker: EmbeddedBroker, path: str, method: str = "GET", token: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(f"{broker.admin_url}/admin/v2/{path}", method=method)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def get(broker: EmbeddedBroker, path: str) -> Any:
+    status, found = ask(broker, path)
+    assert status == 200, found
+    return found
+
+
+def test_the_board(broker: EmbeddedBroker) -> None:
+    while not (found := get(broker, "geminga/subscriptions?search=public&limit=5"))["complete"]:
+        pass
+    (row,) = found["rows"]
+    assert (row["topic"], row["subscription"], row["messages"], row["unacked"]) == (TOPIC, "s", 5, 5)
+    assert found["totals"]["subscriptions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [("sort=luck", "sort='luck' is not allowed; allowed: trouble"), ("limit=0", "limit=0 is not allowed"),
+     ("offset=x", "offset='x' is not a whole number"), ("reverse=perhaps", "reverse='perhaps'")],
+)  # fmt: skip
+def test_what_is_wrong_with_a_question_is_named(broker: EmbeddedBroker, query: str, wanted: str) -> None:
+    status, found = ask(broker, f"geminga/subscriptions?{query}")
+    assert status in (400, 412)
+    assert wanted in found["reason"]
+
+
+def test_the_broker_at_a_glance(broker: EmbeddedBroker) -> None:
+    found = get(broker, "geminga/overview")
+    assert found["connections"] == len(found["peers"]) == 1
+    peer = found["peers"][0]
+    assert (peer["producers"], peer["consumers"], peer["read"]) == (1, 1, True)
+    assert found["store"]["appended_entries"] >= 5
+    assert found["topicsLoaded"] == 1
+    assert get(broker, "geminga/happenings") == []
+
+
+def test_one_subscription(broker: EmbeddedBroker) -> None:
+    found = get(broker, f"{PATH}/subscription/s/holes?cells=4")
+    assert [each["state"] for each in found["entries"]] == ["open"] * 5
+    assert found["entries"][0]["consumer"] == "c"
+    (first, second) = get(broker, f"{PATH}/subscription/s/open?count=2")
+    assert (first["key"], second["key"]) == ("k0", "k1")
+    assert get(broker, f"{PATH}/subscription/s/preview/skip?count=2")["messages"] == 2
+    assert ask(broker, f"{PATH}/subscription/s/preview/skip")[0] == 412
+    assert ask(broker, f"{PATH}/subscription/s/preview/reset?message=5")[0] == 412
+    assert ask(broker, f"{PATH}/subscription/s/preview/destroy")[0] == 404
+    assert ask(broker, f"{PATH}/subscription/none/holes")[0] == 404
+    assert ask(broker, f"{PATH}/subscription/s/redeliver?consumer=x", "POST")[0] == 404
+    assert ask(broker, f"{PATH}/subscription/s/redeliver", "POST") == (200, {"messages": 5})
+
+
+def test_the_newest_messages(broker: EmbeddedBroker) -> None:
+    found = get(broker, f"{PATH}/tail?count=2")
+    assert [each["key"] for each in found["messages"]] == ["k3", "k4"]
+    assert get(broker, f"{PATH}/tail?from={found['next']}")["messages"] == []
+    assert [each["key"] for each in get(broker, f"{PATH}/tail?key=k1")["messages"]] == ["k1"]
+    assert ask(broker, f"{PATH}/tail?from=here")[0] == 412
+    assert ask(broker, "persistent/public/default/none/tail")[0] == 404
+
+
+def test_who_may_see_what() -> None:
+    key = os.urandom(32)
+    with embedded(token_secret_key=f"data:;base64,{_base64(key)}", super_user_roles=("super",)) as running:
+        tokens = {role: make_token(role, key, "HS256") for role in ("super", "mine", "stranger")}
+
+        def do(method: str, path: str, body: Any) -> None:
+            request = urllib.request.Request(
+                f"{running.admin_url}/admin/v2/{path}", method=method, data=json.dumps(body).encode(),
+                headers={"Authorization": f"Bearer {tokens['super']}", "Content-Type": "application/json"},
+            )  # fmt: skip
+            urllib.request.urlopen(request, timeout=60).close()
+
+        for tenant in ("mine", "theirs"):
+            do("PUT", f"tenants/{tenant}", {"adminRoles": [tenant], "allowedClusters": ["standalone"]})
+            do("PUT", f"namespaces/{tenant}/ns", {})
+            do("PUT", f"persistent/{tenant}/ns/t", {})
+            do("PUT", f"persistent/{tenant}/ns/t/subscription/s", None)
+
+        def seen(role: str) -> list[str]:
+            while True:
+                status, found = ask(running, "geminga/subscriptions", token=tokens[role])
+                assert status == 200
+                assert (found["totals"] is not None) == (role == "super")
+                if found["complete"]:
+                    return [row["topic"] for row in found["rows"]]
+
+        assert seen("super") == ["persistent://mine/ns/t", "persistent://theirs/ns/t"]
+        assert seen("mine") == ["persistent://mine/ns/t"]
+        assert seen("stranger") == []
+        assert ask(running, "geminga/subscriptions")[0] == 401
+        assert ask(running, "geminga/overview", token=tokens["mine"])[0] == 403
+        for path in (
+            "tail",
+            "subscription/s/holes",
+            "subscription/s/open",
+            "subscription/s/preview/skip-all",
+        ):
+            assert ask(running, f"persistent/mine/ns/t/{path}", token=tokens["mine"])[0] == 200, path
+            assert ask(running, f"persistent/mine/ns/t/{path}", token=tokens["stranger"])[0] == 403, path
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

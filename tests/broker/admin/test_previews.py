@@ -1,0 +1,155 @@
+"""Previews: what is announced is what happens, and announcing it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.previews import ACTIONS, preview
+from geminga.ids import MessageId, TopicName
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+class Case:
+    """Twelve messages in entries of one and of four, some acknowledged, with a consumer that has the rest."""
+
+    def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
+        self.harness = harness
+        self.peer = harness.peer()
+        self.peer.subscribe(TOPIC, kind="Shared")
+        producer = harness.peer()
+        producer.producer(TOPIC)
+        for number, messages in enumerate((1, 4, 1, 4, 1, 1)):
+            entry = make_entry(
+                publish_time=harness.now_ms, num_messages_in_batch=messages if messages > 1 else None
+            )
+            producer.send(number, entry, messages=messages)
+            harness.advance(10)
+        self.peer.ack((0, 0), (0, 2))
+        self.topic, self.subscription = harness.actions.found(NAME, "s")
+
+    def preview(self, action: str, message: tuple[int, int] | None = None, **query: Any) -> dict[str, Any]:
+        before = self.state()
+        found = preview(
+            self.topic,
+            self.subscription,
+            action,
+            lambda name: int(query[name]),
+            message,
+            query.get("consumer", ""),
+        )
+        assert self.state() == before, "a preview changes nothing"
+        return found
+
+    def state(self) -> Any:
+        cursor = self.subscription.cursor
+        return (
+            cursor.mark,
+            list(cursor.holes.ranges()),
+            dict(cursor.batches),
+            len(self.subscription.consumers),
+        )
+
+    @property
+    def open(self) -> int:
+        return int(self.subscription.backlog_tally()[0])
+
+
+@pytest.fixture
+def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
+    return Case(harness, make_entry)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 10, 1000])
+def test_skipping(case: Case, count: int) -> None:
+    before = case.open
+    found = case.preview("skip", count=count)
+    assert "are given up" in found["text"]
+    skipped = case.harness.actions.skip_messages(NAME, "s", count, done)
+    assert found["messages"] == skipped == before - case.open
+    assert found["left"] == case.open
+
+
+def test_skipping_inside_a_batch_says_so(case: Case) -> None:
+    assert "of them lie in batch 0:1" in case.preview("skip", count=2)["text"]
+
+
+def test_skipping_all(case: Case) -> None:
+    found = case.preview("skip-all")
+    assert (found["messages"], found["left"], found["to"]) == (10, 0, "the end")
+    case.harness.actions.skip_all(NAME, "s", done)
+    assert case.open == 0
+    assert "nothing is given up" in case.preview("skip-all")["text"]
+
+
+@pytest.mark.parametrize("seconds", [0, 15, 35, 55, 1000])
+def test_expiring(case: Case, seconds: int) -> None:
+    before = case.open
+    found = case.preview("expire", seconds=seconds)
+    case.harness.actions.expire(NAME, "s", seconds, done)
+    assert found["messages"] == before - case.open
+
+
+def test_resetting_back_delivers_again(case: Case) -> None:
+    found = case.preview("reset", message=(0, 0))
+    assert (found["messages"], found["messagesAgain"]) == (0, 2)
+    assert "2 messages that were acknowledged are delivered again" in found["text"]
+    assert "1 consumer connect" in found["text"]
+    before = case.open
+    case.harness.actions.reset_cursor(NAME, "s", done, position=MessageId(-1, 0, 0))
+    assert case.open == before + 2
+
+
+def test_resetting_forward_gives_up(case: Case) -> None:
+    before = case.open
+    found = case.preview("reset", message=(0, 3))
+    assert found["messages"] == 4
+    case.harness.actions.reset_cursor(NAME, "s", done, position=MessageId(-1, 0, 3))
+    assert case.open == before - 4
+
+
+def test_resetting_to_a_time(case: Case) -> None:
+    found = case.preview("reset", timestamp=case.harness.now_ms - 25_000)
+    assert found["to"] == "0:4"
+    assert f"--time {case.harness.now_ms - 25_000}" in found["command"]
+    assert case.preview("reset", timestamp=case.harness.now_ms + 1)["to"] == "the end"
+
+
+def test_delivering_again(case: Case) -> None:
+    found = case.preview("redeliver")
+    assert found["messagesAgain"] == 10
+    case.peer.messages()
+    assert case.subscription.redeliver_unacknowledged() == 10
+    case.harness.poll()
+    again = case.peer.messages()
+    assert len(again) == 4
+    assert {each.redelivery_count for each in again} == {1}
+    assert case.preview("redeliver", consumer="nobody")["messagesAgain"] == 0
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
+def test_delivering_again_for_every_type(harness: Any, kind: str) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind=kind)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(3)
+    assert len(peer.messages()) == 3
+    subscription = harness.actions.found(NAME, "s")[1]
+    assert subscription.redeliver_unacknowledged() == 3
+    assert len(peer.messages()) == 3
+
+
+def test_an_unknown_action_is_refused(case: Case) -> None:
+    with pytest.raises(AdminError, match="no action 'drop'; there are skip, "):
+        case.preview("drop")
+    assert set(ACTIONS) == {"skip", "skip-all", "expire", "reset", "redeliver"}

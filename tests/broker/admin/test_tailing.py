@@ -1,0 +1,145 @@
+"""Messages for people: every kind of entry is told of, nothing runs away, and a tail sees what comes in."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin import tailing
+from geminga.broker.admin.tailing import Filter, messages_of, tail
+from geminga.ids import TopicName
+from geminga.wire.batch import append_full_message, encode_single_metadata
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+
+
+def batch(*messages: tuple[bytes, dict[str, Any]], **fields: Any) -> bytes:
+    parts: list[bytes] = []
+    for number, (payload, meta) in enumerate(messages):
+        append_full_message(parts, payload, encode_single_metadata(len(payload), number, **meta))
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=len(messages), **fields
+    )
+    return build_entry(metadata.SerializeToString(), b"".join(parts))
+
+
+def opened(entry: bytes, wanted: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
+    found = list(messages_of(entry, 3, 4, wanted or Filter(), **options))
+    json.dumps(found)
+    return found
+
+
+def test_a_single_message(make_entry: Callable[..., bytes]) -> None:
+    found = opened(
+        make_entry(b"hello", partition_key="k", event_time=5, schema_version=(7).to_bytes(8, "big"))
+    )
+    assert len(found) == 1
+    assert found[0]["id"] == "3:4"
+    assert base64.b64decode(found[0]["payload"]) == b"hello"
+    assert (found[0]["key"], found[0]["eventTime"], found[0]["schemaVersion"]) == ("k", 5, 7)
+
+
+def test_the_messages_of_a_batch() -> None:
+    entry = batch(
+        (b"a", {"partition_key": "x"}), (b"b", {"properties": {"n": "1"}}), (b"", {"null_value": True})
+    )
+    found = opened(entry)
+    assert [each["batchIndex"] for each in found] == [0, 1, 2]
+    assert (found[0]["key"], found[1]["properties"], found[2]["null"]) == ("x", {"n": "1"}, True)
+    assert [each["batchIndex"] for each in opened(entry, open_ones=lambda index: index == 1)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "indexes"),
+    [
+        (Filter(text="needle"), [1]), (Filter(text="n=42"), [2]), (Filter(key="x"), [0]),
+        (Filter(producer="q"), []),
+        (Filter(producer="p", text="a"), [0, 1]), (Filter(), [0, 1, 2]),
+    ],
+)  # fmt: skip
+def test_filters(wanted: Filter, indexes: list[int]) -> None:
+    entry = batch((b"a", {"partition_key": "x"}), (b"a needle", {}), (b"c", {"properties": {"n": "42"}}))
+    assert [each["batchIndex"] for each in opened(entry, wanted)] == indexes
+
+
+def test_what_cannot_be_opened_is_told_as_it_is(make_entry: Callable[..., bytes]) -> None:
+    assert "cannot be read" in opened(b"rubbish")[0]["problem"]
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    assert opened(build_entry(metadata.SerializeToString(), b"secret"))[0]["problem"] == "encrypted"
+    assert "decompressed" in opened(make_entry(b"x", compression=1, uncompressed_size=5))[0]["problem"]
+    too_large = make_entry(b"x", compression=1, uncompressed_size=1 << 30)
+    assert "too many to look at" in opened(too_large)[0]["problem"]
+    part = make_entry(b"x", num_chunks_from_msg=3, chunk_id=1)
+    assert opened(part)[0]["problem"] == "part 2 of 3 of a larger message"
+    lie = make_entry(b"x", num_messages_in_batch=1_000_000)
+    assert "too many to show" in opened(lie)[0]["problem"]
+    assert "batch cannot be read" in opened(make_entry(b"x", num_messages_in_batch=5))[0]["problem"]
+
+
+def test_long_payloads_are_cut(make_entry: Callable[..., bytes]) -> None:
+    found = opened(make_entry(b"x" * 100_000))[0]
+    assert found["size"] == 100_000
+    assert len(base64.b64decode(found["payload"])) == tailing.PAYLOAD_SHOWN_BYTES
+
+
+@pytest.fixture
+def topic(harness: Any) -> Any:
+    harness.actions.create(TopicName.parse(TOPIC), lambda _error: None)
+    return harness.actions.topic(TopicName.parse(TOPIC))
+
+
+def payloads(found: dict[str, Any]) -> list[bytes]:
+    return [base64.b64decode(each["payload"]) for each in found["messages"]]
+
+
+def test_a_tail_sees_each_message_once(harness: Any, topic: Any) -> None:
+    found = tail(topic, None, 10, Filter())
+    assert (found["messages"], found["next"]) == ([], "-1:-1")
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    seen: list[bytes] = []
+    behind = (-1, -1)
+    for start in range(0, 30, 6):
+        producer.publish(6, first=start)
+        found = tail(topic, behind, 10, Filter())
+        seen += payloads(found)
+        ledger, entry = found["next"].split(":")
+        behind = int(ledger), int(entry)
+    assert seen == [b"m%d" % number for number in range(30)]
+    assert tail(topic, behind, 10, Filter())["messages"] == []
+
+
+def test_a_tail_begins_with_the_newest_and_says_what_it_passes_over(harness: Any, topic: Any) -> None:
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(50)
+    assert payloads(tail(topic, None, 3, Filter())) == [b"m47", b"m48", b"m49"]
+    found = tail(topic, (0, 9), 3, Filter())
+    assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
+
+
+def test_a_filter_looks_at_everything_behind(
+    harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tailing, "ENTRIES_EXAMINED_MAX", 20)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(90)
+    behind, seen, answers = None, [], 0
+    while True:
+        found = tail(topic, behind, 10, Filter(text="m7"))
+        seen += payloads(found)
+        ledger, entry = found["next"].split(":")
+        behind = int(ledger), int(entry)
+        answers += 1
+        assert found["examined"] <= 110
+        if not found["behind"]:
+            break
+    assert seen == [b"m7", *(b"m7%d" % number for number in range(10))]

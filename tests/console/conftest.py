@@ -1,0 +1,197 @@
+"""A broker core in virtual time behind its real web server, and a real Chromium that looks at it.
+
+The browser is started once a module; each test has a context of its own. What the pages may not do at
+all (run a foreign script, break their own policy, open a browser's dialog) fails whichever test saw it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+from aiohttp import web
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+
+from geminga.broker.admin.web import make_application
+from geminga.console.site import attach
+
+ROOT = Path(__file__).parents[2]
+WAIT_MS = 60_000
+"""No test depends on how quick the machine is."""
+POLICY_BROKEN = (
+    "addEventListener('securitypolicyviolation', (event) => console.error('POLICY', event.violatedDirective))"
+)
+T = TypeVar("T")
+
+
+def module_at(name: str, path: Path) -> ModuleType:
+    """A module of the tests by its file."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+harnesses = module_at("console_harness", ROOT / "tests/broker/conftest.py")
+cases = module_at("console_cases", ROOT / "tests/broker/admin/test_explain.py")
+
+
+class Served:
+    """A `Harness` with the web port of a broker. Everything happens on the loop of its thread: `do`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.harness = harnesses.Harness(**settings)
+        self.connections: set[object] = set()
+        self.connections_refused = 0
+        self.started_at_ms = self.harness.now_ms
+        self.url = ""
+        self.requests: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+        self._thread.start()
+        assert self._started.wait(60)
+
+    # --- what the resources need of a server ---
+    @property
+    def broker(self) -> Any:
+        return self.harness.broker
+
+    @property
+    def settings(self) -> Any:
+        return self.harness.settings
+
+    @property
+    def store(self) -> Any:
+        return self.harness.store
+
+    def tls_arguments(self) -> dict[str, Any]:
+        return {}
+
+    def call(self, function: Callable[[], T]) -> T:
+        found = function()
+        self.harness.poll()
+        return found
+
+    # --- its own ---
+    async def _serve(self) -> None:
+        application = make_application(self, attach)
+        application.on_response_prepare.append(self._asked)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._started.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _asked(self, request: web.Request, _response: web.StreamResponse) -> None:
+        self.requests.append(request.path_qs)
+
+    def do(self, function: Callable[[], T]) -> T:
+        """Run a function where the broker lives."""
+
+        async def run() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(60)
+        self._loop.close()
+
+
+@pytest.fixture
+def make_served() -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
+
+    def make(**settings: Any) -> Served:
+        made.append(Served(**settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def served(make_served: Callable[..., Served]) -> Served:
+    return make_served()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The folder of the browser, fetched if it is not here: no test is skipped for want of it."""
+    fetch = module_at("fetch_chromium", ROOT / "tools/fetch_chromium.py")
+    if not (fetch.HOME / "chromium").exists():
+        subprocess.run([sys.executable, fetch.__file__], check=True, timeout=300)
+    return Path(fetch.HOME)
+
+
+@contextlib.contextmanager
+def launched(playwright: Playwright, chromium: Path) -> Iterator[Browser]:
+    """The browser; the same fonts, language and time zone wherever it runs."""
+    environment = {
+        **os.environ,
+        "LANG": "en_US.UTF-8", "LC_ALL": "en_US.UTF-8", "TZ": "UTC",
+        "LD_LIBRARY_PATH": str(chromium / "lib"), "FONTCONFIG_FILE": str(chromium / "fonts.conf"),
+    }  # fmt: skip
+    started = playwright.chromium.launch(
+        executable_path=chromium / "chromium", env=environment, timeout=WAIT_MS,
+        args=["--headless=shell", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+    )  # fmt: skip
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """Not for the whole session: while it is there this thread counts as one that runs an event loop."""
+    with sync_playwright() as playwright, launched(playwright, chromium) as started:
+        expect.set_options(timeout=WAIT_MS)
+        yield started
+
+
+@pytest.fixture
+def make_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    contexts, wrong = [], []
+
+    def make(width: int = 1360, height: int = 860, scheme: str = "light", **options: Any) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB",
+            timezone_id="UTC", **options,
+        )  # fmt: skip
+        context.set_default_timeout(WAIT_MS)
+        context.add_init_script(POLICY_BROKEN)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("console", lambda said: wrong.append(said.text) if "POLICY" in said.text else None)
+        contexts.append(context)
+        return page
+
+    yield make
+    for each in contexts:
+        each.close()
+    assert not wrong, wrong
+
+
+@pytest.fixture
+def page(make_page: Callable[..., Page]) -> Page:
+    return make_page()

@@ -1,0 +1,506 @@
+"""The console in a real Chromium: what a person sees, finds out and does there."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from geminga.broker.rules.tokens import make_token
+from geminga.ids import MessageId, TopicName
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+HOSTILE_TOPIC = "persistent://public/default/<img src=x onerror=alert(1)>"
+HOSTILE_SUBSCRIPTION = '"><script>alert(2)</script>'
+
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def subscription_url(served: Any, topic: str = TOPIC, subscription: str = "s") -> str:
+    return f"{served.url}/#/s/{quote(topic, safe='')}/{quote(subscription, safe='')}"
+
+
+def topic_url(served: Any, topic: str = TOPIC) -> str:
+    return f"{served.url}/#/t/{quote(topic, safe='')}"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+class Story:
+    """A topic with somebody who publishes and consumers, told on the broker's own thread."""
+
+    def __init__(self, served: Any) -> None:
+        self.served = served
+        self.harness = served.harness
+        self._producer: Any = None
+
+    def do(self, function: Callable[[], Any]) -> Any:
+        return self.served.do(function)
+
+    def publish(self, count: int = 1, payload: bytes = b"x" * 50, **fields: Any) -> None:
+        def publish() -> None:
+            if self._producer is None:
+                self._producer = self.harness.peer()
+                self._producer.producer(TOPIC)
+            fields.setdefault("publish_time", self.harness.now_ms)
+            for number in range(count):
+                self._producer.send(
+                    number, _entry(payload, **fields), messages=fields.get("num_messages_in_batch", 1)
+                )
+
+        self.do(publish)
+
+    def subscribe(self, kind: str = "Shared", permits: int = 100, **fields: Any) -> Any:
+        def subscribe() -> Any:
+            peer = self.harness.peer()
+            peer.subscribe(TOPIC, kind=kind, permits=permits, **fields)
+            return peer
+
+        return self.do(subscribe)
+
+    def create(self, topic: str = TOPIC, subscription: str = "s") -> None:
+        name = TopicName.parse(topic)
+
+        def create() -> None:
+            if not self.harness.actions.exists(name):
+                self.harness.actions.create(name, done)
+            self.harness.actions.create_subscription(name, subscription, MessageId.earliest, done)
+
+        self.do(create)
+
+    def advance(self, seconds: float) -> None:
+        self.do(lambda: self.harness.advance(seconds))
+
+    def policy(self, name: str, value: Any) -> None:
+        self.do(
+            lambda: (
+                self.harness.broker.namespaces.set_topic_policy(NAME, name, value, done),
+                self.harness.poll(),
+            )
+        )
+
+    @property
+    def found(self) -> tuple[Any, Any]:
+        return self.harness.actions.found(NAME, "s")  # type: ignore[no-any-return]
+
+
+def _entry(payload: bytes, **fields: Any) -> bytes:
+    return sys.modules["console_harness"].entry_bytes(payload, **fields)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def story(served: Any) -> Story:
+    return Story(served)
+
+
+# --- why nothing arrives: ten cases, found out by looking ---
+
+
+def no_permits(story: Story) -> None:
+    story.subscribe(permits=0, consumer_name="idle")
+    story.publish(3)
+
+
+def unacked_limit(story: Story) -> None:
+    story.create()
+    story.policy("max_unacked_messages_per_consumer", 2)
+    story.subscribe(consumer_name="slow")
+    story.publish(5)
+
+
+def key_blocked(story: Story) -> None:
+    """Some key moves to the second consumer while the first holds messages of it."""
+    story.subscribe("Key_Shared", consumer_name="first")
+    keys = [f"customer-{number}" for number in range(16)]
+    for key in keys:
+        story.publish(1, partition_key=key)
+    story.subscribe("Key_Shared", consumer_name="second")
+    for key in keys:
+        story.publish(1, partition_key=key)
+
+
+def delayed(story: Story) -> None:
+    story.subscribe()
+    story.publish(2, deliver_at_time=story.harness.now_ms + 3_600_000)
+
+
+def hole(story: Story) -> None:
+    peer = story.subscribe()
+    story.publish(6)
+    story.do(lambda: peer.ack((0, 0), (0, 2), (0, 3)))
+
+
+def paused(story: Story) -> None:
+    story.subscribe(permits=2, consumer_name="worker-3")
+    story.publish(5)
+    story.advance(45)
+
+
+def damaged(story: Story) -> None:
+    story.subscribe()
+    story.publish(4)
+
+    def damage() -> None:
+        topic, _ = story.found
+        gone = Damage("log-1", 0, "entries", 0, 2, 2, Loss.ENTRIES)
+        topic.ledger.damage_found(topic.ledger.segments[0], EntriesDamaged("gone", gone))
+
+    story.do(damage)
+
+
+def quota(story: Story) -> None:
+    story.create()
+    limit = {"destination_storage": {"limitSize": 100, "policy": "producer_request_hold"}}
+    story.policy("backlog_quota_map", limit)
+    story.publish(5)
+    story.advance(30)
+
+
+def fenced(story: Story) -> None:
+    story.create()
+    story.publish(1)
+    story.do(lambda: setattr(story.found[1], "fenced", True))
+
+
+def nobody(story: Story) -> None:
+    story.create()
+    story.publish(7)
+
+
+CASES = [
+    (no_permits, "no-permits", "consumer 'idle' .* has never asked for messages", "stopped"),
+    (unacked_limit, "unacked-limit", "consumer 'slow' .* holds 2 messages .* 2 are allowed", "stopped"),
+    (
+        key_blocked,
+        "key-blocked",
+        "entries of key 'customer-[0-9]+' wait: consumer 'first' .* has 1",
+        "stopped",
+    ),
+    (delayed, "delayed", "2 entries are to be delivered later", "watch"),
+    (hole, "hole", "message 0:1 is not acknowledged, 2 behind it are", "watch"),
+    (paused, "paused", "worker-3.* holds 2 messages .* has room for no more", "stopped"),
+    (damaged, "damaged-entry", "entry 0:2 cannot be read from the disk", "watch"),
+    (quota, "quota", "producers are stopped: backlog quota exceeded", "stopped"),
+    (fenced, "fenced", "is being reset or deleted", "stopped"),
+    (nobody, "nobody-connected", "no consumer is connected", "stopped"),
+]
+
+
+@pytest.mark.parametrize(("tell", "kind", "sentence", "level"), CASES, ids=[case[1] for case in CASES])
+def test_why_nothing_arrives(
+    story: Story, page: Page, tell: Callable[[Story], None], kind: str, sentence: str, level: str
+) -> None:
+    """From the first page to the cause and what mends it, in one click."""
+    tell(story)
+    page.goto(story.served.url)
+    row = page.locator("tbody tr").filter(has=page.get_by_text("s", exact=True))
+    expect(row).to_have_class(re.compile(level))
+    expect(row.locator(".sentence")).to_have_text(re.compile(sentence, re.I))
+    row.locator("a.row").click()
+    expect(page.locator("h1")).to_have_text("s")
+    expect(page.locator(f"[data-kind={kind}]").first).to_contain_text(re.compile(sentence, re.I))
+
+
+# --- hostile names and payloads ---
+
+
+def test_hostile_names_and_payloads_are_text(story: Story, page: Page) -> None:
+    """Whatever a stranger calls a topic or puts into a message, it is shown and never run."""
+    story.create(HOSTILE_TOPIC, HOSTILE_SUBSCRIPTION)
+
+    def publish() -> None:
+        peer = story.harness.peer()
+        peer.producer(HOSTILE_TOPIC, producer_name="<b>producer</b>")
+        for number in range(3):
+            peer.send(
+                number,
+                _entry(b"<img src=x onerror=alert(3)><script>alert(4)</script>", partition_key="<i>key</i>"),
+            )
+
+    story.do(publish)
+    page.goto(story.served.url)
+    expect(page.locator("tbody tr")).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(page.locator("tbody .subscription")).to_have_text(HOSTILE_SUBSCRIPTION)
+    page.locator("a.row").click()
+    expect(page.locator("h1")).to_have_text(HOSTILE_SUBSCRIPTION)
+    page.get_by_role("button", name="Peek").click()
+    expect(page.locator("dialog .value").first).to_contain_text("<script>alert(4)</script>")
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    expect(page.locator("#tail .value").first).to_contain_text("<img src=x onerror=alert(3)>")
+    expect(page.locator("#tail .meta").first).to_contain_text("<i>key</i>")
+    expect(page.get_by_text("<b>producer</b>").first).to_be_visible()
+    assert page.locator("main img, main script, main b > b, main i > i").count() == 0
+
+
+def test_an_address_that_is_rubbish_leads_to_the_first_page(served: Any, page: Page) -> None:
+    for rubbish in ("#/s/%E0%A4%A", "#/javascript:alert(1)", "#/t/", "#//evil", "#/s/a/b/c/d"):
+        page.goto(f"{served.url}/{rubbish}")
+        page.reload()
+        expect(page.locator("h1")).to_have_text("Nothing to see yet.")
+
+
+# --- doing something about it ---
+
+
+def test_an_action_says_what_it_will_do_and_does_it(story: Story, page: Page) -> None:
+    story.create()
+    story.publish(9)
+    page.goto(subscription_url(story.served))
+    page.locator("[data-action=skip]").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label("How many messages").fill("4")
+    expect(dialog.locator(".preview")).to_contain_text(
+        "4 messages are given up for good by this subscription"
+    )
+    expect(dialog.locator(".preview")).to_contain_text("5 messages stay")
+    assert story.do(lambda: story.found[1].backlog) == 9, "nothing is done before it is said"
+    dialog.get_by_role("button", name="Leave it").click()
+    assert story.do(lambda: story.found[1].backlog) == 9
+    page.locator("[data-action=skip]").click()
+    page.locator("dialog").get_by_label("How many messages").fill("4")
+    expect(page.locator("dialog .preview")).to_contain_text("4 messages are given up")
+    page.locator("dialog").get_by_role("button", name="Skip them").click()
+    expect(page.locator(".toast")).to_contain_text("Done")
+    assert story.do(lambda: story.found[1].backlog) == 5
+
+
+def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
+    peer = story.subscribe(consumer_name="c")
+    story.publish(4)
+    story.do(lambda: peer.ack((0, 0), (0, 1)))
+    page.goto(subscription_url(story.served))
+    page.locator("[data-action=redeliver]").click()
+    expect(page.locator("dialog .preview")).to_contain_text("2 messages that 1 consumer hold unacknowledged")
+    story.do(peer.messages)
+    page.locator("dialog").get_by_role("button", name="Deliver again").click()
+    expect(page.locator(".toast")).to_contain_text("Done")
+    assert len(story.do(peer.messages)) == 2
+    page.locator("[data-action=reset]").click()
+    page.locator("dialog").get_by_label("Where to").select_option("earliest")
+    expect(page.locator("dialog .preview")).to_contain_text(
+        "2 messages that were acknowledged are delivered again"
+    )
+    page.locator("dialog").get_by_role("button", name="Move it").click()
+    expect(page.locator(".toast").filter(has_text="begin again")).to_contain_text("Done")
+    assert story.do(lambda: story.found[1].backlog) == 4
+
+
+def test_the_map_leads_to_a_single_message(story: Story, page: Page) -> None:
+    peer = story.subscribe()
+    story.publish(600)
+    story.do(lambda: peer.ack(*((0, entry) for entry in range(600) if entry not in (3, 300))))
+    page.goto(subscription_url(story.served))
+    strip = page.locator(".map .strip")
+    expect(strip).to_have_attribute("aria-label", re.compile("of 600 entries: 1 hole, 595|2 holes"))
+    page.get_by_role("button", name="Oldest open").click()
+    expect(strip).to_have_attribute("aria-label", re.compile("200 of 600 entries"))
+    strip.focus()
+    for _ in range(3):
+        page.keyboard.press("+")
+    expect(strip).to_have_attribute("aria-label", re.compile("25 of 600"))
+    page.keyboard.press("0")
+    expect(strip).to_have_attribute("aria-label", re.compile("600 of 600"))
+    page.get_by_role("button", name="Oldest open").click()
+    expect(strip).to_have_attribute("aria-label", re.compile("200 of 600"))
+    box = strip.bounding_box()
+    assert box is not None
+    strip.click(position={"x": 3.5 / 200 * box["width"], "y": 20})
+    expect(page.locator(".chosen")).to_contain_text("0:3: open")
+    page.get_by_role("button", name="Give it up").click()
+    page.locator("dialog").get_by_role("button", name="Give it up").click()
+    expect(page.locator(".toast")).to_contain_text("0:3 is given up")
+    assert story.do(lambda: story.found[1].cursor.mark) == 300
+
+
+# --- topics and the broker ---
+
+
+def test_the_tail_follows_filters_and_decodes(story: Story, page: Page) -> None:
+    story.create()
+    story.publish(1, b"the first")
+    page.goto(topic_url(story.served))
+    values = page.locator("#tail .value")
+    expect(values).to_have_text(["the first"])
+    story.publish(1, b'{"plane": "N14228"}')
+    expect(values).to_have_text(['{"plane": "N14228"}', "the first"])
+    page.get_by_label("Text in payload").fill("N14")
+    expect(values).to_have_text(['{"plane": "N14228"}'])
+    story.publish(3, b"nothing of the kind")
+    story.publish(1, b"N14 again")
+    expect(values).to_have_text(["N14 again", '{"plane": "N14228"}'])
+    page.get_by_role("button", name="Pause").click()
+    story.publish(1, b"N14 unseen")
+    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    expect(values).to_have_count(2)
+
+
+def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
+    story.create()
+    definition = (
+        '{"type":"record","name":"Flight","fields":[{"name":"plane","type":["null","string"]},'
+        '{"name":"delay","type":"int"},{"name":"legs","type":{"type":"array","items":"long"}}]}'
+    )
+
+    page.goto(story.served.url)
+    answer = page.request.post(
+        f"{story.served.url}/admin/v2/schemas/public/default/t/schema",
+        data={"type": "AVRO", "schema": definition, "properties": {}},
+    )
+    assert answer.ok, answer.text()
+    story.publish(1, b"\x02\x0cN14228\x15\x04\x02\x80\x01\x00", schema_version=(0).to_bytes(8, "big"))
+    page.goto(topic_url(story.served))
+    expect(page.locator("#tail .value")).to_contain_text('"plane": "N14228"')
+    expect(page.locator("#tail .value")).to_contain_text('"delay": -11')
+    expect(page.get_by_text("AVRO")).to_be_visible()
+
+
+def test_producers_with_batch_fill_and_the_advisors_word(story: Story, page: Page) -> None:
+    story.create()
+    for _ in range(4):
+        story.publish(500)
+        story.advance(1)
+    page.goto(topic_url(story.served))
+    expect(page.get_by_text("batches could be fuller")).to_be_visible()
+    expect(
+        page.locator(".sentence").filter(has_text="an entry holds 1 messages".capitalize())
+    ).to_be_visible()
+
+
+def test_the_broker_tells_what_it_did_by_itself(story: Story, page: Page) -> None:
+    story.create()
+    story.policy("message_ttl_in_seconds", 10)
+    story.publish(3)
+    story.advance(120)
+    page.goto(f"{story.served.url}/#/broker")
+    log = page.locator(".log li")
+    expect(log).to_contain_text("3 entries")
+    expect(log).to_contain_text("older than the time to live of 10 s")
+    expect(page.get_by_text("None: everything is kept in memory.")).to_be_visible()
+
+
+# --- the first page as a page ---
+
+
+def test_the_keyboard_is_enough(story: Story, page: Page) -> None:
+    for name in ("alpha", "beta", "gamma"):
+        story.create(f"persistent://public/default/{name}", "s")
+    page.goto(story.served.url)
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.keyboard.press("/")
+    page.keyboard.type("beta")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert "search=beta" in page.url
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator(".crumbs")).to_contain_text("beta")
+    page.keyboard.press("Escape")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_contain_text("next and previous row")
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    expect(page.get_by_text("What it did by itself")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_needs_no_sideways_scrolling(
+    story: Story, make_page: Callable[..., Page], scheme: str
+) -> None:
+    story.subscribe(consumer_name="a-consumer-with-quite-a-long-name-that-goes-on")
+    story.publish(30)
+    page = make_page(width=375, height=740, scheme=scheme)
+    for address in (
+        story.served.url,
+        subscription_url(story.served),
+        topic_url(story.served),
+        f"{story.served.url}/#/broker",
+    ):
+        page.goto(address)
+        expect(page.locator("h1")).not_to_have_text("…")
+        expect(page.locator("main table, main .facts").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
+    dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert (dark == "rgb(17, 16, 22)") == (scheme == "dark")
+
+
+def test_pages_of_many_subscriptions(story: Story, page: Page) -> None:
+    for number in range(60):
+        story.create(f"persistent://public/default/t-{number:03}", "s")
+    page.goto(story.served.url)
+    expect(page.locator("tbody tr")).to_have_count(50)
+    expect(page.locator(".pager")).to_contain_text("1 to 50 of 60")
+    page.get_by_role("button", name="Behind").click()
+    expect(page.locator("tbody tr")).to_have_count(10)
+    page.get_by_role("button", name="Subscription", exact=True).click()
+    expect(page.locator("tbody tr")).to_have_count(50)
+    expect(page.locator("th[aria-sort]")).to_have_text("Subscription")
+
+
+def test_a_hidden_page_asks_nothing(story: Story, page: Page) -> None:
+    story.create()
+    page.clock.install()
+    page.goto(story.served.url)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    asked = len(story.served.requests)
+    page.clock.run_for(10_000)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+    page.clock.run_for(10_000)
+    before = len(story.served.requests)
+    assert before > asked
+    page.clock.run_for(600_000)
+    assert len(story.served.requests) <= before + 1, "one may have been under way"
+
+
+def test_a_broker_that_is_gone_is_told_and_comes_back(story: Story, page: Page) -> None:
+    story.create()
+    page.clock.install()
+    page.goto(story.served.url)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.route("**/admin/**", lambda route: route.abort())
+    page.clock.run_for(5_000)
+    expect(page.locator("#offline")).to_contain_text("does not answer")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.unroute("**/admin/**")
+    page.clock.run_for(60_000)
+    expect(page.locator("#offline")).to_be_hidden()
+
+
+# --- who may look ---
+
+
+def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], page: Page) -> None:
+    key = os.urandom(32)
+    secret = "data:;base64," + base64.b64encode(key).decode()
+    served = make_served(token_secret_key=secret, super_user_roles=("admin",))
+    token = make_token("admin", key, "HS256")
+    page.goto(served.url)
+    page.get_by_label("Token").fill("rubbish")
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".refused")).to_be_visible()
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator("h1")).to_have_text("Nothing to see yet.")
+    page.get_by_role("link", name="Broker").click()
+    expect(page.get_by_text("What it did by itself")).to_be_visible()
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+    assert token not in kept
+    assert token not in page.url
+    assert all(token not in each for each in served.requests)
+    page.reload()
+    expect(page.get_by_label("Token")).to_be_visible()

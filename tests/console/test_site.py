@@ -1,0 +1,125 @@
+"""The console's files: served to everybody, under strict headers, and nothing else with them."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from geminga.broker.admin.http import Needs
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.broker.settings import BrokerSettings
+from geminga.console.site import PERMISSIONS, STATIC, attach
+
+SETTINGS = BrokerSettings(memory=True, port=0, web_port=0)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    running = EmbeddedBroker(SETTINGS, site=attach)
+    yield running
+    running.close()
+
+
+def ask(broker: EmbeddedBroker, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    address = urlsplit(broker.admin_url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+    try:
+        connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def test_every_file_is_served_as_what_it_is(broker: EmbeddedBroker) -> None:
+    for path in sorted(STATIC.rglob("*.*")):
+        status, headers, body = ask(broker, f"/console/{path.relative_to(STATIC)}")
+        assert (status, body) == (200, path.read_bytes()), path
+        assert headers["Content-Type"].endswith("charset=utf-8")
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    assert ask(broker, "/")[2] == (STATIC / "index.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/console/../site.py", "/console/..%2Fsite.py", "/console/%2e%2e/site.py", "/console/site.py",
+        "/console/vendor/..%2findex.html", "/console//etc/passwd", "/console/vendor", "/console/",
+        "/console/index.html%00.js", "/console/missing.js", "/console/" + "x" * 4000 + ".js",
+    ],
+)  # fmt: skip
+def test_nothing_else_is(broker: EmbeddedBroker, path: str) -> None:
+    assert ask(broker, path)[0] in (400, 404)
+
+
+def test_pages_from_elsewhere_are_refused(broker: EmbeddedBroker) -> None:
+    """The console gives a page on the same port a reason to exist; foreign ones get no further for that."""
+    assert ask(broker, "/", Origin="http://attacker.example.com")[0] == 403
+    assert ask(broker, "/", Sec_Fetch_Site="cross-site")[0] == 403
+    assert ask(broker, "/", Host="attacker.example.com")[0] == 421
+    board = "/admin/v2/geminga/subscriptions"
+    assert ask(broker, board, Host="attacker.example.com")[0] == 421
+    assert ask(broker, board, Origin="http://attacker.example.com")[0] == 403
+    assert ask(broker, board, Origin=broker.admin_url, Sec_Fetch_Site="same-origin")[0] == 200
+
+
+def test_it_can_be_left_out() -> None:
+    plain = EmbeddedBroker(SETTINGS)
+    try:
+        assert ask(plain, "/")[0] == 404
+        assert ask(plain, "/console/main.js")[0] == 404
+    finally:
+        plain.close()
+
+
+def test_files_need_no_credentials_and_figures_do() -> None:
+    assert PERMISSIONS["GET", "/"] is Needs.NOTHING
+    assert PERMISSIONS["GET", "/console/api/advice"] is Needs.CREDENTIALS
+    guarded = EmbeddedBroker(
+        BrokerSettings(memory=True, port=0, web_port=0, token_secret_key="data:;base64," + "A" * 43 + "="),
+        site=attach,
+    )
+    try:
+        assert ask(guarded, "/")[0] == 200
+        assert ask(guarded, "/console/main.js")[0] == 200
+        for path in (
+            "/console/api/advice?rate=1",
+            "/admin/v2/geminga/subscriptions",
+            "/admin/v2/geminga/overview",
+        ):
+            status, headers, _ = ask(guarded, path)
+            assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), path
+    finally:
+        guarded.close()
+
+
+def test_no_script_or_style_is_inline_and_nothing_is_fetched_from_elsewhere() -> None:
+    page = (STATIC / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=", page)
+    for path in STATIC.glob("*.*"):
+        for address in re.findall(r"https?://[^\s\"'`)>]+", path.read_text()):
+            assert address in ("http://www.w3.org/2000/svg",), f"{path.name} names {address}"
+
+
+def test_no_module_makes_markup_of_text() -> None:
+    for path in STATIC.glob("*.js"):
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text()
+        )
+        assert not found, f"{path.name}: {found}"
+
+
+def test_the_vendored_library_keeps_its_licence() -> None:
+    licence = (STATIC / "vendor/uPlot.LICENSE").read_text()
+    assert "MIT License" in licence
+    assert "Leon Sorokin" in licence
+    assert Path(STATIC / "vendor/uPlot.js").stat().st_size < 60_000

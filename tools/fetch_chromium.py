@@ -1,0 +1,82 @@
+"""Bring a Chromium here for the tests of the console: a headless one from npm, of a pinned version and hash.
+
+The package ``@sparticuz/chromium`` holds the browser with the few libraries and fonts that it needs beyond a
+bare Linux, compressed; nothing of it runs through node. It is unpacked to ``.cache/``, once. Prints where.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import cramjam
+
+VERSION = "149.0.0"
+SHA512 = "2NECBVKlUA9xIUXb4fT8OoGKdAJs+I2tNYscO8FwcxCKCWA7FmpPI0fdVxGJoIJglrFZYn+4YEJqChq4rdrxQg=="
+"""As the registry's ``dist.integrity`` has it."""
+CACHE = Path(__file__).parent.parent / ".cache"
+HOME = CACHE / f"chromium-{VERSION}"
+_FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{home}/fonts</dir><cachedir>{home}/font-cache</cachedir></fontconfig>
+"""
+
+
+def main() -> int:
+    if not (HOME / "chromium").exists():
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            print("the tests' Chromium is for Linux on x86-64", file=sys.stderr)
+            return 1
+        if shutil.which("npm") is None:
+            print("npm is needed to fetch a Chromium for the tests, and is not here", file=sys.stderr)
+            return 1
+        _unpack(_fetched())
+    print(f"Chromium: {HOME}")
+    return 0
+
+
+def _fetched() -> bytes:
+    """The package as npm serves it."""
+    CACHE.mkdir(exist_ok=True)
+    print(f"Fetching Chromium {VERSION} with npm (70 MB, once) ...", flush=True)
+    wanted = f"@sparticuz/chromium@{VERSION}"
+    command = ["npm", "pack", "--silent", "--pack-destination", str(CACHE), wanted]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    archive = CACHE / f"sparticuz-chromium-{VERSION}.tgz"
+    data = archive.read_bytes()
+    archive.unlink()
+    found = base64.b64encode(hashlib.sha512(data).digest()).decode()
+    if found != SHA512:
+        raise SystemExit(f"{wanted} has the hash {found}, not {SHA512}: it is not used")
+    return data
+
+
+def _unpack(package: bytes) -> None:
+    fresh = CACHE / f"chromium-{VERSION}.part"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(package)) as tar:
+
+        def part(name: str) -> bytes:
+            file = tar.extractfile(f"package/bin/{name}.br")
+            assert file is not None
+            return bytes(cramjam.brotli.decompress(file.read()))
+
+        (fresh / "chromium").write_bytes(part("chromium"))
+        (fresh / "chromium").chmod(0o755)
+        for name in ("al2023.tar", "fonts.tar", "swiftshader.tar"):
+            with tarfile.open(fileobj=io.BytesIO(part(name))) as inner:
+                inner.extractall(fresh, filter="data")
+    (fresh / "fonts.conf").write_text(_FONTS.format(home=HOME.resolve()))
+    fresh.rename(HOME)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
