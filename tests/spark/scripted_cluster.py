@@ -39,6 +39,10 @@ class ScriptedCluster:
     """
 
     topics: dict[Partition, dict[Place, bytes]] = field(default_factory=dict)
+    compacted: dict[Partition, tuple[set[Place], Place]] = field(default_factory=dict)
+    """What compaction has left, and how far it has seen; whoever reads so asks here each time."""
+    trimmed: dict[Partition, Place] = field(default_factory=dict)
+    """The topic's own entries up to here are gone."""
     silent: set[Partition] = field(default_factory=set)
     down: Callable[[], None] = lambda: None
     opened: int = 0
@@ -70,19 +74,35 @@ class ScriptedCluster:
     def topics_matching(self, pattern: str) -> list[str]:
         return matching_topics(pattern, [partition_topic(partition) for partition in self.topics])
 
-    def watch(self, *, name: str, from_first: bool = False) -> ScriptedWatch:
-        return ScriptedWatch(self)
+    def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> ScriptedWatch:
+        return ScriptedWatch(self, compacted)
 
     def open(
-        self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
+        self,
+        partition: Partition,
+        start: MessageId,
+        stop: Offset,
+        *,
+        queue_size: int,
+        name: str,
+        compacted: bool = False,
     ) -> ScriptedSource:
         self.down()
         self.opened += 1
-        return ScriptedSource(self, partition, (start.ledger_id, start.entry_id))
+        return ScriptedSource(self, partition, (start.ledger_id, start.entry_id), compacted)
 
-    def places_from(self, partition: Partition, start: Place) -> list[Place]:
+    def places_from(self, partition: Partition, start: Place, *, compacted: bool = False) -> list[Place]:
         places = sorted(self.topics.get(partition, {}))
+        if compacted and partition in self.compacted:
+            left, horizon = self.compacted[partition]
+            places = [place for place in places if place > horizon or place in left]
+        else:
+            places = [place for place in places if place > self.trimmed.get(partition, (-1, -1))]
         return places[bisect.bisect_left(places, start) :]
+
+    def newest(self, partition: Partition, *, compacted: bool = False) -> MessageId:
+        places = self.places_from(partition, (-1, -1), compacted=compacted)
+        return MessageId(partition[1], *places[-1]) if places else MessageId.earliest
 
     def raw_entry(self, partition: Partition, place: Place) -> RawEntry:
         entry = self.topics[partition][place]
@@ -93,13 +113,16 @@ class ScriptedCluster:
 @dataclass
 class ScriptedWatch:
     cluster: ScriptedCluster
+    compacted: bool = False
 
     def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
         self.cluster.down()
-        topics = self.cluster.topics
-        return {
-            p: MessageId(p[1], *max(topics[p])) if topics.get(p) else MessageId.earliest for p in partitions
-        }
+        found = {}
+        for partition in partitions:
+            found[partition] = self.cluster.newest(partition)
+            if self.compacted and found[partition].entry_id < 0:
+                found[partition] = self.cluster.newest(partition, compacted=True)
+        return found
 
     def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         self.cluster.down()
@@ -161,7 +184,8 @@ class Outage:
 
 
 class ScriptedSource:
-    def __init__(self, cluster: ScriptedCluster, partition: Partition, start: Place) -> None:
+    def __init__(self, cluster: ScriptedCluster, partition: Partition, start: Place, compacted: bool) -> None:
+        self.compacted = compacted
         self.cluster = cluster
         self.partition = partition
         self.next = start
@@ -170,15 +194,15 @@ class ScriptedSource:
         self.cluster.down()
         if self.partition in self.cluster.silent:
             return []
-        found = self.cluster.places_from(self.partition, self.next)[: min(max_entries, 7)]
+        places = self.cluster.places_from(self.partition, self.next, compacted=self.compacted)
+        found = places[: min(max_entries, 7)]
         if found:
             self.next = (found[-1][0], found[-1][1] + 1)
         return [self.cluster.raw_entry(self.partition, place) for place in found]
 
     def last_message_id(self) -> MessageId:
         self.cluster.down()
-        entries = self.cluster.topics.get(self.partition, {})
-        return MessageId(self.partition[1], *max(entries)) if entries else MessageId.earliest
+        return self.cluster.newest(self.partition, compacted=self.compacted)
 
     def close(self) -> None:
         self.cluster.closed += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,3 +220,71 @@ def test_encrypted_topics(
     assert any("crypto.privateKeyPath" in note for note in caught.value.__notes__)
     partly = batch_reader(url, pulsar_topic, cryptoFailureAction="DISCARD")
     assert read(partly, partly.partitions()) == numbers(50, 5)
+
+
+def compacted(broker: EmbeddedBroker, topic: str) -> None:
+    path = f"persistent/public/default/{topic}/compaction"
+    admin(broker.admin_url, "PUT", path)
+    until = time.monotonic() + 60
+    while admin(broker.admin_url, "GET", path)["status"] != "SUCCESS":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def newest_by_key(reader: PulsarReader | PulsarStreamReader, parts: Any) -> dict[str, bytes]:
+    """What somebody who applies the rows in their order has in the end; without a value a key is gone."""
+    state: dict[str, bytes] = {}
+    for part in parts:
+        for batch in reader.read(part):
+            for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                if value:
+                    state[key] = value
+                else:
+                    state.pop(key, None)
+    return state
+
+
+def test_compacted_topics(tmp_path: Path) -> None:
+    """Batches, single messages and deletions; a compaction between plan and task; ledgers that are gone."""
+    keyed = StructType().add("__key", "string").add("value", "binary")
+    with embedded(data_dir=tmp_path) as broker, Client(broker.service_url) as client:
+        url = broker.service_url
+
+        def publish_keys(first: int, count: int, keys: int) -> None:
+            rows = range(first, first + count)
+            values = pa.array([b"" if n % 97 == 0 else b"%d" % n for n in rows], pa.binary())
+            with client.create_producer("keyed", batching_max_messages=50) as producer:
+                producer.send_table(
+                    pa.table({"key": pa.array([f"k{n % keys}" for n in rows]), "value": values})
+                )
+            expected.update({f"k{n % keys}": b"" if n % 97 == 0 else b"%d" % n for n in rows})
+
+        def wanted() -> dict[str, bytes]:
+            return {key: value for key, value in expected.items() if value}
+
+        def rows_of(parts: Any) -> int:
+            return sum(batch.num_rows for part in parts for batch in reader.read(part))
+
+        expected: dict[str, bytes] = {}
+        publish_keys(1, 3000, 100)
+        options = {"readCompacted": "true", "startingOffsets": "earliest"}
+        reader = source(url, "keyed", **options).reader(keyed)
+        assert isinstance(reader, PulsarReader)
+        assert rows_of(reader.partitions()) == 3000
+        compacted(broker, "keyed")
+        parts = reader.partitions()
+        assert rows_of(parts) == len(wanted()) <= 100
+        stream = source(url, "keyed", **options).streamReader(keyed)
+        assert isinstance(stream, PulsarStreamReader)
+        begin = stream.initialOffset()
+        end = stream.latestOffset(begin, ReadAllAvailable())
+        planned = stream.partitions(begin, end)
+        # Everything that both were to read is replaced by newer messages before they read it.
+        publish_keys(3001, 500, 100)
+        compacted(broker, "keyed")
+        assert newest_by_key(reader, parts) == wanted()
+        last = stream.latestOffset(end, ReadAllAvailable())
+        assert newest_by_key(stream, [*planned, *stream.partitions(end, last)]) == wanted()
+        publish_keys(4001, 40, 7)
+        assert newest_by_key(reader, reader.partitions()) == wanted()
+        stream.stop()

@@ -61,13 +61,15 @@ class EntryReader:
         queue_size: int = QUEUE_SIZE_DEFAULT,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         subscription_role_prefix: str | None = None,
+        compacted: bool = False,
     ) -> EntryReader:
         """A reader of ``topic`` (a partition, or a topic without partitions) from ``start`` on.
 
         The entry of ``start`` is the first one (the one after it, unless ``inclusive``); an index into its
         batch shows in the ``ack_set`` of the `RawEntry`. ``stop_at``: the last entry that is wanted, so that
         the broker is asked for no more. ``queue_size``: messages asked for ahead;
-        ``queue_bytes_max``: bytes that may wait.
+        ``queue_bytes_max``: bytes that may wait. ``compacted``: what compaction has left of the topic, and
+        then its own entries.
         """
         check_int("queue_size", queue_size, 1)
         check_int("queue_bytes_max", queue_bytes_max, 1)
@@ -81,6 +83,7 @@ class EntryReader:
                 queue_size=queue_size,
                 queue_bytes_max=queue_bytes_max,
                 subscription_role_prefix=subscription_role_prefix,
+                compacted=compacted,
             )
         )
         return cls(client, consumer, start, inclusive)
@@ -161,7 +164,12 @@ class EntryReader:
 
 @lru_cache(maxsize=64)
 def _settings(
-    start: MessageId, inclusive: bool, stop_at: MessageId | None, queue_size: int, queue_bytes_max: int
+    start: MessageId,
+    inclusive: bool,
+    stop_at: MessageId | None,
+    queue_size: int,
+    queue_bytes_max: int,
+    compacted: bool,
 ) -> ConsumerSettings:
     """Checked once for all the partitions that are opened alike."""
     return ConsumerSettings(
@@ -171,6 +179,7 @@ def _settings(
         stop_at_message_id=stop_at,
         receiver_queue_size=queue_size,
         receiver_queue_bytes_max=queue_bytes_max,
+        is_read_compacted=compacted,
         force_topic_creation=False,
     )
 
@@ -185,9 +194,10 @@ async def open_entries(
     queue_size: int = QUEUE_SIZE_DEFAULT,
     queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
     subscription_role_prefix: str | None = None,
+    compacted: bool = False,
 ) -> AsyncConsumer:
     """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
-    settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max)
+    settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max, compacted)
     random_hex = f"{core.random.getrandbits(40):010x}"
     names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
     topics = TopicSet(core, topic)

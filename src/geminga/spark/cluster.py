@@ -66,9 +66,10 @@ class Cluster(Protocol):
     def topics_matching(self, pattern: str) -> list[str]:
         """Topics, without partition suffixes, whose local name matches; see `matching_topics`."""
 
-    def watch(self, *, name: str, from_first: bool = False) -> Watch:
+    def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
         """For one query's driver; ``name`` begins the names of its readers. ``from_first``: it will ask for
-        the first entries too."""
+        the first entries too. ``compacted``: where nothing of a topic is left but what compaction made of it,
+        that has its newest message."""
 
     def cursors(self, subscription: str) -> Cursors:
         """For one query's driver: its own durable subscription."""
@@ -80,9 +81,19 @@ class Cluster(Protocol):
         """A version of its topic's schema; None when there is no such version."""
 
     def open(
-        self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
+        self,
+        partition: Partition,
+        start: MessageId,
+        stop: Offset,
+        *,
+        queue_size: int,
+        name: str,
+        compacted: bool = False,
     ) -> EntrySource:
-        """Entries from ``start`` on, the one at ``start`` included; few behind ``stop``, if any."""
+        """Entries from ``start`` on, the one at ``start`` included; few behind ``stop``, if any.
+
+        ``compacted``: what compaction has left of them; `EntrySource.last_message_id` is then the newest of
+        that, where compaction has seen all."""
 
 
 def matching_topics(pattern: str, topics: list[str]) -> list[str]:
@@ -128,10 +139,10 @@ class PulsarCluster:
         answer = self.client.runtime.call(self.client.core.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
 
-    def watch(self, *, name: str, from_first: bool = False) -> Watch:
+    def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
         from geminga.spark.watch import PulsarWatch
 
-        return PulsarWatch(self.client, name, from_first=from_first)
+        return PulsarWatch(self.client, name, from_first=from_first, compacted=compacted)
 
     def cursors(self, subscription: str) -> Cursors:
         from geminga.spark.watch import PulsarCursors
@@ -152,7 +163,14 @@ class PulsarCluster:
         return schemas.known(topic, name) or self.client.runtime.call(schemas.get(topic, name))
 
     def open(
-        self, partition: Partition, start: MessageId, stop: Offset, *, queue_size: int, name: str
+        self,
+        partition: Partition,
+        start: MessageId,
+        stop: Offset,
+        *,
+        queue_size: int,
+        name: str,
+        compacted: bool = False,
     ) -> EntrySource:
         from geminga.client.entry_reader import EntryReader
 
@@ -163,6 +181,7 @@ class PulsarCluster:
             stop_at=MessageId(-1, stop.ledger, stop.entry) if stop.entry >= 0 else None,
             queue_size=queue_size,
             subscription_role_prefix=name,
+            compacted=compacted,
         )
 
 

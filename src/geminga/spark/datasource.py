@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -32,6 +33,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import Limits
+from geminga.spark.filesystems import resolve
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
@@ -41,9 +43,11 @@ from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import DataLossError, Shaper, read_range
 from geminga.spark.schema import ArrowShaper, message_columns
 from geminga.spark.tables import options_for, read_schema
+from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
     from geminga.schema_info import SchemaInfo
+    from geminga.spark.dead_letters import DeadLetters
     from geminga.spark.payloads.rows import PayloadPlan
 
 logger = logging.getLogger("geminga.spark")
@@ -106,18 +110,37 @@ def _read(
     schema: StructType,
     plan: PayloadPlan | None,
     part: InputPartition,
+    query: str,
     tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
     # Spark makes up a partition without content when there is nothing to read.
-    if isinstance(part, PulsarRange):
-        cluster = clusters.connect(options.connection)
+    if not isinstance(part, PulsarRange):
+        return
+    cluster = clusters.connect(options.connection)
+    with _letters(options, part.range, query) as letters:
         shaper: Shaper = (
             ArrowShaper(schema)
             if plan is None
-            else _payload_shaper(cluster, options, schema, plan, part.range.partition)
+            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters)
         )
         for batch in read_range(cluster, options, part.range, shaper):
             yield kept(tests, batch) if tests else batch
+
+
+def _letters(
+    options: ReadOptions, part: Range, query: str
+) -> contextlib.AbstractContextManager[DeadLetters | None]:
+    if not options.has_dead_letters:
+        return contextlib.nullcontext()
+    from geminga.spark.dead_letters import DeadLetters
+
+    return DeadLetters(options, part, query)
+
+
+def _check_dead_letters(options: ReadOptions) -> None:
+    """A location that nobody can write to is told where the query is planned."""
+    if options.dead_letter_path is not None:
+        resolve(options.dead_letter_path)
 
 
 def _payload_shaper(
@@ -126,6 +149,7 @@ def _payload_shaper(
     schema: StructType,
     plan: PayloadPlan,
     partition: Partition,
+    letters: DeadLetters | None,
 ) -> Shaper:
     from geminga.spark.payloads.rows import PayloadShaper
 
@@ -136,7 +160,7 @@ def _payload_shaper(
             f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
         )
 
-    return PayloadShaper(schema, plan, partition[0], lookup)
+    return PayloadShaper(schema, plan, partition[0], lookup, letters)
 
 
 class PulsarReader(DataSourceReader):
@@ -149,6 +173,9 @@ class PulsarReader(DataSourceReader):
         self.options = options
         self.schema = schema
         self.tests: list[RowTest] = []
+        _check_dead_letters(options)
+        # The tasks have this object as it is now: all attempts at this query have one name.
+        self.query = f"batch-{uuid.uuid4().hex}"
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = Planner(clusters.connect(self.options.connection), self.options, is_batch=True)
@@ -160,7 +187,7 @@ class PulsarReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self.tests)
+        return _read(self.options, self.schema, self.plan, partition, self.query, self.tests)
 
 
 class FilteringReader(PulsarReader):
@@ -178,6 +205,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.plan = _plan(options, schema)
+        _check_dead_letters(options)
         self.options = options
         self.schema = schema
         self.limits = Limits(
@@ -310,7 +338,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition)
+        return _read(self.options, self.schema, self.plan, partition, self._query())
+
+    def _query(self) -> str:
+        """In a task: the query's id, which lives as long as its checkpoint."""
+        if not self.options.has_dead_letters:
+            return ""
+        return query_of_task(" ".join(self.options.topics) or str(self.options.topics_pattern))
 
     def stop(self) -> None:
         if self._planner is not None:

@@ -19,7 +19,6 @@ the commit with their messages.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +43,7 @@ from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
 from geminga.spark.producers import kept
 from geminga.spark.staging import STAGED_SCHEMA, Staging
+from geminga.spark.tasks import query_of_task
 from geminga.spark.writing import by_topic
 
 if TYPE_CHECKING:
@@ -61,9 +61,6 @@ STAGING_FOLDER = "geminga-sink"
 
 GROUP_BYTES = 4 * 1024 * 1024
 """Staged batches of one topic are handed to its producer in groups of about this size."""
-
-_QUERY_ID = "sql.streaming.queryId"
-"""Where Spark tells a task its streaming query."""
 
 
 @dataclass
@@ -94,13 +91,7 @@ def staging_of(options: WriteOptions, query: str) -> Staging:
 
 def query_id(options: WriteOptions) -> str:
     """In a task: the streaming query that it works for; the checkpoint stands for it outside of Spark."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    known = context.getLocalProperty(_QUERY_ID) if context is not None else None
-    if known:
-        return str(known)
-    return hashlib.sha256((options.checkpoint_location or "").encode()).hexdigest()[:32]
+    return query_of_task(options.checkpoint_location or "")
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):

@@ -138,6 +138,14 @@ def pattern(name: str, value: str) -> str:
     return found
 
 
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a topic is one of the namespace and local names that ``pattern`` has, in full."""
+    wanted, found = TopicName.parse(pattern), TopicName.parse(topic).base
+    return (
+        wanted.namespace_name == found.namespace_name and re.fullmatch(wanted.local, found.local) is not None
+    )
+
+
 def _by_topic(name: str, value: str, example: str) -> dict[str, Any]:
     try:
         found = json.loads(value)

@@ -21,7 +21,7 @@ from geminga.producer.settings import CompressionType, ProducerSettings, check_c
 from geminga.spark import offsets
 from geminga.spark import option_values as values
 from geminga.spark.option_names import NO_EFFECT, REFUSED
-from geminga.spark.option_values import Times
+from geminga.spark.option_values import Times, matches
 
 logger = logging.getLogger("geminga.spark")
 
@@ -116,6 +116,12 @@ _TABLE = (
            text="What happens to a message whose payload can't be read by its schema: ``FAILFAST`` (default) "
                 "fails the query, ``PERMISSIVE`` delivers it without values and with its payload in "
                 "``columnNameOfCorruptRecord``, ``DROPMALFORMED`` leaves it out, with a warning."),
+    Option(name="deadLetterPath", field="dead_letter_path", use=READ, parse=values.text,
+           text="Folder, seen by all machines, that keeps such messages with their bytes, ids and errors, as "
+                "Parquet; the default of ``mode`` is then ``DROPMALFORMED``."),
+    Option(name="deadLetterTopic", field="dead_letter_topic", use=READ, parse=values.one_topic,
+           text="Topic that keeps them likewise, with the properties ``REAL_TOPIC``, ``ORIGIN_MESSAGE_ID`` "
+                "and ``DEAD_LETTER_ERROR``."),
     Option(name="columnNameOfCorruptRecord", field="corrupt_column", use=READ, parse=values.text,
            text="Column that holds such a payload, binary or string. Default ``_corrupt_record``."),
     Option(name="mergeSchema", field="merge_schema", use=READ, parse=values.flag,
@@ -185,6 +191,10 @@ _TABLE = (
     Option(name="durableSubscription", field="durable_subscription", use=READ, parse=values.flag,
            text="Streams: such a subscription with a name made from ``subscriptionPrefix``, which the "
                 "checkpoint remembers. Default false."),
+    Option(name="readCompacted", field="read_compacted", use=READ, parse=values.flag,
+           aliases=("pulsar.reader.readCompacted",),
+           text="Read what compaction has left of the topics, and what came after it as it is. A stream does "
+                "so with what is there when it begins, in one micro-batch. Default false."),
     Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=values.flag,
            text="Go on with no data while a topic does not exist. Default false: the query fails."),
     Option(name="includeHeaders", field="include_headers", use=READ, parse=values.flag,
@@ -323,11 +333,14 @@ class ReadOptions:
     subscription: str | None = None
     durable_subscription: bool = False
     wait_for_topics: bool = False
+    read_compacted: bool = False
     crypto_private_key_path: str | None = None
     crypto_failure_action: str = "FAIL"
     value_schema: str = "BYTES"
     payload_mode: str = "FAILFAST"
     corrupt_column: str = "_corrupt_record"
+    dead_letter_path: str | None = None
+    dead_letter_topic: str | None = None
     merge_schema: bool = False
     schema_evolution: str = "none"
 
@@ -350,8 +363,34 @@ class ReadOptions:
             "startingOffsetsByTimestamp",
             self.starting_times,
         )
+        self._check_dead_letters()
+        if self.read_compacted and (
+            self.says_end or self.starting_times or self.starting_time_ms is not None
+        ):
+            raise InvalidConfiguration(
+                "readCompacted=true reads a topic as compaction leaves it: times and endingOffsets, which "
+                "speak of all its messages, are not for that"
+            )
         _one_of("endingOffsets", self.ending_offsets != "latest", "endingTime", self.ending_time_ms)
         _one_of("endingTime", self.ending_time_ms is not None, "endingOffsetsByTimestamp", self.ending_times)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        return self.dead_letter_path is not None or self.dead_letter_topic is not None
+
+    def _check_dead_letters(self) -> None:
+        if self.has_dead_letters and self.payload_mode == "FAILFAST":
+            raise InvalidConfiguration(
+                "mode=FAILFAST fails a query with its first dead letter: leave it out, or say DROPMALFORMED "
+                "or PERMISSIVE, where deadLetterPath or deadLetterTopic is given"
+            )
+        topic = self.dead_letter_topic
+        if topic is None:
+            return
+        if topic in self.topics or (self.topics_pattern and matches(self.topics_pattern, topic)):
+            raise InvalidConfiguration(
+                f"option deadLetterTopic={topic!r} is a topic that this query reads; allowed: another one"
+            )
 
     @property
     def says_start(self) -> bool:
@@ -364,7 +403,8 @@ class ReadOptions:
 
 
 _OF_SCHEMAS = {
-    "mode": "payload_mode", "columnNameOfCorruptRecord": "corrupt_column", "mergeSchema": "merge_schema",
+    "deadLetterPath": "dead_letter_path", "deadLetterTopic": "dead_letter_topic", "mode": "payload_mode",
+    "columnNameOfCorruptRecord": "corrupt_column", "mergeSchema": "merge_schema",
     "schemaEvolutionMode": "schema_evolution",
 }  # fmt: skip
 
@@ -497,6 +537,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises `InvalidConfiguration` naming option, value and range."""
     found = {name: value for name, value in _parsed(options, READ).items() if name not in _UNUSED_FIELDS}
     found.pop("checkpoint_location", None)
+    if found.keys() & {"dead_letter_path", "dead_letter_topic"}:
+        found.setdefault("payload_mode", "DROPMALFORMED")
     return ReadOptions(connection=_connection(found), **found)
 
 

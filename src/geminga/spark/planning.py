@@ -55,6 +55,10 @@ class Range:
     """The ledgers of the range that are read as files."""
     kept: bool = False
     """The query's subscription has kept everything behind ``start``: what is not there was read."""
+    compacted: bool = False
+    """Of what lies here, what compaction has left is read; see `geminga.spark.compacted`."""
+    goes_on: bool = False
+    """And everything behind ``end`` that is there when that was read."""
 
     def __str__(self) -> str:
         return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
@@ -76,7 +80,10 @@ class Planner:
         self.cluster = cluster
         self.options = options
         self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
-        self.watch = cluster.watch(name=options.subscription_prefix, from_first=is_batch)
+        self.is_batch = is_batch
+        self.watch = cluster.watch(
+            name=options.subscription_prefix, from_first=is_batch, compacted=options.read_compacted
+        )
         self.gauge = Gauge()
         self._wall_clock = wall_clock
         self._clock = clock
@@ -131,7 +138,7 @@ class Planner:
         """The offset behind the newest message of each, `EARLIEST` for an empty topic."""
         asked = list(partitions)
         found = self.patience.call("asking for the newest messages", lambda: self.watch.newest(asked))
-        return {partition: _behind(message_id) for partition, message_id in found.items()}
+        return {partition: behind_message(message_id) for partition, message_id in found.items()}
 
     def _first(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         return self.patience.call("looking for entries", lambda: self.watch.first(places))
@@ -244,7 +251,13 @@ class Planner:
         if limits.needs_entries:
             self._looked = self._clock()
         end = {p: max(start.get(p, EARLIEST), latest[p]) for p in latest}
-        behind = self._in_turn([p for p in sorted(end) if end[p] > start.get(p, EARLIEST)])
+        behind = self._in_turn(
+            [
+                p
+                for p in sorted(end)
+                if end[p] > start.get(p, EARLIEST) and not self._is_compacted(start.get(p, EARLIEST))
+            ]
+        )
         if not limits or not behind:
             return end
         intakes = [Intake(p, start.get(p, EARLIEST), end[p]) for p in behind]
@@ -301,19 +314,30 @@ class Planner:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The tasks that read everything between the offsets."""
+        behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
+        compacted = [p for p, (begin, _) in behind.items() if self._is_compacted(begin)]
         wanted = {
-            partition: (self._known_start(partition, start.get(partition, EARLIEST)), place)
-            for partition, place in sorted(end.items())
-            if place > start.get(partition, EARLIEST)
+            p: (self._known_start(p, begin), place)
+            for p, (begin, place) in behind.items()
+            if p not in compacted
         }
         size = self.options.max_entries_per_split
         cut = self._run({p: pieces(begin, place, size) for p, (begin, place) in wanted.items()})
         count = sum(len(found) for found in cut.values())
         if 0 < count < self.options.min_partitions:
             cut = self._smaller(wanted, cut)
-        return [
+        whole = [
+            Range(p, *behind[p], from_beginning=True, compacted=True, goes_on=self.is_batch)
+            for p in compacted
+        ]
+        return whole + [
             part for p, found in cut.items() for part in self._of_partition(p, start.get(p, EARLIEST), found)
         ]
+
+    def _is_compacted(self, start: Offset) -> bool:
+        """Whether what lies behind ``start`` is read as compaction has left it: the whole of it in one
+        micro-batch and task. A stream reads what comes later as it is."""
+        return self.options.read_compacted and (self.is_batch or start == EARLIEST)
 
     def _known_start(self, partition: Partition, start: Offset) -> Offset:
         """Before the first entry that was looked at, where the start says no more than 'the beginning'."""
@@ -372,7 +396,8 @@ def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfigurat
     return InvalidConfiguration(f"option {option} names {names}, which this query does not read")
 
 
-def _behind(message_id: MessageId) -> Offset:
+def behind_message(message_id: MessageId) -> Offset:
+    """The offset behind a message, `EARLIEST` for none."""
     if message_id.entry_id < 0:
         return EARLIEST
     return Offset.after_entry(message_id.ledger_id, message_id.entry_id)

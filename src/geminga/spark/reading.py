@@ -43,6 +43,10 @@ _IDLE_SECONDS = 1.0
 _LOOK_BACK_ENTRIES = (100, 1000, 10_000)
 
 
+Again = Callable[[list[str]], pa.RecordBatch]
+"""Message columns of messages that were decoded already."""
+
+
 class Shaper(Protocol):
     """Turns decoded messages into what Spark asked for."""
 
@@ -50,8 +54,9 @@ class Shaper(Protocol):
     def columns(self) -> list[str]:
         """The message columns that it needs."""
 
-    def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """``messages`` has those columns, perhaps with more behind them."""
+    def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
+        """``messages`` has those columns, perhaps with more behind them; ``again`` gives others of the same
+        messages, for the rare case that needs them."""
 
 
 class DataLossError(ReadError):
@@ -179,16 +184,22 @@ class RangeReader:
         deadline = time.monotonic() + poll_seconds
         self._place = after.next_place
         while True:
-            entries = self._ask("reading", lambda s: s.read(_READ_ENTRIES, min(_IDLE_SECONDS, poll_seconds)))
+            entries = self._take(min(_IDLE_SECONDS, poll_seconds))
             if entries:
-                last = entries[-1]
-                self._place = MessageId(-1, last.ledger_id, last.entry_id + 1)
-                self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
                 yield from entries
                 deadline = time.monotonic() + poll_seconds
             elif self._ends_early() or time.monotonic() > deadline:
                 self._give_up()
                 return
+
+    def _take(self, idle_seconds: float) -> list[RawEntry]:
+        """The entries that are there; waits ``idle_seconds`` for the first one."""
+        entries = self._ask("reading", lambda source: source.read(_READ_ENTRIES, idle_seconds))
+        if entries:
+            last = entries[-1]
+            self._place = MessageId(-1, last.ledger_id, last.entry_id + 1)
+            self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
+        return entries
 
     def _check_start(self, start: Offset, first: RawEntry) -> None:
         """The entry behind the start is the first one; where it is not, ask why.
@@ -264,11 +275,20 @@ class RangeReader:
         before = self.chunks.copy()
         messages = decode_entries(entries, columns, chunks=self.chunks)
         if len(self.chunks.headless) > known and self._look_back(entries, before):
-            self.chunks = before
+            self.chunks = before.copy()
             messages = decode_entries(entries, columns, chunks=self.chunks)
         if self.cuts_batches:
             messages = self._cut(messages, len(self.shaper.columns))
-        return self.shaper.shape(messages)
+        return self.shaper.shape(messages, partial(self._again, entries, before))
+
+    def _again(self, entries: list[RawEntry], chunks: ChunkCarry, columns: list[str]) -> pa.RecordBatch:
+        from geminga.wire.columnar import decode_entries
+
+        places = ["ledger_id", "entry_id", "batch_index"] if self.cuts_batches else []
+        messages = decode_entries(entries, [*columns, *places], chunks=chunks.copy())
+        if self.cuts_batches:
+            messages = self._cut(messages, len(columns)).select(range(len(columns)))
+        return messages
 
     def _cut(self, messages: pa.RecordBatch, first_extra: int) -> pa.RecordBatch:
         """Drop the rows of the first and last batch that lie outside the range."""
@@ -350,7 +370,12 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Read ``part``; errors name the range."""
     try:
-        yield from RangeReader(cluster, options, part, shaper).batches()
+        if part.compacted:
+            from geminga.spark.compacted import read_compacted
+
+            yield from read_compacted(cluster, options, part, shaper)
+        else:
+            yield from RangeReader(cluster, options, part, shaper).batches()
     except PulsarException as error:
         error.add_note(f"while reading {part}")
         if isinstance(error, CryptoError) and options.crypto_private_key_path is None:

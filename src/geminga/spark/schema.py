@@ -105,7 +105,7 @@ class ArrowShaper:
         self.columns = message_columns(schema)
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
-    def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+    def shape(self, messages: pa.RecordBatch, again: object = None) -> pa.RecordBatch:
         """``messages`` has the columns `columns`, perhaps with more behind them."""
         arrays = [as_type(messages.column(number), field.type) for number, field in enumerate(self.schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -58,7 +58,7 @@ class Staging:
 
     def __init__(self, location: str, *keys: str) -> None:
         self.files, root = resolve(location)
-        self.root = "/".join((root.rstrip("/"), *map(_folder_name, keys)))
+        self.root = "/".join((root.rstrip("/"), *map(folder_name, keys)))
         self.is_local = isinstance(self.files, fs.LocalFileSystem)
         self.puts_whole_files = puts_whole_files(self.files)
 
@@ -208,7 +208,7 @@ class Staging:
             self.files.delete_dir(self.root)
 
 
-def _folder_name(key: str) -> str:
+def folder_name(key: str) -> str:
     """A name that every file system takes; two keys never share one."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)
     return (

@@ -40,9 +40,12 @@ READERS_MAX = 128
 class PulsarWatch:
     """The questions of one query's driver. May be used from one thread at a time."""
 
-    def __init__(self, client: Client, name: str, *, from_first: bool = False) -> None:
+    def __init__(
+        self, client: Client, name: str, *, from_first: bool = False, compacted: bool = False
+    ) -> None:
         self.client = client
         self.name = name
+        self._compacted = compacted
         self._start = MessageId.earliest if from_first else MessageId.latest
         self._consumers: dict[Partition, AsyncConsumer] = {}
         self._closings: set[asyncio.Task[None]] = set()
@@ -53,7 +56,12 @@ class PulsarWatch:
     def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
         """The newest message of each; its entry id is -1 where there is none."""
         asked = list(partitions)
-        return dict(zip(asked, all_at_once(self.client, self._newest, asked), strict=True))
+        found = dict(zip(asked, all_at_once(self.client, self._newest, asked), strict=True))
+        if self._compacted:
+            empty = [partition for partition, newest in found.items() if newest.entry_id < 0]
+            answers = all_at_once(self.client, self._newest_compacted, empty)
+            found.update(zip(empty, answers, strict=True))
+        return found
 
     def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """The first entry at or after each place; None where nothing lies there any more.
@@ -85,6 +93,15 @@ class PulsarWatch:
         consumer = await self._open(partition, self._start, _PERMITS_MAX if from_first else 0)
         self._consumers[partition] = consumer
         return await consumer.get_last_message_id()
+
+    async def _newest_compacted(self, partition: Partition) -> MessageId:
+        """Of a topic whose own ledgers hold nothing any more: who reads it as it is is told of nothing."""
+        async with self._readers:
+            consumer = await self._open(partition, MessageId.earliest, 0, compacted=True)
+            try:
+                return await consumer.get_last_message_id()
+            finally:
+                self._close_later(consumer)
 
     async def _first(self, question: tuple[Partition, MessageId]) -> RawEntry | None:
         partition, place = question
@@ -129,7 +146,9 @@ class PulsarWatch:
             finally:
                 self._close_later(consumer)
 
-    async def _open(self, partition: Partition, start: MessageId, queue_size: int) -> AsyncConsumer:
+    async def _open(
+        self, partition: Partition, start: MessageId, queue_size: int, *, compacted: bool = False
+    ) -> AsyncConsumer:
         from geminga.client.entry_reader import open_entries
 
         return await open_entries(
@@ -139,6 +158,7 @@ class PulsarWatch:
             stop_at=start,
             queue_size=queue_size,
             subscription_role_prefix=self.name,
+            compacted=compacted,
         )
 
     async def _next(self, consumer: AsyncConsumer, place: MessageId, *, take: bool = True) -> RawEntry | None:

@@ -25,6 +25,9 @@ from geminga.spark.schema import COLUMNS, as_type
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from geminga.spark.dead_letters import DeadLetters
+    from geminga.spark.reading import Again
+
     Mask = NDArray[np.bool_]
 
 logger = logging.getLogger("geminga.spark")
@@ -166,12 +169,20 @@ Lookup = Callable[[bytes], "SchemaInfo | None"]
 class PayloadShaper:
     """Turns decoded messages of one topic into record batches of the columns that a query asks for."""
 
-    def __init__(self, schema: StructType, plan: PayloadPlan, topic: str, lookup: Lookup) -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        plan: PayloadPlan,
+        topic: str,
+        lookup: Lookup,
+        letters: DeadLetters | None = None,
+    ) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.plan = plan
         self.topic = topic
         self.lookup = lookup
+        self.letters = letters
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         asked = {field.name: field for field in schema.fields}
         self.of_message = {
@@ -191,12 +202,19 @@ class PayloadShaper:
         self.columns = [*dict.fromkeys([*self.of_message.values(), *needed])]
         self._told: set[bytes] = set()
 
-    def shape(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """``messages`` has the columns `columns`, perhaps with more behind them."""
+    def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
+        """``messages`` has the columns `columns`, perhaps with more behind them. ``again`` is needed where
+        there are dead letters to keep."""
         found = dict(zip(self.columns, messages.columns, strict=False))
         rows, damaged, reasons = self._read(found)
         if damaged.any():
             self._tell(found, damaged, reasons)
+            if self.letters is not None:
+                assert again is not None
+                from geminga.spark.dead_letters import MESSAGE_COLUMNS
+
+                errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
+                self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
         payload = dict(zip(self.of_payload, rows.flatten(), strict=True))
         arrays = []
         for field_ in self.schema:
@@ -297,21 +315,26 @@ class PayloadShaper:
 
     # --- what can't be read -----------------------------------------------------------------------
 
-    def _tell(self, found: dict[str, pa.Array], damaged: Mask, reasons: dict[bytes, str]) -> None:
-        first = int(np.argmax(damaged))
-        place = ":".join(str(found[name][first]) for name in ("ledger_id", "entry_id", "batch_index"))
-        version = found["schema_version"][first].as_py()
-        size = len(found["value"][first].as_py() or b"")
-        reason = reasons.get(version) or (
+    def _reason(self, found: dict[str, pa.Array], row: int, reasons: dict[bytes, str]) -> str:
+        """Why a row can't be read."""
+        version = found["schema_version"][row].as_py()
+        size = len(found["value"][row].as_py() or b"")
+        return reasons.get(version) or (
             f"its {size} bytes are no value of schema version {number_of_version(version)}"
             if version
             else f"its {size} bytes are no value of the topic's schema"
         )
+
+    def _tell(self, found: dict[str, pa.Array], damaged: Mask, reasons: dict[bytes, str]) -> None:
+        first = int(np.argmax(damaged))
+        place = ":".join(str(found[name][first]) for name in ("ledger_id", "entry_id", "batch_index"))
+        reason = self._reason(found, first, reasons)
         what = f"{self.topic}: the message {place} can't be read: {reason}"
         if self.plan.mode == FAILFAST:
             raise CorruptPayload(
                 f"{what}. The option mode=PERMISSIVE keeps such messages in the column "
-                f"{self.plan.corrupt_column!r}, DROPMALFORMED leaves them out"
+                f"{self.plan.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
+                "deadLetterTopic keep them elsewhere"
             )
         verb = "left out" if self.plan.mode == DROPMALFORMED else "delivered without values"
         logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)

@@ -1,0 +1,349 @@
+"""Messages that no row is made of, kept with their bytes: in files below a path, or in a topic.
+
+A task keeps them before it ends, so none is lost that Spark takes for read. It may run again, beside itself
+or after a restart, and they are kept once all the same:
+
+*  A file says in its name whose query it is and which part of which partition it covers. A task that finds
+   its part covered writes nothing, and of an overlapping part what is not covered.
+*  Messages of a topic have a producer name made from the query and the task's range, and sequence ids made
+   from their places, each in an entry of its own: what an earlier attempt has published, the broker's
+   deduplication drops. Without deduplication on the namespace they are published at least once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import re
+import threading
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from geminga.consumer.dead_letters import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_REAL_TOPIC
+from geminga.errors import PulsarException
+from geminga.spark.cluster import client_for
+from geminga.spark.filesystems import puts_whole_files, resolve
+from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
+from geminga.spark.options import ReadOptions, WriteOptions
+from geminga.spark.producers import kept
+from geminga.spark.staging import folder_name
+
+if TYPE_CHECKING:
+    from geminga.client.producer import Producer
+    from geminga.spark.planning import Range
+
+logger = logging.getLogger("geminga.spark")
+
+PART_BYTES_MAX = 16 * 1024 * 1024
+"""So much is collected before it is kept; the rest of a range at its end."""
+PROPERTY_ERROR = "DEAD_LETTER_ERROR"
+"""Why a message has become a dead letter; beside what dead letters of consumers say of their origin."""
+
+MESSAGE_COLUMNS = [
+    "value", "key", "key_bytes", "properties", "topic", "partition", "ledger_id", "entry_id", "batch_index",
+    "message_id", "publish_time", "event_time", "producer_name", "schema_version",
+]  # fmt: skip
+"""What is asked for of a message that becomes a dead letter."""
+
+_US = pa.timestamp("us", tz="UTC")
+LETTERS = pa.schema(
+    [
+        pa.field("value", pa.binary()),
+        pa.field("__key", pa.binary()),
+        pa.field("__messageProperties", pa.map_(pa.string(), pa.string())),
+        pa.field("__topic", pa.string()),
+        pa.field("__partition", pa.int32()),
+        pa.field("__ledgerId", pa.int64()),
+        pa.field("__entryId", pa.int64()),
+        pa.field("__batchIndex", pa.int32()),
+        pa.field("__messageId", pa.binary()),
+        pa.field("__publishTime", _US),
+        pa.field("__eventTime", _US),
+        pa.field("__producerName", pa.string()),
+        pa.field("schemaVersion", pa.int64()),  # null: its producer named none
+        pa.field("error", pa.string()),
+    ]
+)
+"""The columns of the files: those of the source, the version of the schema, and what went wrong."""
+
+
+class DeadLetters:
+    """Those of one task. A context: what was added is kept when it ends, unless by an error.
+
+    ``query``: whose they are; the same for all attempts at the same work.
+    """
+
+    def __init__(self, options: ReadOptions, part: Range, query: str) -> None:
+        self.part = part
+        self.targets: list[_Files | _Topic] = []
+        if options.dead_letter_path is not None:
+            self.targets.append(_Files(options.dead_letter_path, query, part.partition))
+        if options.dead_letter_topic is not None:
+            self.targets.append(_Topic(options, options.dead_letter_topic, query, part))
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._through = part.start
+        """Up to here everything is kept."""
+
+    def add(self, messages: pa.RecordBatch, errors: Sequence[str]) -> None:
+        """``messages`` has the columns `MESSAGE_COLUMNS`, ``errors`` one text for each.
+
+        Raises what the file system or the broker does when they can't be kept: the task has then failed.
+        """
+        self._rows.append(_with_errors(messages, errors))
+        self._bytes += messages.nbytes
+        if self._bytes >= PART_BYTES_MAX:
+            self._keep(None)
+
+    def _keep(self, end: Offset | None) -> None:
+        """Keep what was collected; ``end``: it is all there is up to there."""
+        if not self._rows:
+            return
+        rows = pa.Table.from_batches(self._rows, schema=_KEPT)
+        last = _place(rows, rows.num_rows - 1)
+        through = last if end is None else max(last, end)
+        for target in self.targets:
+            target.keep(rows, self._through, through)
+        self._rows, self._bytes, self._through = [], 0, through
+
+    def __enter__(self) -> DeadLetters:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._keep(self.part.end)
+        elif kind is GeneratorExit:
+            self._keep(None)  # Spark needs no more rows: those before were read.
+
+
+_KEPT = LETTERS.append(pa.field("key", pa.string()))
+"""And the key as it was on the wire."""
+
+
+def _with_errors(messages: pa.RecordBatch, errors: Sequence[str]) -> pa.RecordBatch:
+    found = dict(zip(MESSAGE_COLUMNS, messages.columns, strict=True))
+    versions = [int.from_bytes(raw, "big") if raw else None for raw in found["schema_version"].to_pylist()]
+    columns = [
+        found["value"],
+        found["key_bytes"],
+        found["properties"].cast(LETTERS.field("__messageProperties").type),
+        found["topic"].cast(pa.string()),
+        found["partition"],
+        found["ledger_id"],
+        found["entry_id"],
+        found["batch_index"],
+        found["message_id"],
+        found["publish_time"].cast(_US, safe=False),
+        found["event_time"].cast(_US, safe=False),
+        found["producer_name"].cast(pa.string()),
+        pa.array(versions, pa.int64()),
+        pa.array(errors, pa.string()),
+        found["key"],
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_KEPT)
+
+
+def _place(rows: pa.Table, number: int) -> Offset:
+    ledger, entry, index = (
+        rows.column(name)[number].as_py() for name in ("__ledgerId", "__entryId", "__batchIndex")
+    )
+    return Offset(ledger, entry, WHOLE_ENTRY if index < 0 else index)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    """What a file holds all dead letters of: after ``start``, up to and with ``end``."""
+
+    start: Offset
+    end: Offset
+
+    @property
+    def text(self) -> str:
+        return "_".join(".".join(map(str, place)) for place in (self.start, self.end))
+
+    @staticmethod
+    def parse(name: str, prefix: str) -> _Covered | None:
+        number = r"(-?\d+)"
+        place = rf"{number}\.{number}\.{number}"
+        match = re.fullmatch(rf"{re.escape(prefix)}_{place}_{place}\.parquet", name)
+        if match is None:
+            return None
+        numbers = [int(each) for each in match.groups()]
+        return _Covered(Offset(*numbers[:3]), Offset(*numbers[3:]))
+
+    def mask(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of the rows lie in it."""
+        names = ("__ledgerId", "__entryId", "__batchIndex")
+        ledger, entry, index = (rows.column(name).to_numpy().astype(np.int64) for name in names)
+        index = np.where(index < 0, WHOLE_ENTRY, index)
+
+        def is_behind(place: Offset) -> Any:
+            same_ledger = ledger == place.ledger
+            same_entry = same_ledger & (entry == place.entry)
+            return (
+                (ledger > place.ledger)
+                | (same_ledger & (entry > place.entry))
+                | (same_entry & (index > place.batch_index))
+            )
+
+        found: np.ndarray[Any, np.dtype[np.bool_]] = is_behind(self.start) & ~is_behind(self.end)
+        return found
+
+
+class _Files:
+    """Parquet files below ``location/query=ID``; Spark reads the location as one table."""
+
+    def __init__(self, location: str, query: str, partition: Partition) -> None:
+        self.files, root = resolve(location)
+        self.folder = f"{root.rstrip('/')}/query={folder_name(query)}"
+        self.prefix = folder_name(partition_topic(partition))
+
+    def keep(self, rows: pa.Table, start: Offset, end: Offset) -> None:
+        wanted = _Covered(start, end)
+        for known in self._known():
+            if known.start < wanted.end and wanted.start < known.end:
+                rows = rows.filter(pa.array(~known.mask(rows)))
+        if rows.num_rows:
+            self._write(rows.select(LETTERS.names), f"{self.prefix}_{wanted.text}.parquet")
+
+    def _known(self) -> Iterator[_Covered]:
+        selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=False)
+        for info in self.files.get_file_info(selector):
+            known = _Covered.parse(info.base_name, self.prefix)
+            if known is not None:
+                yield known
+
+    def _write(self, rows: pa.Table, name: str) -> None:
+        """All of it under its name, or nothing: write and rename, or what an object store does."""
+        from pyarrow import parquet
+
+        path = f"{self.folder}/{name}"
+        if puts_whole_files(self.files):
+            with self.files.open_output_stream(path) as stream:
+                parquet.write_table(rows, stream)
+            return
+        self.files.create_dir(self.folder, recursive=True)
+        # Spark reads no file whose name begins with a point.
+        unfinished = f"{self.folder}/.{name}.{uuid.uuid4().hex}.tmp"
+        with self.files.open_output_stream(unfinished) as stream:
+            parquet.write_table(rows, stream)
+        try:
+            self.files.move(unfinished, path)
+        except OSError:
+            # Where renaming does not replace, a twin of this task was sooner: the file holds the same.
+            if self.files.get_file_info(path).type == fs.FileType.NotFound:
+                raise
+            self.files.delete_file(unfinished)
+
+
+# --- a topic -------------------------------------------------------------------------------------
+
+_INDEX_BITS = 24
+"""Of a sequence id, for the place in a batch; the entry's id has the others."""
+
+_told: set[str] = set()
+_lock = threading.Lock()
+
+
+class _Topic:
+    """Messages of a topic. Those of one partition go to one partition of it, in their order."""
+
+    def __init__(self, options: ReadOptions, topic: str, query: str, part: Range) -> None:
+        self.topic = topic
+        self.part = part
+        self.options = WriteOptions(
+            connection=options.connection, topics=(topic,), batching_enabled=False, compression="NONE"
+        )
+        key = f"{partition_topic(part.partition)} {part.start}"
+        self.name = f"geminga-dead-letters-{query}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+    def keep(self, rows: pa.Table, start: Offset, end: Offset) -> None:
+        target = self._partition()
+        ledgers = rows.column("__ledgerId").to_numpy()
+        # Rows lie in the order of their places.
+        cuts = [0, *(np.flatnonzero(np.diff(ledgers)) + 1).tolist(), len(ledgers)]
+        for first, behind in itertools.pairwise(cuts):
+            # Sequence ids grow within a ledger only.
+            name = f"{self.name}-{ledgers[first]}"
+            with kept.borrowed(self.options, target, name) as producer:
+                _publish(producer, rows.slice(first, behind - first))
+            self._check_deduplication(target, name)
+
+    def _partition(self) -> str:
+        """The same at every attempt."""
+        names = client_for(self.options.connection).get_topic_partitions(self.topic)
+        return names[zlib.crc32(partition_topic(self.part.partition).encode()) % len(names)]
+
+    def _check_deduplication(self, target: str, name: str) -> None:
+        """Say once in a process that a task which runs again will publish again."""
+        with _lock:
+            if target in _told:
+                return
+            _told.add(target)
+        kept.drop(self.options, target, name)
+        with kept.borrowed(self.options, target, name) as producer:
+            if producer.last_sequence_id() >= 0:
+                return
+        namespace = "/".join(target.split("://")[1].split("/")[:2])
+        logger.warning(
+            "%s: the broker does not deduplicate: a task that runs again publishes its dead letters again; "
+            "turn it on with 'pulsar-admin namespaces set-deduplication %s --enable'", target, namespace,
+        )  # fmt: skip
+
+
+def _publish(producer: Producer, rows: pa.Table) -> None:
+    """Publish, and wait for all receipts. Raises the first refusal."""
+    refusals: list[Any] = []
+
+    def settled(result: Any, place: Any) -> None:
+        if place is None:
+            refusals.append(result)
+
+    for row in rows.to_pylist():
+        producer.send_async(
+            row["value"] or b"",
+            settled,
+            properties=_properties(row),
+            partition_key=row["key"],
+            sequence_id=(row["__entryId"] << _INDEX_BITS) | (row["__batchIndex"] + 1),
+            event_timestamp=_milliseconds(row["__eventTime"]),
+        )
+    producer.flush()
+    if refusals:
+        first = refusals[0]
+        raise (
+            first
+            if isinstance(first, BaseException)
+            else PulsarException(f"{producer.topic()}: a dead letter was not published: {first}")
+        )
+
+
+def _properties(row: dict[str, Any]) -> dict[str, str]:
+    """The message's, with where it came from as Java's clients write it, and the error."""
+    origin = f"{row['__ledgerId']}:{row['__entryId']}:{row['__partition']}"
+    if row["__batchIndex"] >= 0:
+        origin += f":{row['__batchIndex']}"
+    return {
+        **dict(row["__messageProperties"] or ()),
+        PROPERTY_REAL_TOPIC: row["__topic"],
+        PROPERTY_ORIGIN_MESSAGE_ID: origin,
+        PROPERTY_ERROR: row["error"],
+    }
+
+
+def _milliseconds(time: Any) -> int | None:
+    return None if time is None else int(time.timestamp() * 1000)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+from scripted_cluster import TOPIC, Outage, Place, ScriptedCluster
+
+from geminga.errors import InvalidConfiguration
+from geminga.spark.admission import Limits
+from geminga.spark.compacted import CompactedReader
+from geminga.spark.offsets import EARLIEST, Offset
+from geminga.spark.options import ConnectionOptions, ReadOptions, read_options
+from geminga.spark.patience import Patience
+from geminga.spark.planning import Planner, Range
+from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.schema import ArrowShaper
+
+ONE = (TOPIC, -1)
+SHAPER = ArrowShaper(StructType().add("value", BinaryType()))
+
+
+def options(**given: Any) -> ReadOptions:
+    given = {"poll_timeout_ms": 200, "read_compacted": True, **given}
+    return ReadOptions(connection=ConnectionOptions(service_url="pulsar://h"), topics=(TOPIC,), **given)
+
+
+def cluster_of(entries: int, left: set[int] | None = None, horizon: int = -1) -> ScriptedCluster:
+    """One ledger of entries with a message each; compaction has left some up to the horizon."""
+    cluster = ScriptedCluster()
+    cluster.publish(ONE, 5, [[b"%d" % e] for e in range(entries)])
+    if left is not None:
+        compact(cluster, left, horizon)
+    return cluster
+
+
+def compact(cluster: ScriptedCluster, left: set[int], horizon: int) -> None:
+    places: set[Place] = {(5, entry) for entry in left}
+    cluster.compacted[ONE] = (places, (5, horizon))
+
+
+def read(cluster: ScriptedCluster, part: Range) -> list[int]:
+    batches = list(read_range(cluster, options(), part, SHAPER))
+    assert cluster.opened == cluster.closed
+    return [int(value) for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def ranges(cluster: ScriptedCluster, **given: Any) -> list[Range]:
+    planner = Planner(cluster, options(**given), is_batch=True)
+    start = planner.starting("earliest")
+    return planner.ranges(start, planner.ending(start))
+
+
+def test_a_batch_query_reads_what_is_left_in_one_task() -> None:
+    cluster = cluster_of(40, {3, 11, 20}, 29)
+    (part,) = ranges(cluster, max_entries_per_split=4)
+    assert (part.start, part.end, part.compacted, part.goes_on) == (EARLIEST, Offset(5, 39), True, True)
+    assert read(cluster, part) == [3, 11, 20, *range(30, 40)]
+
+
+def test_an_end_that_is_compacted_away_is_no_loss() -> None:
+    cluster = cluster_of(10, {1, 2}, 9)
+    (part,) = ranges(cluster)
+    assert read(cluster, part) == [1, 2]
+
+
+def test_nothing_left_at_all() -> None:
+    (part,) = ranges(cluster_of(10, set(), 9))
+    assert read(cluster_of(10, set(), 9), part) == []
+
+
+def test_what_took_the_place_of_a_message_meanwhile_is_read() -> None:
+    """Without what lies behind the planned end the keys of 7 to 9 would have no message at all."""
+    cluster = cluster_of(10, {1, 2}, 4)
+    (part,) = ranges(cluster)
+    cluster.publish(ONE, 5, [[b"10"], [b"11"], [b"12"]])
+    compact(cluster, {1, 5, 6, 10, 11, 12}, 12)
+    assert read(cluster, part) == [1, 5, 6, 10, 11, 12]
+    # And what is compacted away there while it is read, is read all the same.
+    compact(cluster, {1, 5, 6, 12}, 12)
+    assert read(cluster, part) == [1, 5, 6, 10, 11, 12]
+
+
+def test_a_topic_of_which_nothing_but_that_is_left() -> None:
+    cluster = cluster_of(10, {1, 8}, 9)
+    cluster.trimmed[ONE] = (5, 9)
+    (part,) = ranges(cluster)
+    assert part.end == Offset(5, 8)
+    assert read(cluster, part) == [1, 8]
+
+
+def test_a_topic_that_was_truncated_is_a_loss() -> None:
+    cluster = cluster_of(10, {1, 2}, 9)
+    (part,) = ranges(cluster)
+    for entry in range(5, 10):
+        del cluster.topics[ONE][5, entry]
+    with pytest.raises(DataLossError, match=r"ends at 5:4, before 5:9"):
+        read(cluster, part)
+
+
+def test_a_broker_that_restarts() -> None:
+    cluster = cluster_of(40, {3, 11, 20, 25}, 29)
+    part = Range(ONE, EARLIEST, Offset(5, 39), compacted=True)
+    outage = Outage(0)
+    cluster.down = outage
+    patience = Patience(60, clock=outage.clock, sleep=outage.sleep)
+    reader = CompactedReader(cluster, options(), part, SHAPER, patience=patience)
+    places = []
+    for number, entry in enumerate(reader._entries()):
+        places.append(entry.entry_id)
+        if number in (1, 7):
+            outage.left = 3
+    assert places == [3, 11, 20, 25, *range(30, 40)]
+
+
+def test_a_stream_takes_it_in_one_micro_batch_and_goes_on_as_it_is() -> None:
+    cluster = cluster_of(30, {3, 11}, 19)
+    planner = Planner(cluster, options(max_rows_per_trigger=2))
+    latest = planner.latest([ONE])
+    end = planner.limited({ONE: EARLIEST}, latest, Limits(rows=2))
+    assert end == {ONE: Offset(5, 29)}
+    (part,) = planner.ranges({ONE: EARLIEST}, end)
+    assert part.compacted
+    assert not part.goes_on
+    cluster.publish(ONE, 5, [[b"%d" % e] for e in range(30, 40)])
+    assert read(cluster, part) == [3, 11, *range(20, 30)]
+    later = planner.limited(end, planner.latest([ONE]), Limits(rows=2))
+    assert later == {ONE: Offset(5, 31)}
+    (part,) = planner.ranges(end, later)
+    assert not part.compacted
+    assert read(cluster, part) == [30, 31]
+
+
+@pytest.mark.parametrize(
+    "given", [{"endingOffsets": '{"t": {"-1": "5:1"}}'}, {"endingTime": "5"}, {"startingTime": "5"}]
+)
+def test_times_and_ends_are_refused(given: dict[str, str]) -> None:
+    base = {"service.url": "pulsar://h", "topic": "t", "readCompacted": "true"}
+    with pytest.raises(InvalidConfiguration, match="readCompacted"):
+        read_options({**base, **given})

@@ -1,0 +1,305 @@
+"""Dead letters of tasks that run once, again, beside themselves and over other parts, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+from geminga import Client, MessageId, schema
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
+from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.schema import AvroSchema
+from geminga.spark import dead_letters
+from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader
+from geminga.spark.dead_letters import LETTERS
+from geminga.spark.offsets import Offset
+from geminga.spark.options import ReadOptions, read_options
+
+
+@dataclass
+class Reading:
+    id: int
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded(deduplication=True) as started:
+        yield started
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[Client]:
+    with Client(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return request.node.name.replace("[", "-").replace("]", "")
+
+
+def publish(client: Client, topic: str, rounds: int = 20, size: int = 3) -> None:
+    """In each round ``size`` good messages in a batch, and a bad one with all that a message can have."""
+    with (
+        client.create_producer(topic, schema=AvroSchema(Reading)) as good,
+        client.create_producer(topic, schema=schema.BytesSchema(), batching_enabled=False) as bad,
+    ):
+        for number in range(rounds):
+            for index in range(size):
+                good.send_async(Reading(number * size + index), None)
+            good.flush()
+            bad.send(
+                b"bad-%d" % number, partition_key=f"k{number}", properties={"p": str(number)},
+                event_timestamp=1_700_000_000_000 + number,
+            )  # fmt: skip
+
+
+def reader(broker: EmbeddedBroker, topic: str, **options: Any) -> PulsarReader:
+    given = {"service.url": broker.service_url, "topic": topic, "valueSchema": "TOPIC", **options}
+    source = PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+    found = source.reader(source.schema())
+    assert isinstance(found, PulsarReader)
+    return found
+
+
+def ids(found: PulsarReader, parts: Any) -> list[int]:
+    return [row["id"] for part in parts for batch in found.read(part) for row in batch.to_pylist()]
+
+
+def letters_in(path: Path) -> list[dict[str, Any]]:
+    files = [str(file) for file in sorted(path.rglob("*.parquet")) if not file.name.startswith(".")]
+    if not files:
+        return []
+    found = pa.dataset.dataset(files).to_table()
+    assert found.schema.equals(LETTERS)
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return sorted(rows, key=lambda row: (row["__ledgerId"], row["__entryId"], row["__batchIndex"]))
+
+
+def letters_of(client: Client, topic: str) -> list[Any]:
+    with client.create_reader(topic, MessageId.earliest) as found:
+        messages = []
+        while found.has_message_available():
+            messages.append(found.read_next(20_000))
+        return messages
+
+
+def values(count: int = 20) -> list[bytes]:
+    return [b"bad-%d" % number for number in range(count)]
+
+
+def test_what_is_kept(broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path) -> None:
+    publish(client, topic)
+    found = reader(broker, topic, deadLetterPath=tmp_path / "letters", deadLetterTopic=f"{topic}-letters")
+    parts = found.partitions()
+    assert ids(found, parts) == list(range(60))
+    rows = letters_in(tmp_path)
+    assert [row["value"] for row in rows] == values()
+    row = rows[7]
+    assert MessageId.deserialize(row["__messageId"]).entry_id() == row["__entryId"]
+    assert (row["__key"], row["__messageProperties"]) == (b"k7", [("p", "7")])
+    assert row["__eventTime"].timestamp() * 1000 == 1_700_000_000_007
+    assert row["schemaVersion"] is None
+    assert row["error"] == "its producer named no schema"
+    messages = letters_of(client, f"{topic}-letters")
+    assert [message.data() for message in messages] == values()
+    message = messages[7]
+    assert message.partition_key() == "k7"
+    assert message.event_timestamp() == 1_700_000_000_007
+    assert message.properties() == {
+        "p": "7",
+        "REAL_TOPIC": f"persistent://public/default/{topic}",
+        "ORIGIN_MESSAGE_ID": f"{row['__ledgerId']}:{row['__entryId']}:-1",
+        "DEAD_LETTER_ERROR": "its producer named no schema",
+    }
+
+
+def test_permissive_delivers_them_too(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, rounds=3)
+    found = reader(broker, topic, mode="PERMISSIVE", deadLetterPath=tmp_path)
+    assert ids(found, found.partitions()).count(None) == 3  # type: ignore[arg-type]
+    assert len(letters_in(tmp_path)) == 3
+
+
+def test_a_task_that_runs_again_and_beside_itself(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic)
+    place = {"deadLetterPath": tmp_path, "deadLetterTopic": f"{topic}-letters"}
+    found = reader(broker, topic, maxEntriesPerSplit=9, **place)
+    parts = found.partitions()
+    count = len(parts)
+    assert count > 4
+    with ThreadPoolExecutor(4) as pool:
+        twice = list(pool.map(lambda part: ids(found, [part]), [*parts, *parts]))
+    assert [number for some in twice[:count] for number in some] == list(range(60))
+    ids(found, parts)
+    assert [row["value"] for row in letters_in(tmp_path)] == values()
+    assert Counter(m.data() for m in letters_of(client, f"{topic}-letters")) == Counter(values())
+    # Another query keeps its own.
+    other = reader(broker, topic, **place)
+    ids(other, other.partitions())
+    assert Counter(row["value"] for row in letters_in(tmp_path)) == Counter(values() * 2)
+
+
+def test_a_task_that_dies_between_the_messages(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what it kept in several parts some are there, and some messages of the topic are published."""
+    publish(client, topic)
+    found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
+    (part,) = found.partitions()
+    monkeypatch.setattr(dead_letters, "PART_BYTES_MAX", 1)
+    monkeypatch.setattr("geminga.spark.reading.BATCH_ROWS", 10)
+    published, publish_rows = [], dead_letters._publish
+
+    def dying(producer: Any, rows: pa.Table) -> None:
+        published.append(rows.num_rows)
+        if len(published) == 4:
+            publish_rows(producer, rows.slice(0, 1))
+            raise OSError("the machine is gone")
+        publish_rows(producer, rows)
+
+    monkeypatch.setattr(dead_letters, "_publish", dying)
+    with pytest.raises(OSError, match="gone"):
+        ids(found, [part])
+    assert 0 < len(letters_of(client, f"{topic}-letters")) < 20
+    assert ids(found, [part]) == list(range(60))
+    assert len(list(tmp_path.rglob("*.parquet"))) > 4
+    assert [row["value"] for row in letters_in(tmp_path)] == values()
+    assert [m.data() for m in letters_of(client, f"{topic}-letters")] == values()
+
+
+def test_files_of_parts_that_are_cut_otherwise(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
+    """A query that is started again with other options plans other tasks over the same messages."""
+    publish(client, topic)
+    found = reader(broker, topic, deadLetterPath=tmp_path)
+    (whole,) = found.partitions()
+    assert isinstance(whole, PulsarRange)
+    start, end = whole.range.start, whole.range.end
+    cuts = [start, Offset(end.ledger, 12), Offset(end.ledger, 20), end]
+
+    def part(begin: Offset, stop: Offset) -> PulsarRange:
+        return PulsarRange(replace(whole.range, start=begin, end=stop, head=()))
+
+    ids(found, [part(cuts[1], cuts[2])])
+    assert 0 < len(letters_in(tmp_path)) < 20
+    ids(found, [whole])
+    assert [row["value"] for row in letters_in(tmp_path)] == values()
+    ids(found, [part(cuts[0], cuts[2]), part(cuts[2], cuts[3]), whole])
+    assert [row["value"] for row in letters_in(tmp_path)] == values()
+
+
+def test_bad_messages_inside_batches(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
+    """A whole batch of them, whose ranges end inside it."""
+    publish(client, topic, rounds=1)
+    with client.create_producer(topic, batching_max_messages=50) as producer:
+        producer.send_table(pa.table({"value": pa.array(values(50), pa.binary())}))
+    found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
+    (whole,) = found.partitions()
+    assert isinstance(whole, PulsarRange)
+    end = whole.range.end
+    middle = Offset(end.ledger, end.entry, 20)
+    first, rest = replace(whole.range, end=middle), replace(whole.range, start=middle, head=())
+    ids(found, [PulsarRange(first)])
+    assert [row["value"] for row in letters_in(tmp_path)][1:] == values(50)[:21]
+    for part in (rest, first, rest, whole.range):
+        ids(found, [PulsarRange(part)])
+    assert [row["value"] for row in letters_in(tmp_path)][1:] == values(50)
+    assert [row["__batchIndex"] for row in letters_in(tmp_path)][1:] == list(range(50))
+
+
+def test_a_query_that_needs_no_more_rows(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, topic)
+    monkeypatch.setattr("geminga.spark.reading.BATCH_ROWS", 10)
+    found = reader(broker, topic, deadLetterPath=tmp_path)
+    (part,) = found.partitions()
+    batches = found.read(part)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert 0 < len(letters_in(tmp_path)) < 20
+    ids(found, [part])
+    assert [row["value"] for row in letters_in(tmp_path)] == values()
+
+
+def test_a_partitioned_dead_letter_topic(broker: EmbeddedBroker, client: Client, topic: str) -> None:
+    path = f"persistent/public/default/{topic}"
+    for name in (path, f"{path}-letters"):
+        admin(broker.admin_url, "PUT", f"{name}/partitions", json.dumps(3))
+    publish(client, topic)
+    found = reader(broker, topic, deadLetterTopic=f"{topic}-letters")
+    for _ in range(2):
+        ids(found, found.partitions())
+    messages = letters_of(client, f"{topic}-letters")
+    assert Counter(message.data() for message in messages) == Counter(values())
+
+
+def test_letters_that_can_not_be_kept_fail_the_task(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, rounds=1)
+    with client.create_producer(f"{topic}-letters", schema=AvroSchema(Reading)):
+        pass
+    found = reader(broker, topic, deadLetterTopic=f"{topic}-letters")
+    admin(broker.admin_url, "POST", "namespaces/public/default/schemaValidationEnforced", json.dumps(True))
+    try:
+        with pytest.raises(PulsarException):
+            ids(found, found.partitions())
+    finally:
+        admin(
+            broker.admin_url, "POST", "namespaces/public/default/schemaValidationEnforced", json.dumps(False)
+        )
+    (tmp_path / "file").write_text("")
+    found = reader(broker, topic, deadLetterPath=tmp_path / "file")
+    with pytest.raises(OSError, match="file"):
+        ids(found, found.partitions())
+
+
+def options(**given: Any) -> ReadOptions:
+    base = {"service.url": "pulsar://h", "topic": "t", "valueSchema": "TOPIC"}
+    return read_options({**base, **given})
+
+
+def test_options() -> None:
+    assert options().payload_mode == "FAILFAST"
+    assert options(deadLetterPath="/x").payload_mode == "DROPMALFORMED"
+    assert options(deadLetterTopic="x", mode="PERMISSIVE").payload_mode == "PERMISSIVE"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"deadLetterPath": "/x", "mode": "FAILFAST"}, "FAILFAST"),
+        ({"deadLetterPath": "/x", "valueSchema": "BYTES"}, "deadLetterPath is for payloads"),
+        ({"deadLetterTopic": "t"}, "is a topic that this query reads"),
+        ({"deadLetterTopic": "not a/topic"}, "deadLetterTopic"),
+    ],
+)
+def test_bad_options(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        options(**given)
+
+
+def test_a_pattern_that_reads_its_own_letters() -> None:
+    given = {"service.url": "pulsar://h", "topicsPattern": "a/b/x.*", "valueSchema": "TOPIC"}
+    with pytest.raises(InvalidConfiguration, match="is a topic that this query reads"):
+        read_options({**given, "deadLetterTopic": "persistent://a/b/x-letters"})
+    read_options({**given, "deadLetterTopic": "persistent://a/c/x-letters"})
