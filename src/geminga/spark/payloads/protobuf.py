@@ -1,11 +1,13 @@
 """Protobuf payloads as Arrow arrays, by the descriptors that were registered with the topic.
 
-Messages are parsed by Protobuf's own library, and their fields read into columns. Scalars without presence
-are never null; enumerations are their names, or their numbers as text where they have none.
+Fields are read into columns by `geminga.spark.payloads.protobuf_columns`; what is odd there, Protobuf's own
+library parses and judges. Scalars without presence are never null; enumerations are their names, or their
+numbers as text where they have none.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from geminga.spark.payloads.arrays import numbers
+from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.json_text import pruned
 from geminga.spark.payloads.nodes import DEPTH_MAX, Field, Node
 from geminga.spark.payloads.types import arrow_type, spark_type
@@ -99,14 +103,35 @@ class ProtobufReader:
         self, info: SchemaInfo, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None
     ) -> None:
         from geminga.schema.protobuf import message_class_of
+        from geminga.spark.payloads.protobuf_columns import ColumnReader, NotByColumns
 
+        self.info = info
         self.message = message_class_of(info.data)
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
         self.convert = _message(self.message.DESCRIPTOR, self.node)
+        self.columns: ColumnReader | None = None
+        with contextlib.suppress(NotByColumns):
+            self.columns = ColumnReader(self.message.DESCRIPTOR, self.node)
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """The values, null where a payload is null or damaged, and the mask of the damaged."""
+        if self.columns is None:
+            return self.one_by_one(payloads)
+        found, odd = self.columns.read(payloads)
+        if not odd.any():
+            return found, odd
+        places = np.flatnonzero(odd)
+        values, is_damaged = self.one_by_one(payloads.take(numbers(places, pa.int64())))
+        damaged = np.zeros(len(payloads), np.bool_)
+        damaged[places] = is_damaged
+        order = np.arange(len(payloads), dtype=np.int64)
+        order[places] = len(payloads) + np.arange(len(places))
+        both = pa.concat_arrays([fit(found, self.kind), values])
+        return both.take(numbers(order, pa.int64())), damaged
+
+    def one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+        """The same, a Python object for each message."""
         values: list[Any] = []
         damaged = np.zeros(len(payloads), np.bool_)
         parse, convert = self.message.FromString, self.convert
@@ -124,8 +149,8 @@ Convert = Callable[[Any], Any]
 
 def _message(descriptor: Any, node: Node) -> Convert:
     if node.kind != "record":
-        # A Timestamp: microseconds since 1970.
-        return lambda message: message.seconds * 1_000_000 + message.nanos // 1000
+        # A Timestamp: microseconds since 1970; what does not fit wraps around, as an absurd event time does.
+        return lambda message: _wrapped(message.seconds * 1_000_000 + message.nanos // 1000)
     getters = [
         (field.name, _getter(descriptor.fields_by_name[field.name], field.node)) for field in node.fields
     ]
@@ -168,4 +193,11 @@ def _scalar(field: Any, node: Node) -> Convert:
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda value: names.get(value) or str(value)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        # The library gives the bytes of a text that is none, where it lets that pass.
+        return lambda value: value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
     return lambda value: value
+
+
+def _wrapped(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -47,6 +47,7 @@ _KINDS: Mapping[str, DataType] = {
     "string": StringType(),
     "enum": StringType(),
 }
+_DIGITS: Mapping[DataType, int] = {ByteType(): 3, ShortType(): 5, IntegerType(): 10, LongType(): 19}
 _LOGICAL: Mapping[str, DataType] = {
     "date": DateType(),
     "timestamp-millis": TimestampType(),
@@ -199,6 +200,8 @@ def check_readable(written: DataType, wanted: DataType, path: str) -> None:
         digits = written.precision - written.scale
         if written.scale <= wanted.scale and digits <= wanted.precision - wanted.scale:
             return None
+    if isinstance(wanted, DecimalType) and _DIGITS.get(written, 39) <= wanted.precision - wanted.scale:
+        return None
     raise IncompatibleSchema(
         f"field {path or 'value'} is written as {written.simpleString()} and can't be read as "
         f"{wanted.simpleString()}"

@@ -160,7 +160,7 @@ class PayloadWriter:
         self.sources = []
         for field in self.fields:
             source = same_name(schema.names, field.name)
-            if source is None and field.default is NO_DEFAULT and not _is_optional(field.node):
+            if source is None and self._is_needed(field):
                 raise IncompatibleSchema(
                     f"the topic's schema needs the field {field.name!r}, which the frame has no column for"
                 )
@@ -173,6 +173,13 @@ class PayloadWriter:
                 f"{', '.join(columns.names)}"
             )
         self.wanted = pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in columns.fields])
+
+    def _is_needed(self, field: Field) -> bool:
+        if self.definition.format == "protobuf":
+            from geminga.spark.payloads.protobuf_writing import is_needed
+
+            return is_needed(self.info.data, field.name)
+        return field.default is NO_DEFAULT and not _is_optional(field.node)
 
     def write(self, columns: list[pa.Array], count: int) -> pa.Array:
         """The payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage` naming a
@@ -190,6 +197,10 @@ class PayloadWriter:
             from geminga.spark.payloads.json_writing import json_texts
 
             return json_texts(whole, self.definition.root).cast(pa.binary())
+        if self.definition.format == "protobuf":
+            from geminga.spark.payloads.protobuf_writing import ProtobufWriter
+
+            return ProtobufWriter(self.info.data).write(whole)
         from geminga.spark.payloads.avro_writing import AvroWriter
 
         return AvroWriter(self.definition.root).write(whole)
@@ -200,7 +211,7 @@ def _is_optional(node: Node) -> bool:
 
 
 def _check_writable(definition: Definition) -> None:
-    if definition.format not in ("avro", "json", "plain") or (
+    if definition.format not in ("avro", "json", "protobuf", "plain") or (
         definition.format != "plain" and not definition.is_record
     ):
         raise IncompatibleSchema(
