@@ -294,6 +294,12 @@ def test_rollup_tells_the_lake_and_a_topic_the_same(world: World, tmp_path: Path
     for number in range(600):
         row = {"name": f"n{number % 3}", "at": f"2026-11-02T00:{number // 60:02}:{number % 60:02}Z"}
         producer.send_async(json.dumps(row).encode(), lambda result, message_id: None)
+    bad = [b"{ broken", b"[]", b"", b'{"name": "n0"}', b'{"name": "n0", "at": "soon"}', b"\xff"]
+    for value in bad:
+        producer.send_async(value, lambda result, message_id: None)
+    # No group is a group, and a field that nobody knows is no damage.
+    odd = {"at": "2026-11-02T00:00:30Z", "more": 1}
+    producer.send_async(json.dumps(odd).encode(), lambda result, message_id: None)
     producer.flush()
     project = tmp_path / "counted"
     answers = {
@@ -307,14 +313,18 @@ def test_rollup_tells_the_lake_and_a_topic_the_same(world: World, tmp_path: Path
     while reader.has_message_available():
         message = reader.read_next(5000)
         told.append(json.loads(message.data()))
-        assert message.partition_key() == told[-1]["name"]
+        assert message.partition_key() == told[-1].get("name", "")
     windows = table(project, "event_counts")
-    assert windows
     in_lake = sorted(
-        (each["window_start"].isoformat()[:19], each["name"], each["messages"]) for each in windows
+        (each["window_start"].isoformat()[:19], each["name"] or "", each["messages"]) for each in windows
     )
-    in_topic = sorted((each["window_start"][:19], each["name"], each["messages"]) for each in told)
+    in_topic = sorted((each["window_start"][:19], each.get("name", ""), each["messages"]) for each in told)
     assert in_topic == in_lake
+    first = [(name, messages) for start, name, messages in in_lake if start.endswith("00:00:00")]
+    assert first == [("", 1), ("n0", 20), ("n1", 20), ("n2", 20)]
+    dead = table(project, "event_counts_dead_letters")
+    assert Counter(row["value"] for row in dead) == Counter(bad)
+    assert all(row["__messageId"] for row in dead)
 
 
 @pytest.mark.timeout(240)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import geminga
+from geminga.broker.rules.tokens import make_token
 from geminga.client.admin import admin
-from geminga.errors import ConnectError, InvalidConfiguration
+from geminga.errors import AuthenticationError, ConnectError, InvalidConfiguration
 from geminga.spark import health
+from geminga.spark.cluster import admin_access
 from geminga.spark.health import (
     COLUMNS,
     StatsOptions,
@@ -19,6 +23,8 @@ from geminga.spark.health import (
     sample,
     topics_of,
 )
+from geminga.spark.options import access_options
+from geminga.testing.certificates import Authority
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +66,7 @@ def test_a_row_for_each_subscription_and_none_for_what_is_gone(broker: geminga.E
                 consumer.acknowledge(message)
         names = [topic, "persistent://public/default/gone"]
         for _ in range(50):
-            rows = sample(broker.admin_url, names).to_pylist()
+            rows = sample(options(broker), names).to_pylist()
             if rows[0]["ack_holes"]:
                 break
     assert [(row["topic"], row["subscription"]) for row in rows] == [(topic, "a"), (topic, "b")]
@@ -75,7 +81,7 @@ def test_a_row_for_each_subscription_and_none_for_what_is_gone(broker: geminga.E
 def test_a_topic_without_subscriptions_has_a_row(broker: geminga.EmbeddedBroker) -> None:
     with broker.client() as client:
         client.create_producer("alone").close()
-    (row,) = sample(broker.admin_url, ["persistent://public/default/alone"]).to_pylist()
+    (row,) = sample(options(broker), ["persistent://public/default/alone"]).to_pylist()
     assert (row["subscription"], row["backlog"], row["batch_fill"]) == (None, None, None)
 
 
@@ -131,4 +137,45 @@ def test_what_is_wrong_is_named(given: dict[str, str], said: str) -> None:
 
 def test_a_broker_that_is_not_there_is_no_empty_sample() -> None:
     with pytest.raises(ConnectError):
-        sample("http://127.0.0.1:9", ["persistent://public/default/t"])
+        sample(
+            StatsOptions.of({"path": "public/default", "admin.url": "http://127.0.0.1:9"}),
+            ["persistent://public/default/t"],
+        )
+
+
+KEY = bytes(range(32))
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
+
+def test_with_authentication_and_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("broker")
+    shown, shown_key = authority.sign("admin")
+    settings = {
+        "tls_certificate": certificate, "tls_key": key, "tls_trust_certificates": authority.certificate,
+        "token_secret_key": SECRET, "super_user_roles": ("admin",),
+    }  # fmt: skip
+    token = make_token("admin", KEY, "HS256")
+    (tmp_path / "token").write_text(token)
+    trust = {"tls.trustCertsFilePath": str(authority.certificate)}
+    topic = "persistent://public/default/t"
+    with geminga.embedded(**settings) as broker:
+        admin(
+            broker.admin_url, "PUT", "persistent/public/default/t",
+            access=admin_access(access_options({**trust, "auth.token": token})),
+        )  # fmt: skip
+        for shown_so in (
+            {"auth.token": token},
+            {"auth.token": f"file://{tmp_path}/token"},
+            {"auth.plugin": "tls", "auth.params": f"tlsCertFile:{shown},tlsKeyFile:{shown_key}"},
+        ):
+            found = pickle.loads(pickle.dumps(options(broker, **trust, **shown_so)))
+            assert topics_of(found) == [topic]
+            assert sample(found, [topic]).num_rows == 1
+        with pytest.raises(AuthenticationError):
+            topics_of(options(broker, **trust))
+        with pytest.raises(ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            topics_of(options(broker, **{"auth.token": token}))
+        assert token not in repr(options(broker, **trust, **{"auth.token": token}))
+    with pytest.raises(InvalidConfiguration, match="exclude each other"):
+        options(broker, **{"auth.token": token, "auth.params": token})

@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import ssl
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from geminga.connection.authentication import CredentialsProvider, NoAuthentication, obtain
 from geminga.errors import ConnectError, InvalidUrl, ProtocolError, PulsarException, from_server
 from geminga.ids import TopicName
 
@@ -19,25 +22,47 @@ _CODE_REFUSED = 22
 """NotAllowedError: of the other refusals (4xx)."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdminAccess:
+    """What a caller shows of itself, and whom it trusts. ``tls``: None trusts as the system does."""
+
+    credentials: CredentialsProvider = field(default_factory=NoAuthentication)
+    tls: ssl.SSLContext | None = None
+
+
+NOBODY = AdminAccess()
+"""Shows nothing."""
+
+
 def topic_path(topic: TopicName) -> str:
     """``persistent/tenant/namespace/topic``, encoded for a REST path."""
     return f"{topic.domain}/{quote(topic.tenant)}/{quote(topic.namespace)}/{topic.encoded_local}"
 
 
-def admin(admin_url: str, method: str, path: str, body: Any = None, *, timeout_seconds: float = 30.0) -> Any:
+def admin(
+    admin_url: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    timeout_seconds: float = 30.0,
+    access: AdminAccess = NOBODY,
+) -> Any:
     """One call below ``/admin/v2``; the decoded JSON of the answer, None when it is empty.
 
-    Raises `InvalidUrl`, `ConnectError` when nothing answers, `ProtocolError` when the answer is no JSON,
-    else the error class that fits the status.
+    Raises `ErrorGettingAuthenticationData` when there are no credentials to be had, `InvalidUrl`,
+    `ConnectError` when nothing answers, `ProtocolError` when the answer is no JSON, else the error class
+    that fits the status.
     """
     data = None if body is None else json.dumps(body).encode()
-    opener = _opener(admin_url)
+    opener = _opener(admin_url, access.tls)
+    headers = dict(obtain(access.credentials).http_headers)
     try:
         request = urllib.request.Request(
             f"{admin_url.rstrip('/')}/admin/v2/{path}",
             data=data,
             method=method,
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **headers},
         )
         with opener.open(request, timeout=timeout_seconds) as answer:
             content = answer.read()
@@ -57,7 +82,7 @@ def admin(admin_url: str, method: str, path: str, body: Any = None, *, timeout_s
         ) from None
 
 
-def _opener(admin_url: str) -> urllib.request.OpenerDirector:
+def _opener(admin_url: str, tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     """What opens the URL; raises `InvalidUrl`. This machine is reached without a proxy."""
     try:
         parts = urlsplit(admin_url)
@@ -70,7 +95,12 @@ def _opener(admin_url: str) -> urllib.request.OpenerDirector:
             f"admin URL {admin_url!r} is not allowed; allowed: http://host:port, the broker's web address "
             "(usually port 8080)"
         )
-    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if _is_loopback(host) else ()))
+    handlers: list[urllib.request.BaseHandler] = []
+    if _is_loopback(host):
+        handlers.append(urllib.request.ProxyHandler({}))
+    if tls is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=tls))
+    return urllib.request.build_opener(*handlers)
 
 
 def _is_loopback(host: str) -> bool:

@@ -7,16 +7,17 @@
 The path is a namespace, or several separated by commas. Each row is one subscription of one topic (or one
 partition of it) at one time; a topic without subscriptions has one row too. Spark's tasks ask about
 `TOPICS_PER_TASK` topics each, so that their number is a matter of cores. A topic that goes away in between
-has no row; a broker that does not answer fails the query.
+has no row; a broker that does not answer fails the query. Authentication and TLS are the options of
+``format("pulsar")``: ``auth.token``, ``tls.trustCertsFilePath`` and their like.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -28,16 +29,19 @@ from geminga.client.admin import admin, topic_path
 from geminga.config import check_choice, refuse
 from geminga.errors import InvalidConfiguration, TopicNotFound
 from geminga.ids import TopicName
+from geminga.spark.cluster import admin_access
+from geminga.spark.options import ACCESS, ConnectionOptions, access_options
 
 TOPICS_PER_TASK = 500
 CALLS_AT_ONCE = 8
 """Admin calls that one task has under way."""
 _OPTIONS = {
     "path": "Namespaces, separated by commas.",
-    "admin.url": "`http://host:port` of the admin REST.",
+    "admin.url": "`http://host:port` or `https://host:port` of the admin REST.",
     "pattern": "Regular expression for the local names of topics; default: all.",
     "every": "Seconds between two samples; default 60.",
     "samples": "Samples of one run of `AvailableNow`; default 1.",
+    **{name: option.text for name, option in ACCESS.items()},
 }
 _US = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema(
@@ -72,12 +76,14 @@ class StatsOptions:
     pattern: str = ".*"
     every_seconds: float = 60.0
     samples: int = 1
+    access: ConnectionOptions = field(default_factory=lambda: access_options({}))
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StatsOptions:
         given = {name.lower(): value for name, value in options.items()}
+        known = tuple(name.lower() for name in _OPTIONS)
         for name in given:
-            check_choice("option", name, tuple(_OPTIONS))
+            check_choice("option", name, known)
         namespaces = tuple(name.strip() for name in given.get("path", "").split(",") if name.strip())
         if not namespaces or not given.get("admin.url"):
             raise InvalidConfiguration("format('pulsar_stats') needs admin.url, and namespaces as its path")
@@ -95,6 +101,7 @@ class StatsOptions:
             pattern=pattern,
             every_seconds=_number("every", given.get("every", "60"), 0.0),
             samples=int(_number("samples", given.get("samples", "1"), 1.0)),
+            access=access_options(given),
         )
 
 
@@ -166,7 +173,7 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Topics) and partition.names:
-            yield sample(self.options.admin_url, partition.names)
+            yield sample(self.options, partition.names)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is to be kept."""
@@ -175,26 +182,31 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def topics_of(options: StatsOptions) -> list[str]:
     """Persistent topics and partitions whose local name matches, in order."""
     wanted = re.compile(options.pattern)
+    access = admin_access(options.access)
     found: set[str] = set()
     for namespace in options.namespaces:
-        for name in admin(options.admin_url, "GET", f"persistent/{namespace}"):
+        for name in admin(options.admin_url, "GET", f"persistent/{namespace}", access=access):
             if wanted.fullmatch(TopicName.parse(name).base.local):
                 found.add(name)
     return sorted(found)
 
 
-def sample(admin_url: str, topics: Sequence[str]) -> pa.RecordBatch:
+def sample(options: StatsOptions, topics: Sequence[str]) -> pa.RecordBatch:
     """What admin REST says of these topics now, as rows of `COLUMNS`."""
+    access = admin_access(options.access)
+
+    def get(path: str) -> Any:
+        return admin(options.admin_url, "GET", path, access=access)
+
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        rows = [row for found in pool.map(lambda name: _rows(admin_url, name), topics) for row in found]
+        rows = [row for found in pool.map(lambda name: _rows(get, name), topics) for row in found]
     return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
 
-def _rows(admin_url: str, topic: str) -> list[dict[str, Any]]:
+def _rows(get: Callable[[str], Any], topic: str) -> list[dict[str, Any]]:
     path = topic_path(TopicName.parse(topic))
     try:
-        stats = admin(admin_url, "GET", f"{path}/stats")
-        inside = admin(admin_url, "GET", f"{path}/internalStats")
+        stats, inside = get(f"{path}/stats"), get(f"{path}/internalStats")
     except TopicNotFound:
         return []
     messages, entries = stats.get("msgInCounter", 0), inside.get("entriesAddedCounter", 0)
