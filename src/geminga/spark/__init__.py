@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
     from geminga.spark.observing import observed as observed
     from geminga.spark.observing import query_lag as query_lag
+    from geminga.spark.observing import query_skipped as query_skipped
     from geminga.spark.observing import serve_metrics as serve_metrics
     from geminga.spark.sessions import register as register
     from geminga.spark.sessions import session as session
@@ -25,12 +26,21 @@ _PLACES = {
     "PulsarDataSource": "geminga.spark.datasource",
     "observed": "geminga.spark.observing",
     "query_lag": "geminga.spark.observing",
+    "query_skipped": "geminga.spark.observing",
     "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",
 }
 
-__all__ = ("PulsarDataSource", "observed", "query_lag", "register", "serve_metrics", "session")
+__all__ = (
+    "PulsarDataSource",
+    "observed",
+    "query_lag",
+    "query_skipped",
+    "register",
+    "serve_metrics",
+    "session",
+)
 
 
 def __getattr__(name: str) -> Any:

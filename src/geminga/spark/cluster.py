@@ -7,13 +7,14 @@ connection options, and made anew after a fork.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
+from geminga.errors import InvalidConfiguration, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.options import ConnectionOptions
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from geminga.client.sync import Client
     from geminga.schema_info import SchemaInfo
     from geminga.spark.admission import Peek, Seen
+    from geminga.spark.counting import Mailbox
     from geminga.spark.cursor import Cursors
     from geminga.wire.metadata import RawEntry
 
+MAIL_MAX = 10_000
+"""Posted messages that may wait to be looked at; the broker drops others."""
 CLIENTS_MAX = 16
 """Clients that one process keeps; the oldest is closed when another is needed."""
 
@@ -81,6 +85,12 @@ class Cluster(Protocol):
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
         """A version of its topic's schema; None when there is no such version."""
 
+    def mailbox(self, topic: str) -> Mailbox:
+        """What is posted to ``topic``, which is not persistent, from now on."""
+
+    def post(self, topic: str, message: bytes) -> None:
+        """Returns when the broker has it, or raises."""
+
     def open(
         self,
         partition: Partition,
@@ -106,6 +116,24 @@ def matching_topics(pattern: str, topics: list[str]) -> list[str]:
         for base in bases
         if local.fullmatch(TopicName.parse(base).local) and not TopicName.parse(base).local.startswith("__")
     )
+
+
+class PulsarMailbox:
+    """A subscription of its own on a topic that is not persistent; nothing of it stays."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._consumer = client.subscribe(topic, "driver", receiver_queue_size=MAIL_MAX)
+
+    def messages(self) -> list[bytes]:
+        found = []
+        with contextlib.suppress(Timeout):
+            while True:
+                found.append(self._consumer.receive(timeout_millis=1).data())
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(PulsarException):
+            self._consumer.close()
 
 
 class PulsarCluster:
@@ -149,6 +177,13 @@ class PulsarCluster:
         from geminga.spark.watch import PulsarCursors
 
         return PulsarCursors(self.client, subscription)
+
+    def mailbox(self, topic: str) -> Mailbox:
+        return PulsarMailbox(self.client, topic)
+
+    def post(self, topic: str, message: bytes) -> None:
+        with self.client.create_producer(topic) as producer:
+            producer.send(message)
 
     def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
         return self.client.runtime.call(self._newest_schemas(partitions))

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource
+from geminga.spark.counting import Tally
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import ReadOptions
 from geminga.spark.planning import Range, behind_message
@@ -94,10 +95,10 @@ def newest_of(cluster: Cluster, options: ReadOptions, part: Range) -> Offset:
 
 
 def read_compacted(
-    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper
+    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper, tally: Tally | None
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a range that is ``compacted``."""
-    reader = CompactedReader(cluster, options, part, shaper)
+    reader = CompactedReader(cluster, options, part, shaper, tally=tally)
     yield from reader.batches()
     if not part.goes_on:
         return
@@ -106,4 +107,4 @@ def read_compacted(
     )
     if newest > part.end:
         rest = replace(part, start=part.end, end=newest, compacted=False, goes_on=False, from_beginning=False)
-        yield from RangeReader(cluster, options, rest, shaper).batches()
+        yield from RangeReader(cluster, options, rest, shaper, tally=tally).batches()

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import Limits
+from geminga.spark.counting import SKIPPED, Collector, ReportTo, Tally, may_skip
 from geminga.spark.filesystems import resolve
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
@@ -58,6 +59,8 @@ class PulsarRange(InputPartition):
     """A `Range` on its way to a task."""
 
     range: Range
+    report: ReportTo | None = None
+    """Whom to tell what the task leaves out."""
 
 
 class PulsarDataSource(DataSource):
@@ -117,14 +120,16 @@ def _read(
     if not isinstance(part, PulsarRange):
         return
     cluster = clusters.connect(options.connection)
+    tally = Tally()
     with _letters(options, part.range, query) as letters:
         shaper: Shaper = (
             ArrowShaper(schema)
             if plan is None
-            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters)
+            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters, tally)
         )
-        for batch in read_range(cluster, options, part.range, shaper):
+        for batch in read_range(cluster, options, part.range, shaper, tally):
             yield kept(tests, batch) if tests else batch
+    tally.tell(cluster, part.report, part.range)
 
 
 def _letters(
@@ -150,6 +155,7 @@ def _payload_shaper(
     plan: PayloadPlan,
     partition: Partition,
     letters: DeadLetters | None,
+    tally: Tally,
 ) -> Shaper:
     from geminga.spark.payloads.rows import PayloadShaper
 
@@ -160,7 +166,7 @@ def _payload_shaper(
             f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
         )
 
-    return PayloadShaper(schema, plan, partition[0], lookup, letters)
+    return PayloadShaper(schema, plan, partition[0], lookup, letters, tally)
 
 
 class PulsarReader(DataSourceReader):
@@ -214,6 +220,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bytes=options.max_bytes_per_trigger,
         )
         self._planner: Planner | None = None
+        self._collector: Collector | None = None
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
@@ -266,6 +273,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
             end = self.planner.limited(offsets, latest, limits)
         self._reported = {**to_json(newest), LAG: self.planner.lag(end, newest)}
+        if self._collector is not None:
+            self._reported[SKIPPED] = self._collector.totals()
         return start if end == begin.offsets else self._ended(begin, end)
 
     def _ended(self, begin: Checkpoint, end: Offsets) -> dict[str, Any]:
@@ -332,7 +341,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follow(
                 replace(begin, subscription=planned.subscription or begin.subscription), list(begin.offsets)
             )
-        return [PulsarRange(part) for part in self.planner.ranges(begin.offsets, planned.offsets)]
+        ranges = self.planner.ranges(begin.offsets, planned.offsets)
+        report = self._report_to(ranges, (start, end))
+        return [PulsarRange(part, report) for part in ranges]
+
+    def _report_to(self, ranges: Sequence[Range], what: object) -> ReportTo | None:
+        if not ranges or not may_skip(self.options):
+            return None
+        if self._collector is None:
+            self._collector = Collector(self.planner.cluster, ranges[0].partition[0])
+        return self._collector.plan(what)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
@@ -347,9 +365,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return query_of_task(" ".join(self.options.topics) or str(self.options.topics_pattern))
 
     def stop(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
         if self._planner is not None:
             self._planner.close()
 
     def __getstate__(self) -> dict[str, Any]:
         # The copy that goes to the tasks has no use for the driver's connections.
-        return {**self.__dict__, "_planner": None}
+        return {**self.__dict__, "_planner": None, "_collector": None}

@@ -3,6 +3,7 @@
 ::
 
     geminga.spark.query_lag(query.lastProgress)  # {'persistent://...': {'messages': 7000, ...}}
+    geminga.spark.query_skipped(query.lastProgress)  # {'persistent://...': {'malformed': 3}}
     with geminga.spark.serve_metrics(spark, port=9095): ...
     frame = geminga.spark.observed(frame)      # query.lastProgress.observedMetrics["pulsar"]["malformed"]
 
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from geminga.spark.counting import SKIPPED
 from geminga.spark.lag import LAG
 
 if TYPE_CHECKING:
@@ -53,13 +55,33 @@ def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
     None before an entry was looked at, and ``isEstimate`` is true where not all ledgers were counted.
     """
     found: dict[str, dict[str, Any]] = {}
+    for latest in _latest_offsets(progress):
+        found.update(latest.get(LAG, {}))
+    return found
+
+
+def query_skipped(progress: Any) -> dict[str, dict[str, int]]:
+    """What a query has left out of its rows since it was started, from its progress.
+
+    By topic: ``malformed`` messages (``mode=DROPMALFORMED``), ``deadLetters``, which may be the same ones,
+    ``undecryptable`` entries (``cryptoFailureAction=DISCARD``), and ``lostIntervals``, places where messages
+    may be lost (``failOnDataLoss=false``). What a micro-batch left out shows in the progress
+    after it.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for latest in _latest_offsets(progress):
+        found.update(latest.get(SKIPPED, {}))
+    return found
+
+
+def _latest_offsets(progress: Any) -> Iterator[Mapping[str, Any]]:
+    """What each source tells of itself."""
     for source in _as_json(progress).get("sources", ()):
         latest = source.get("latestOffset")
         if isinstance(latest, str):
             latest = json.loads(latest)
         if isinstance(latest, dict):
-            found.update(latest.get(LAG, {}))
-    return found
+            yield latest
 
 
 def observed(frame: DataFrame, name: str = "pulsar", *, corrupt_column: str = "_corrupt_record") -> DataFrame:
@@ -92,7 +114,9 @@ def _as_json(progress: Any) -> Mapping[str, Any]:
 class MetricsListener(StreamingQueryListener):
     """Keeps the newest progress of each query of a session; `text` is what Prometheus scrapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, newest: Callable[[str], Any] = lambda query: None) -> None:
+        """``newest`` gives a query's last progress by its id; what an idle query tells is there alone."""
+        self._newest = newest
         self._lock = threading.Lock()
         self._progress: dict[str, Mapping[str, Any]] = {}
 
@@ -103,7 +127,10 @@ class MetricsListener(StreamingQueryListener):
         self.saw(_as_json(event.progress))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """The last progress still holds."""
+        """No micro-batch, but what the last one has left out may be known by now."""
+        progress = _as_json(self._newest(str(event.id)))
+        if progress:
+            self.saw(progress)
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         with self._lock:
@@ -131,6 +158,15 @@ class MetricsListener(StreamingQueryListener):
                 if one.get(field) is not None
             ]
             lines += _gauge(name, about, samples)
+        skipped = [
+            (_labels(each, topic=topic, reason=reason), count)
+            for each in kept
+            for topic, counts in query_skipped(each).items()
+            for reason, count in counts.items()
+        ]
+        lines += _family(
+            "geminga_spark_skipped_total", "What the query has left out of its rows.", skipped, "counter"
+        )
         counted = [
             (_labels(each, metrics=name, field=field), value)
             for each in kept
@@ -145,7 +181,11 @@ class MetricsListener(StreamingQueryListener):
 
 
 def _gauge(name: str, about: str, samples: list[tuple[str, float]]) -> list[str]:
-    head = [f"# HELP {name} {about}", f"# TYPE {name} gauge"] if samples else []
+    return _family(name, about, samples, "gauge")
+
+
+def _family(name: str, about: str, samples: Sequence[tuple[str, float]], kind: str) -> list[str]:
+    head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"] if samples else []
     return head + [f"{name}{labels} {value}" for labels, value in samples]
 
 
@@ -163,7 +203,7 @@ class MetricsServer:
     """``http://host:port/metrics`` for Prometheus, until it is closed."""
 
     def __init__(self, spark: SparkSession, host: str, port: int) -> None:
-        self.listener = MetricsListener()
+        self.listener = MetricsListener(self._newest)
         self._spark = spark
         self._server = ThreadingHTTPServer((host, port), _handler(self.listener))
         self._server.daemon_threads = True
@@ -173,6 +213,10 @@ class MetricsServer:
         )
         self._thread.start()
         spark.streams.addListener(self.listener)
+
+    def _newest(self, query: str) -> Any:
+        known = self._spark.streams.get(query)
+        return None if known is None else known.lastProgress
 
     def close(self) -> None:
         self._spark.streams.removeListener(self.listener)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from geminga.errors import CryptoError, PulsarException, ReadError, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
+from geminga.spark.counting import LOST, Tally
 from geminga.spark.decrypting import Opener, opener
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
@@ -76,8 +77,11 @@ class RangeReader:
         shaper: Shaper,
         *,
         patience: Patience | None = None,
+        tally: Tally | None = None,
     ) -> None:
         from geminga.wire.columnar import ChunkCarry
+
+        self.tally = tally or Tally()
 
         self.cluster = cluster
         self.options = options
@@ -86,7 +90,7 @@ class RangeReader:
         self.topic = partition_topic(part.partition)
         self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
         self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
-        self._open_entries: Opener = opener(options)
+        self._open_entries: Opener = opener(options, self.tally)
         self._source: EntrySource | None = None
         self._place = part.start.next_place
         """Where a reader that has to be opened anew goes on."""
@@ -247,6 +251,7 @@ class RangeReader:
             raise DataLossError(
                 f"{what}. Keep messages longer (retention), or set failOnDataLoss=false to go on"
             )
+        self.tally.add(LOST)
         logger.warning("%s", what)
 
     # --- rows ---------------------------------------------------------------------------------
@@ -366,16 +371,16 @@ class RangeReader:
 
 
 def read_range(
-    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper
+    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper, tally: Tally | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read ``part``; errors name the range."""
+    """Read ``part``; errors name the range. ``tally`` counts what is left out."""
     try:
         if part.compacted:
             from geminga.spark.compacted import read_compacted
 
-            yield from read_compacted(cluster, options, part, shaper)
+            yield from read_compacted(cluster, options, part, shaper, tally)
         else:
-            yield from RangeReader(cluster, options, part, shaper).batches()
+            yield from RangeReader(cluster, options, part, shaper, tally=tally).batches()
     except PulsarException as error:
         error.add_note(f"while reading {part}")
         if isinstance(error, CryptoError) and options.crypto_private_key_path is None:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.counting import DEAD_LETTERS, MALFORMED, Tally
 from geminga.spark.payloads.arrays import booleans, numbers
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
@@ -176,6 +177,7 @@ class PayloadShaper:
         topic: str,
         lookup: Lookup,
         letters: DeadLetters | None = None,
+        tally: Tally | None = None,
     ) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -183,6 +185,7 @@ class PayloadShaper:
         self.topic = topic
         self.lookup = lookup
         self.letters = letters
+        self.tally = tally or Tally()
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         asked = {field.name: field for field in schema.fields}
         self.of_message = {
@@ -209,11 +212,14 @@ class PayloadShaper:
         rows, damaged, reasons = self._read(found)
         if damaged.any():
             self._tell(found, damaged, reasons)
+            if self.plan.mode == DROPMALFORMED:
+                self.tally.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
                 from geminga.spark.dead_letters import MESSAGE_COLUMNS
 
                 errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
+                self.tally.add(DEAD_LETTERS, len(errors))
                 self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
         payload = dict(zip(self.of_payload, rows.flatten(), strict=True))
         arrays = []

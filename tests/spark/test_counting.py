@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from scripted_cluster import TOPIC, Outage, ScriptedCluster
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.schema import AvroSchema, BytesSchema
+from geminga.spark.counting import PLANS_KEPT, Collector, ReportTo, Tally, may_skip
+from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
+from geminga.spark.observing import query_skipped
+from geminga.spark.offsets import Offset
+from geminga.spark.options import read_options
+from geminga.spark.planning import Range
+
+
+def part(start: int, index: int = 0) -> Range:
+    return Range((TOPIC, index), Offset(5, start), Offset(5, start + 10))
+
+
+def tell(cluster: ScriptedCluster, to: ReportTo | None, where: Range, **counts: int) -> None:
+    tally = Tally()
+    for reason, count in counts.items():
+        tally.add(reason, count)
+    tally.tell(cluster, to, where)
+
+
+def test_attempts_at_one_task_count_once() -> None:
+    cluster = ScriptedCluster()
+    collector = Collector(cluster, TOPIC)
+    assert collector.totals() == {}
+    plan = collector.plan("one")
+    for _ in range(3):
+        tell(cluster, plan, part(0), malformed=2)
+    tell(cluster, plan, part(10), malformed=1, deadLetters=1)
+    tell(cluster, plan, part(0, index=1), malformed=1)
+    tell(cluster, plan, part(0, index=2))
+    assert collector.totals() == collector.totals() == {TOPIC: {"deadLetters": 1, "malformed": 4}}
+
+
+def test_totals_go_on_and_what_is_late_does_not_count_again() -> None:
+    cluster = ScriptedCluster()
+    collector = Collector(cluster, TOPIC)
+    plans = []
+    for number in range(50):
+        plan = collector.plan(number)
+        assert plan is not None
+        plans.append(plan)
+        tell(cluster, plan, part(0), malformed=1)
+        collector.totals()
+    for plan in plans:
+        tell(cluster, plan, part(0), malformed=1)
+    assert collector.totals() == {TOPIC: {"malformed": 50}}
+    assert len(collector._known) == PLANS_KEPT
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"\xff", b"[]", b"1", b'{"plan": 1}', b'{"plan": "x"}', b"{" * 100_000,
+                b'{"plan": 1, "topic": 1, "part": 1, "counts": 3}']
+)  # fmt: skip
+def test_what_is_no_report(message: bytes) -> None:
+    cluster = ScriptedCluster()
+    collector = Collector(cluster, TOPIC)
+    plan = collector.plan("one")
+    assert plan is not None
+    cluster.post(plan.topic, message)
+    tell(cluster, plan, part(0), malformed=1)
+    assert collector.totals() == {TOPIC: {"malformed": 1}}
+
+
+def test_without_a_broker_nothing_is_counted_and_nothing_fails() -> None:
+    cluster = ScriptedCluster()
+    cluster.down = Outage(1)
+    collector = Collector(cluster, TOPIC)
+    assert collector.plan("one") is None
+    tell(cluster, None, part(0), malformed=1)
+    collector = Collector(cluster, TOPIC)
+    plan = collector.plan("one")
+    cluster.down = Outage(1)
+    tell(cluster, plan, part(0), malformed=1)
+    assert collector.totals() == {}
+
+
+def test_who_may_skip() -> None:
+    def options(**given: str) -> bool:
+        return may_skip(read_options({"service.url": "pulsar://h", "topic": "t", **given}))
+
+    assert not options()
+    assert not options(valueSchema="TOPIC")
+    assert options(valueSchema="TOPIC", mode="DROPMALFORMED")
+    assert options(valueSchema="TOPIC", mode="PERMISSIVE", deadLetterPath="/x")
+    assert options(failOnDataLoss="false")
+    assert options(cryptoFailureAction="DISCARD")
+
+
+@dataclass
+class Reading:
+    id: int
+
+
+def test_a_stream_tells_what_it_left_out(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    def publish(good: int, bad: int) -> None:
+        for codec, values in (
+            (AvroSchema(Reading), map(Reading, range(good))),
+            (BytesSchema(), [b"x"] * bad),
+        ):
+            with pulsar_client.create_producer(pulsar_topic, schema=codec) as producer:
+                for value in values:
+                    producer.send(value)
+
+    def told() -> dict[str, Any]:
+        return query_skipped({"sources": [{"latestOffset": json.dumps(reader.reportLatestOffset())}]})
+
+    publish(3, 2)
+    given = {"service.url": pulsar_broker.service_url, "topic": pulsar_topic, "valueSchema": "TOPIC",
+             "mode": "DROPMALFORMED", "startingOffsets": "earliest"}  # fmt: skip
+    source = PulsarDataSource({name.lower(): value for name, value in given.items()})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, PulsarStreamReader)
+    begin = reader.initialOffset()
+    for _ in range(2):
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        for _ in range(2):
+            assert sum(b.num_rows for p in reader.partitions(begin, end) for b in reader.read(p)) == 3
+        publish(3, 3)
+        begin = end
+    deadline = time.monotonic() + 60
+    while told().get(pulsar_topic) != {"malformed": 5}:
+        assert time.monotonic() < deadline, told()
+        reader.latestOffset(begin, ReadAllAvailable())
+    reader.stop()
