@@ -236,10 +236,17 @@ def _perf_consume(broker: RunningBroker, topic: str, messages: int, work: str) -
 
 
 def spark(folder: Path, runs: int) -> Results:
-    """Spark batch read and write of 100 B rows through ``format("pulsar")``."""
-    with brokers.geminga(folder) as ours:
+    """Spark's batches and streams of 100 B rows through ``format("pulsar")``."""
+    with brokers.geminga(folder, extra=("--deduplication",)) as ours:
         command = python("benchmarks.spark_rows", "--url", ours.service_url, "--runs", str(runs))
-        return collect(command, timeout_seconds=600)
+        return collect(command, timeout_seconds=1200)
+
+
+def spark_plans(folder: Path, runs: int) -> Results:
+    """What 512 partitions cost a query before a row is read."""
+    with brokers.geminga(folder) as ours:
+        urls = ("--url", ours.service_url, "--admin-url", ours.admin_url)
+        return collect(python("benchmarks.spark_plans", *urls, "--runs", str(runs)), timeout_seconds=600)
 
 
 def start_and_memory(folder: Path, runs: int) -> Results:
@@ -296,6 +303,7 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "stuck-partition": stuck_partition.measure,
     "consume": consume,
     "spark": spark,
+    "spark-plans": spark_plans,
     "under-attack": under_attack,
     "ack-holes": ack_holes.measure,
 }
