@@ -15,6 +15,7 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import embedded
+from geminga.spark.datasource import PulsarDataSource, PulsarReader
 from geminga.testing.apache_pulsar import ApachePulsar, run_tool
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -109,24 +110,42 @@ def positions(client: pulsar.Client, topic: str, *, compacted: bool) -> list[tup
     return found
 
 
+def by_spark(service_url: str, topic: str) -> list[Given]:
+    """The same by ``format("pulsar")``'s tasks."""
+    options = {"service.url": service_url, "topic": topic, "readcompacted": "true"}
+    source = PulsarDataSource({**options, "columns": "__key,value,__batchIndex"})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, PulsarReader)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    return [
+        ((row["__key"] or b"").decode(), row["value"], row["__batchIndex"]) for row in rows if row["value"]
+    ]
+
+
 def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
     client = pulsar.Client(service_url)
+
+    def read(topic: str) -> list[Given]:
+        found = given(client, topic)
+        assert by_spark(service_url, topic) == found
+        return found
+
     try:
         publish(client, topic)
         whole = positions(client, topic, compacted=False)
         admin.compact(topic)
-        seen = [given(client, topic)]
+        seen = [read(topic)]
         assert set(positions(client, topic, compacted=True)) <= set(whole)
         producer = client.create_producer(topic, batching_enabled=False)
         producer.send(b"live", partition_key="k2")
-        seen.append(given(client, topic))
+        seen.append(read(topic))
         producer.send(b"", partition_key="k3")
         admin.compact(topic)
-        seen.append(given(client, topic))
+        seen.append(read(topic))
         for key in ("k0", "k2", "b0", "b2"):
             producer.send(b"", partition_key=key)
         admin.compact(topic)
-        seen.append(given(client, topic))
+        seen.append(read(topic))
         seen.append([len(given(client, topic, compacted=False))])  # type: ignore[list-item]
         return seen
     finally:

@@ -281,6 +281,8 @@ class _Topic:
             name = f"{self.name}-{ledgers[first]}"
             with kept.borrowed(self.options, target, name) as producer:
                 _publish(producer, rows.slice(first, behind - first))
+            # Another attempt at this work, in another process, waits for the name.
+            kept.drop(self.options, target, name)
             self._check_deduplication(target, name)
 
     def _partition(self) -> str:
@@ -294,10 +296,11 @@ class _Topic:
             if target in _told:
                 return
             _told.add(target)
-        kept.drop(self.options, target, name)
         with kept.borrowed(self.options, target, name) as producer:
-            if producer.last_sequence_id() >= 0:
-                return
+            is_remembered = producer.last_sequence_id() >= 0
+        kept.drop(self.options, target, name)
+        if is_remembered:
+            return
         namespace = "/".join(target.split("://")[1].split("/")[:2])
         logger.warning(
             "%s: the broker does not deduplicate: a task that runs again publishes its dead letters again; "

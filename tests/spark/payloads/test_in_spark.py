@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf import source_context_pb2
 
-from geminga import Client
+import geminga.spark
+from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
-from geminga.schema import AvroSchema, BytesSchema
+from geminga.client.admin import admin
+from geminga.schema import AvroSchema, BytesSchema, ProtobufNativeSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -163,3 +167,130 @@ def test_malformed_messages_show_in_the_progress(
 
 def sql_options(given: dict[str, str]) -> str:
     return ", ".join(f"'{name}' '{value}'" for name, value in given.items())
+
+
+def letters_of(client: Client, topic: str) -> list[bytes]:
+    found = []
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        while reader.has_message_available():
+            found.append(reader.read_next(20_000).data())
+    return found
+
+
+def test_dead_letters_of_tasks_and_micro_batches_that_run_again(
+    spark: SparkSession,
+    pulsar_broker: EmbeddedBroker,
+    pulsar_client: Client,
+    pulsar_topic: str,
+    tmp_path: Path,
+) -> None:
+    """Each micro-batch is read twice by its own sink, and the last one again by a query that starts anew."""
+    path = "namespaces/public/default/deduplication"
+    admin(pulsar_broker.admin_url, "POST", path, True)
+
+    def mixed(first: int) -> list[bytes]:
+        bad = [b"bad-%d" % number for number in range(first, first + 10)]
+        publish(
+            pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading(str(first + n)) for n in range(10)]
+        )
+        publish(pulsar_client, pulsar_topic, BytesSchema(), bad)
+        return bad
+
+    given = {
+        "service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "startingOffsets": "earliest",
+        "deadLetterPath": str(tmp_path / "letters"), "deadLetterTopic": f"{pulsar_topic}-letters",
+        "columns": "station", "maxEntriesPerTrigger": "15",
+    }  # fmt: skip
+    seen: dict[int, list[str]] = {}
+
+    def sink(rows: DataFrame, batch: int) -> None:
+        rows.count()
+        seen[batch] = [row.station for row in rows.collect()]
+
+    def run() -> None:
+        source = spark.readStream.format("pulsar").options(**given).load(pulsar_topic)
+        checkpoint = str(tmp_path / "checkpoint")
+        writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    try:
+        bad = mixed(0)
+        run()
+        commits = tmp_path / "checkpoint/commits"
+        last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
+        bad += mixed(10)
+        run()
+    finally:
+        admin(pulsar_broker.admin_url, "POST", path, False)
+    assert sorted(int(each) for some in seen.values() for each in some) == list(range(20))
+    found = spark.read.parquet(str(tmp_path / "letters"))
+    assert found.select("query").distinct().count() == 1
+    assert sorted(bytes(row.value) for row in found.collect()) == sorted(bad)
+    assert sorted(letters_of(pulsar_client, f"{pulsar_topic}-letters")) == sorted(bad)
+
+
+def test_progress_tells_what_is_left_out(
+    spark: SparkSession,
+    pulsar_broker: EmbeddedBroker,
+    pulsar_client: Client,
+    pulsar_topic: str,
+    tmp_path: Path,
+) -> None:
+    publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo")])
+    publish(pulsar_client, pulsar_topic, BytesSchema(), [b"bad"] * 3)
+    given = {
+        "service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "startingOffsets": "earliest",
+        "mode": "DROPMALFORMED", "columns": "station",
+    }  # fmt: skip
+    # An idle query tells no sooner than this; Spark's default is 10 seconds.
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100ms")
+    with geminga.spark.serve_metrics(spark) as server:
+        source = spark.readStream.format("pulsar").options(**given).load(pulsar_topic)
+        writer = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            deadline = time.monotonic() + 60
+            wanted = f'topic="{pulsar_topic}",reason="malformed"}} 3\n'
+            while wanted not in server.listener.text():
+                assert time.monotonic() < deadline, query.lastProgress
+                time.sleep(0.05)
+            assert geminga.spark.query_skipped(query.lastProgress) == {pulsar_topic: {"malformed": 3}}
+        finally:
+            query.stop()
+            spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+
+
+def test_a_frame_as_protobuf_and_back(
+    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    """With a message type that Protobuf brings along: ``file_name`` is its one field."""
+    message = source_context_pb2.SourceContext
+    pulsar_client.create_producer(pulsar_topic, schema=ProtobufNativeSchema(message)).close()
+    frame = spark.sql("SELECT cast(id AS STRING) AS file_name, cast(id AS STRING) AS __key FROM range(1000)")
+    given = {"service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "topic": pulsar_topic}
+    frame.write.format("pulsar").options(**given).mode("append").save()
+    found = spark.read.format("pulsar").options(**given).load()
+    assert found.schema.simpleString().startswith("struct<file_name:string,__key:")
+    assert sorted(int(row.file_name) for row in found.collect()) == list(range(1000))
+    # As any other client has them.
+    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
+        assert message.FromString(reader.read_next(20_000).data()).file_name.isdigit()
+
+
+def test_a_compacted_topic(
+    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        for number in range(60):
+            producer.send(b"%d" % number, partition_key=f"k{number % 6}")
+    path = f"{pulsar_topic.replace('://', '/')}/compaction"
+    admin(pulsar_broker.admin_url, "PUT", path)
+    deadline = time.monotonic() + 60
+    while admin(pulsar_broker.admin_url, "GET", path)["status"] != "SUCCESS":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    reader = spark.read.format("pulsar").option("service.url", pulsar_broker.service_url)
+    found = reader.option("readCompacted", "true").load(pulsar_topic)
+    assert sorted(int(row.value) for row in found.collect()) == list(range(54, 60))
