@@ -31,10 +31,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration
+from geminga.filesystems import resolve
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import Limits
 from geminga.spark.counting import SKIPPED, Collector, ReportTo, Tally, may_skip
-from geminga.spark.filesystems import resolve
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json

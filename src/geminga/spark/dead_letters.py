@@ -30,8 +30,8 @@ from pyarrow import fs
 
 from geminga.consumer.dead_letters import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_REAL_TOPIC
 from geminga.errors import PulsarException
+from geminga.filesystems import puts_whole_files, resolve
 from geminga.spark.cluster import client_for
-from geminga.spark.filesystems import puts_whole_files, resolve
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions, WriteOptions
 from geminga.spark.producers import kept
