@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import landmarks
 from geminga.broker.commands.last_message_id import REQUESTS_MAX
 from geminga.broker.delivery import cursor as cursor_module
 from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
@@ -645,7 +645,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
     at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # type: ignore[attr-defined]  # noqa: E731
     monkeypatch.setattr(ManagedLedger, "in_memory", at_hand)
     monkeypatch.setattr(ManagedLedger, "fetch", lambda self, *args, **limits: disk.fetch(*args, **limits))
-    monkeypatch.setattr(PersistentTopic, "last_batch_index", lambda self: -1)
+    monkeypatch.setattr(landmarks, "last_batch_index", lambda ledger: -1)
     return disk
 
 

@@ -15,6 +15,7 @@ from geminga.broker.delivery.limits import Limit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.landmarks import last_position
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
@@ -300,7 +301,7 @@ def _consumer_stats(consumer: Consumer, now: float) -> Json:
 def internal_stats(topic: PersistentTopic) -> Json:
     """``GET .../internalStats`` of one topic."""
     ledger = topic.ledger
-    last_ledger, last_entry = topic.last_position
+    last_ledger, last_entry = last_position(topic.ledger)
     segments, view = ledger.segments, topic.compacted
     return {
         "entriesAddedCounter": ledger.end,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from geminga.broker import landmarks
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.explain import explain
 from geminga.broker.admin.stats import internal_stats, topic_stats
@@ -210,13 +211,13 @@ class TopicActions:
 
     def last_message_id(self, name: TopicName) -> MessageId:
         """The newest entry; -1:-1 when there is none."""
-        ledger_id, entry_id = self._stored(name).last_position
+        ledger_id, entry_id = landmarks.last_position(self._stored(name).ledger)
         return MessageId(name.partition, ledger_id, entry_id)
 
     def message_id_at(self, name: TopicName, timestamp_ms: int) -> MessageId:
         """The first entry published at that time or later."""
         topic = self._stored(name)
-        offset = topic.offset_by_time(timestamp_ms)
+        offset = landmarks.offset_by_time(topic.ledger, timestamp_ms, self._agenda.now_ms)
         if offset >= topic.ledger.confirmed:
             return self.last_message_id(name)
         return MessageId(name.partition, *topic.ledger.position(offset))
@@ -330,7 +331,7 @@ class TopicActions:
         found = self._movable(name, subscription)
         topic = found.topic
         if timestamp_ms is not None:
-            offset = topic.offset_by_time(timestamp_ms)
+            offset = landmarks.offset_by_time(topic.ledger, timestamp_ms, self._agenda.now_ms)
         elif position is not None:
             offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
             if excluded and topic.ledger.offset(position.ledger_id, position.entry_id) == offset:
@@ -388,7 +389,8 @@ class TopicActions:
     def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
         """Skip entries published more than ``seconds`` ago."""
         found = self._movable(name, subscription)
-        found.expire(found.topic.offset_by_time(self._agenda.now_ms - seconds * 1000), done)
+        now_ms = self._agenda.now_ms
+        found.expire(landmarks.offset_by_time(found.topic.ledger, now_ms - seconds * 1000, now_ms), done)
 
     def expire_to(
         self, name: TopicName, subscription: str, position: MessageId, done: Done, *, excluded: bool

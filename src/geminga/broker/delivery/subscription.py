@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from geminga.broker import landmarks
 from geminga.broker.compacted import Position
 from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
@@ -86,17 +87,6 @@ class OwningTopic(SubscribedTopic, Protocol):
 
     @property
     def terminated(self) -> bool: ...
-
-    @property
-    def last_position(self) -> tuple[int, int]: ...
-
-    def last_at_hand(self, ready: Done) -> bool: ...
-
-    def last_batch_index(self) -> int: ...
-
-    def offset_by_time(self, publish_time_ms: int) -> int: ...
-
-    def publish_time(self, offset: int) -> int: ...
 
     def count_entries(self) -> None: ...
 
@@ -428,10 +418,12 @@ class PersistentSubscription:
             ledger_id, entry_id, batch_index = view.seal.last
             mark = topic.ledger.position_before(self.cursor.mark)
             return LastMessage((ledger_id, entry_id), batch_index, mark)
-        if not topic.last_at_hand(ready):
+        if not landmarks.last_at_hand(topic.ledger, ready):
             return None
         mark = topic.ledger.position_before(self.cursor.mark)
-        return LastMessage(topic.last_position, topic.last_batch_index(), mark)
+        return LastMessage(
+            landmarks.last_position(topic.ledger), landmarks.last_batch_index(topic.ledger), mark
+        )
 
     def delete(self, done: Done | None) -> None:
         """Remove the subscription with its cursor; its consumers are disconnected."""
@@ -446,7 +438,8 @@ class PersistentSubscription:
         ledger = self.topic.ledger
         self.start_position = None
         if not target.HasField("message_id"):
-            self.reset(self.topic.offset_by_time(target.message_publish_time), done)
+            moment_ms = target.message_publish_time
+            self.reset(landmarks.offset_by_time(ledger, moment_ms, self.agenda.now_ms), done)
             return
         ledger_id, entry_id = to_signed(target.message_id.ledgerId), to_signed(target.message_id.entryId)
         offset = ledger.offset_from(ledger_id, entry_id)
@@ -611,7 +604,7 @@ class PersistentSubscription:
             return -1
         if self._oldest[0] != offset:
             try:
-                self._oldest = offset, self.topic.publish_time(offset)
+                self._oldest = offset, self._published_ms(offset)
             except StoreError:
                 return -1
         published_ms = self._oldest[1]
@@ -620,9 +613,12 @@ class PersistentSubscription:
     def published_before(self, offset: int, moment_ms: int) -> bool:
         """Whether an entry was published earlier than that, by its own claim."""
         try:
-            return 0 < self.topic.publish_time(offset) < moment_ms
+            return 0 < self._published_ms(offset) < moment_ms
         except StoreError:
             return False
+
+    def _published_ms(self, offset: int) -> int:
+        return landmarks.publish_time(self.topic.ledger, offset, self.agenda.now_ms)
 
     @property
     def acknowledged_behind(self) -> int:

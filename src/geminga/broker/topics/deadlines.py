@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.landmarks import arrived_ms
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.due import NEVER, DueIndex
@@ -70,8 +71,6 @@ class TimedTopic(SubscribedTopic, Protocol):
 
     @property
     def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
-
-    def arrived_ms(self, offset: int) -> int: ...
 
     def save_record(self) -> None: ...
 
@@ -185,7 +184,7 @@ def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
     due = ledger.segments[index].created_ms + min(limits) * 1000
     if due <= topic.agenda.now_ms:
         try:
-            due = topic.arrived_ms(wanted_from) + min(limits) * 1000
+            due = arrived_ms(ledger, wanted_from, topic.agenda.now_ms) + min(limits) * 1000
         except StoreError as error:
             log.warning("%r: the age of its oldest message is not known: %s", topic, error)
             due = topic.agenda.now_ms + HELD_MS

@@ -10,6 +10,7 @@ import logging
 
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.disk import amount
+from geminga.broker.landmarks import arrived_ms
 from geminga.broker.managed_ledger import Segment
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.due import NEVER
@@ -68,9 +69,9 @@ def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
     """The first entry from ``first`` on that came at ``before_ms`` or later.
 
     The broker's clock tells which ledgers are past as a whole, the producers' clocks only where to cut the
-    one ledger that is not: see `PersistentTopic.arrived_ms`.
+    one ledger that is not: see `landmarks.arrived_ms`.
     """
-    ledger = topic.ledger
+    ledger, now_ms = topic.ledger, topic.agenda.now_ms
     index = max(0, ledger.index_of(first))
     while index < len(ledger.segments) and ledger.written_ms(index) < before_ms:
         first = ledger.segments[index].end
@@ -79,11 +80,11 @@ def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
         return first
     segment = ledger.segments[index]
     low, high = max(first, segment.base), min(segment.end, ledger.confirmed)
-    if low < high and topic.arrived_ms(low) >= before_ms:
+    if low < high and arrived_ms(ledger, low, now_ms) >= before_ms:
         return first
     while low < high:
         middle = (low + high) // 2
-        if topic.arrived_ms(middle) < before_ms:
+        if arrived_ms(ledger, middle, now_ms) < before_ms:
             low = middle + 1
         else:
             high = middle

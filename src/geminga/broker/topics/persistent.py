@@ -10,23 +10,24 @@ from geminga.broker.compacted import EARLIEST, LATEST, CompactedLedger
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
-from geminga.broker.entries import backlog_count, count_of, head_of
+from geminga.broker.entries import backlog_count
+from geminga.broker.landmarks import offset_by_time
 from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.dedup import Deduplication, Verdict, forget_stale
-from geminga.broker.topics.producer import Producer, slow_down
+from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
+from geminga.broker.topics.dedup import Deduplication, forget_stale
+from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.publishing import Record
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
-from geminga.errors import CorruptPayload, StoreDamaged, StoreError, StoreFull
+from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, Value
 from geminga.wire.frames import SendFrame
-from geminga.wire.metadata import EntryHead, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
 
@@ -176,13 +177,8 @@ class PersistentTopic:
             settings.ledger_bytes_default,
             deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
         )
-        self.restricted = bool(
-            policies.encryption_required
-            or policies.delayed_delivery_seconds_max
-            or 0 < policies.max_message_size < self.settings.max_message_size
-        )
         self.rate_limits.set(policies, self.agenda.now)
-        self.restricted = self.restricted or bool(self.rate_limits.publish)
+        self.restricted = is_restricted(policies, self.rate_limits, settings.max_message_size)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
                 self.store, self.text, self.ledger, self.settings.deduplication_producers_max
@@ -203,11 +199,14 @@ class PersistentTopic:
             producer.error(highest or sequence_id, pb.TopicTerminatedError, "Topic was already terminated")
             return
         size = len(entry)
-        if self.restricted and not self._is_allowed(producer, frame):
+        if self.restricted and not is_allowed(self, producer, frame):
             return
         record = _NO_RECORD
         if self.dedup is not None:
-            record = self._check_duplicate(producer, frame)
+            record = check_duplicate(self.dedup, producer, frame)
+            if record is Record.DUPLICATE:
+                self._duplicate(producer, frame)
+                return
             if record is Record.ANSWERED:
                 return
         messages = frame.num_messages
@@ -272,60 +271,6 @@ class PersistentTopic:
         self.bytes_in += size
         self._under_way += 1
         producer.taken(count, size, chunk=False, entries=count)
-
-    def _is_allowed(self, producer: Producer, frame: SendFrame) -> bool:
-        """What policies demand of an entry; one that does not comply is answered here."""
-        policies = self.policies
-        sequence_id = frame.highest_sequence_id or frame.sequence_id
-        limit = policies.max_message_size
-        if limit and len(frame.entry) > limit:
-            producer.error(
-                sequence_id,
-                pb.NotAllowedError,
-                f"The message of {len(frame.entry)} bytes exceeds the topic's limit of {limit}",
-            )
-            return False
-        try:
-            head = peek_entry(frame.entry)
-        except CorruptPayload as error:
-            producer.error(sequence_id, pb.MetadataError, str(error))
-            return False
-        if policies.encryption_required and not head.encrypted:
-            producer.error(
-                sequence_id, pb.MetadataError, "Messages must be encrypted: the namespace requires it"
-            )
-            return False
-        delay_ms = head.deliver_at_time - self.agenda.now_ms
-        if 0 < policies.delayed_delivery_seconds_max * 1000 < delay_ms:
-            producer.error(
-                sequence_id,
-                pb.NotAllowedError,
-                f"Exceeds max allowed delivery delay of {policies.delayed_delivery_seconds_max:g} s",
-            )
-            return False
-        slow_down(producer, self.rate_limits.publish, frame.num_messages, len(frame.entry), self.agenda.now)
-        return True
-
-    def _check_duplicate(self, producer: Producer, frame: SendFrame) -> Record:
-        """What is to be recorded of an entry; one that is not to be stored is answered here."""
-        assert self.dedup is not None
-        sequence_id, highest = frame.sequence_id, max(frame.sequence_id, frame.highest_sequence_id)
-        if frame.is_chunk:
-            head = head_of(frame.entry)
-            if head is not None and head.chunk_id != head.num_chunks - 1:
-                return Record.NONE
-        verdict = self.dedup.check(producer.name, sequence_id, highest)
-        if verdict is Verdict.NEW:
-            return Record.SEQUENCE_ID
-        if verdict is Verdict.DUPLICATE:
-            self._duplicate(producer, frame)
-        else:
-            producer.error(
-                highest,
-                pb.PersistenceError,
-                "Cannot determine whether the message is a duplicate at this time",
-            )
-        return Record.ANSWERED
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:
         """Receipt a duplicate as -1:-1, behind the receipts of what was sent before it."""
@@ -419,7 +364,9 @@ class PersistentTopic:
         created = self._create_subscription(request)
         created.start_position = request.start or (EARLIEST if request.earliest else LATEST)
         if request.rollback_seconds:
-            created.cursor.reset(self.offset_by_time(self.agenda.now_ms - request.rollback_seconds * 1000))
+            now_ms = self.agenda.now_ms
+            begin = offset_by_time(self.ledger, now_ms - request.rollback_seconds * 1000, now_ms)
+            created.cursor.reset(begin)
             created.write_snapshot(None)
         return created
 
@@ -502,72 +449,6 @@ class PersistentTopic:
         if self._counting is not None:
             self._counting.cancel()
             self._counting = None
-
-    # --- positions ---
-    @property
-    def last_position(self) -> tuple[int, int]:
-        """Ids of the newest durable entry, -1:-1 when there is none."""
-        ledger = self.ledger
-        if ledger.confirmed <= ledger.start:
-            return -1, -1
-        return ledger.position(ledger.confirmed - 1)
-
-    def last_at_hand(self, ready: Done) -> bool:
-        """Whether the newest entry is in memory; if not it is read, and ``ready`` is called then.
-
-        Raises `StoreBusy` when too many reads wait already.
-        """
-        ledger, offset = self.ledger, self.ledger.confirmed - 1
-        if offset < ledger.start or ledger.in_memory(offset, offset + 1, 1):
-            return True
-        found = ledger.fetch(
-            offset, offset + 1, bytes_max=1, ahead_stop=offset + 1, ahead_bytes_max=1, done=ready
-        )
-        return found is not None
-
-    def last_batch_index(self) -> int:
-        """Index of the last message in the newest entry if it is a batch, else -1."""
-        head = self._head(self.ledger.confirmed - 1)
-        return count_of(head) - 1 if head is not None and head.is_batch else -1
-
-    def offset_by_time(self, publish_time_ms: int) -> int:
-        """The first entry that was published at ``publish_time_ms`` or later (by its own claim)."""
-        low, high = self.ledger.start, self.ledger.confirmed
-        while low < high:
-            middle = (low + high) // 2
-            if self.publish_time(middle) < publish_time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def publish_time(self, offset: int) -> int:
-        """When an entry was published, in milliseconds since 1970; 0 when it does not say.
-
-        For a damaged entry the next that can be read answers, or the time of now where there is none.
-        """
-        ledger = self.ledger
-        while offset < ledger.confirmed:
-            head = self._head(offset)
-            behind = ledger.skip_gap(offset) if head is None else offset
-            if behind == offset:
-                return 0 if head is None else head.publish_time
-            offset = behind
-        return self.agenda.now_ms
-
-    def arrived_ms(self, offset: int) -> int:
-        """When an entry came: as its producer's clock says, within what ours says of its ledger."""
-        ledger = self.ledger
-        claimed_ms = self.publish_time(offset)
-        index = ledger.index_of(offset)
-        if index < 0:
-            return claimed_ms
-        return min(max(claimed_ms, ledger.segments[index].created_ms), ledger.written_ms(index))
-
-    def _head(self, offset: int) -> EntryHead | None:
-        """The metadata of an entry; None where there is none that can be read."""
-        entry = self.ledger.read_one(offset) if offset >= self.ledger.start else None
-        return None if entry is None else head_of(entry)
 
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:

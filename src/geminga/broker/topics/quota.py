@@ -19,6 +19,7 @@ from typing import Protocol
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.landmarks import offset_by_time
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
@@ -77,8 +78,6 @@ class LimitedTopic(Protocol):
 
     @property
     def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
-
-    def offset_by_time(self, publish_time_ms: int) -> int: ...
 
 
 def check(topic: LimitedTopic) -> None:
@@ -164,7 +163,8 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         if quota.kind == "size":
             target = max(target, _offset_of_size(ledger, quota.limit))
         else:
-            target = max(target, topic.offset_by_time(topic.agenda.now_ms - quota.limit * 1000))
+            now_ms = topic.agenda.now_ms
+            target = max(target, offset_by_time(ledger, now_ms - quota.limit * 1000, now_ms))
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)

@@ -1,0 +1,82 @@
+"""Landmarks of a topic: its newest entry, and where a moment lies, found by looking at single entries.
+
+Functions of a `ManagedLedger`. Times are milliseconds since 1970; ``now_ms`` is the broker's clock, every
+other one is what producers claim.
+"""
+
+from __future__ import annotations
+
+from geminga.broker.entries import count_of, head_of
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.ledger.api import Done
+from geminga.wire.metadata import EntryHead
+
+
+# --- the newest entry ---
+def last_position(ledger: ManagedLedger) -> tuple[int, int]:
+    """Ids of the newest durable entry, -1:-1 when there is none."""
+    if ledger.confirmed <= ledger.start:
+        return -1, -1
+    return ledger.position(ledger.confirmed - 1)
+
+
+def last_at_hand(ledger: ManagedLedger, ready: Done) -> bool:
+    """Whether the newest entry is in memory; if not it is read, and ``ready`` is called then.
+
+    Raises `StoreBusy` when too many reads wait already.
+    """
+    offset = ledger.confirmed - 1
+    if offset < ledger.start or ledger.in_memory(offset, offset + 1, 1):
+        return True
+    found = ledger.fetch(
+        offset, offset + 1, bytes_max=1, ahead_stop=offset + 1, ahead_bytes_max=1, done=ready
+    )
+    return found is not None
+
+
+def last_batch_index(ledger: ManagedLedger) -> int:
+    """Index of the last message in the newest entry if it is a batch, else -1."""
+    head = _head(ledger, ledger.confirmed - 1)
+    return count_of(head) - 1 if head is not None and head.is_batch else -1
+
+
+# --- moments ---
+def offset_by_time(ledger: ManagedLedger, publish_time_ms: int, now_ms: int) -> int:
+    """The first entry that was published at ``publish_time_ms`` or later (by its own claim)."""
+    low, high = ledger.start, ledger.confirmed
+    while low < high:
+        middle = (low + high) // 2
+        if publish_time(ledger, middle, now_ms) < publish_time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def publish_time(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
+    """When an entry was published; 0 when it does not say.
+
+    For a damaged entry the next that can be read answers, or the time of now where there is none.
+    """
+    while offset < ledger.confirmed:
+        head = _head(ledger, offset)
+        behind = ledger.skip_gap(offset) if head is None else offset
+        if behind == offset:
+            return 0 if head is None else head.publish_time
+        offset = behind
+    return now_ms
+
+
+def arrived_ms(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
+    """When an entry came: as its producer's clock says, within what ours says of its ledger."""
+    claimed_ms = publish_time(ledger, offset, now_ms)
+    index = ledger.index_of(offset)
+    if index < 0:
+        return claimed_ms
+    return min(max(claimed_ms, ledger.segments[index].created_ms), ledger.written_ms(index))
+
+
+def _head(ledger: ManagedLedger, offset: int) -> EntryHead | None:
+    """The metadata of an entry; None where there is none that can be read."""
+    entry = ledger.read_one(offset) if offset >= ledger.start else None
+    return None if entry is None else head_of(entry)

@@ -1,0 +1,87 @@
+"""What an entry has to comply with before a topic takes it in: policies, rates, deduplication."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from geminga.broker.agenda import Agenda
+from geminga.broker.delivery.limits import TopicLimits
+from geminga.broker.entries import head_of
+from geminga.broker.rules.policies import Policies
+from geminga.broker.topics.dedup import Deduplication, Verdict
+from geminga.broker.topics.producer import Producer, slow_down
+from geminga.broker.topics.publishing import Record
+from geminga.errors import CorruptPayload
+from geminga.wire.frames import SendFrame
+from geminga.wire.metadata import peek_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+class RestrictedTopic(Protocol):
+    """A topic some of whose entries may be refused."""
+
+    agenda: Agenda
+    policies: Policies
+    rate_limits: TopicLimits
+
+
+def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max: int) -> bool:
+    """Whether entries have to be looked at with `is_allowed`."""
+    return bool(
+        policies.encryption_required
+        or policies.delayed_delivery_seconds_max
+        or 0 < policies.max_message_size < message_size_max
+        or rate_limits.publish
+    )
+
+
+def is_allowed(topic: RestrictedTopic, producer: Producer, frame: SendFrame) -> bool:
+    """What policies demand of an entry; one that does not comply is answered here."""
+    policies = topic.policies
+    sequence_id = frame.highest_sequence_id or frame.sequence_id
+    limit = policies.max_message_size
+    if limit and len(frame.entry) > limit:
+        producer.error(
+            sequence_id,
+            pb.NotAllowedError,
+            f"The message of {len(frame.entry)} bytes exceeds the topic's limit of {limit}",
+        )
+        return False
+    try:
+        head = peek_entry(frame.entry)
+    except CorruptPayload as error:
+        producer.error(sequence_id, pb.MetadataError, str(error))
+        return False
+    if policies.encryption_required and not head.encrypted:
+        producer.error(sequence_id, pb.MetadataError, "Messages must be encrypted: the namespace requires it")
+        return False
+    delay_ms = head.deliver_at_time - topic.agenda.now_ms
+    if 0 < policies.delayed_delivery_seconds_max * 1000 < delay_ms:
+        producer.error(
+            sequence_id,
+            pb.NotAllowedError,
+            f"Exceeds max allowed delivery delay of {policies.delayed_delivery_seconds_max:g} s",
+        )
+        return False
+    slow_down(producer, topic.rate_limits.publish, frame.num_messages, len(frame.entry), topic.agenda.now)
+    return True
+
+
+def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) -> Record:
+    """What is to be recorded of an entry; one that nobody knows a duplicate of is refused here."""
+    sequence_id, highest = frame.sequence_id, max(frame.sequence_id, frame.highest_sequence_id)
+    if frame.is_chunk:
+        head = head_of(frame.entry)
+        if head is not None and head.chunk_id != head.num_chunks - 1:
+            return Record.NONE
+    verdict = dedup.check(producer.name, sequence_id, highest)
+    if verdict is Verdict.NEW:
+        return Record.SEQUENCE_ID
+    if verdict is Verdict.DUPLICATE:
+        return Record.DUPLICATE
+    producer.error(
+        highest,
+        pb.PersistenceError,
+        "Cannot determine whether the message is a duplicate at this time",
+    )
+    return Record.ANSWERED
