@@ -11,6 +11,7 @@ from geminga.ledger.catalog import Catalog, Snapshot
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.keys import KeyMap
+from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 
 
@@ -21,7 +22,9 @@ class Checkpoints:
         self.catalog = Catalog(RealFileSystem().connect(str(path)))
         self.catalog.create(bytes(16))
         self.quarantine = Quarantine()
-        self.keys = KeyMap(self.catalog, self.quarantine)
+        presence = Presence()
+        presence.stock_is_taken()
+        self.keys = KeyMap(self.catalog, self.quarantine, presence)
         self.number = 0
 
     def freeze(self) -> None:

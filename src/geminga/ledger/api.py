@@ -90,6 +90,10 @@ class ReadAhead:
     bytes_max: int
 
 
+KEYS_END = chr(0x10FFFF)
+"""What ends a range of all keys with a prefix, behind that prefix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What somebody is about to ask a store for: keys, and the ledgers of owners."""

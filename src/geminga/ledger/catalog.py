@@ -252,6 +252,13 @@ class Catalog:
     def owned(self, owner: str) -> list[int]:
         return [row[0] for row in self._rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
+    def owners(self, after: str, limit: int) -> list[str]:
+        """The next ``limit`` owners of ledgers behind ``after``, in order."""
+        rows = self._rows(
+            "SELECT DISTINCT owner FROM ledger WHERE owner>? ORDER BY owner LIMIT ?", (after, limit)
+        )
+        return [row[0] for row in rows]
+
     def ledger_ids_after(self, after: int, limit: int) -> list[int]:
         rows = self._rows("SELECT id FROM ledger WHERE id>? ORDER BY id LIMIT ?", (after, limit))
         return [row[0] for row in rows]

@@ -13,6 +13,7 @@ from itertools import chain, islice
 
 from geminga.ledger.api import Value
 from geminga.ledger.catalog import Catalog, KeyChange
+from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 from geminga.wire.checksum import crc32c
 
@@ -62,8 +63,9 @@ class KeyMap:
     ``quarantine`` knows which keys lost a write to damage, until they are set or deleted anew.
     """
 
-    def __init__(self, catalog: Catalog, quarantine: Quarantine) -> None:
+    def __init__(self, catalog: Catalog, quarantine: Quarantine, presence: Presence) -> None:
         self._catalog = catalog
+        self._presence = presence
         self._quarantine = quarantine
         self._changes: dict[str, KeyChange] = {}
         self._frozen: dict[str, KeyChange] = {}
@@ -80,6 +82,7 @@ class KeyMap:
             key_bytes = key.encode()
             change = self._changes[key] = KeyChange(key_bytes, crc32c(key_bytes))
             self._order.add(key)
+            self._presence.add(key)
             self.unsaved_bytes += _KEY_BYTES + 3 * len(key_bytes)
         return change
 
@@ -133,14 +136,17 @@ class KeyMap:
                 if change.base is None and not deltas:
                     return None
                 return Value(change.base or b"", tuple(deltas))
-        base = self._catalog.base(key)
+        base = self._catalog.base(key) if self._presence.may_have(key) else None
         if base is None:
+            self._presence.denied += 1
             return Value(b"", tuple(deltas)) if deltas else None
         before = self._checkpoint if self._frozen else self._checkpoint + 1
         return Value(base, (*self._catalog.deltas(key, before), *deltas))
 
     def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, Value]]:
         """The keys that start with ``prefix`` and come behind ``after``, in order, put together by pages."""
+        if self._has_none_under(prefix):
+            return
         while True:
             before = self._checkpoint if self._frozen else self._checkpoint + 1
             page = self._catalog.values(prefix, after if after >= prefix else None, before, _PAGE_KEYS)
@@ -163,6 +169,8 @@ class KeyMap:
 
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
         """The keys of `scan` alone."""
+        if self._has_none_under(prefix):
+            return
         while True:
             page = self._catalog.keys(prefix, after if after >= prefix else None, _PAGE_KEYS)
             last = page[-1] if len(page) == _PAGE_KEYS else None
@@ -180,6 +188,9 @@ class KeyMap:
                 return
             after = last
 
+    def _has_none_under(self, prefix: str) -> bool:
+        return not self._presence.may_have_under(prefix) and not self._quarantine.keys_under(prefix)
+
     def _unsaved(self, prefix: str, after: str, last: str | None) -> list[str]:
         """The next keys behind ``after`` that the catalog need not know, a page at most, some twice."""
         damaged = (
@@ -194,6 +205,7 @@ class KeyMap:
     def freeze(self, checkpoint: int) -> None:
         """Set the changes up to here apart, for the checkpoint."""
         self._checkpoint = checkpoint
+        self._presence.frozen()
         self._frozen, self._changes = self._changes, {}
         self._frozen_order, self._order = self._order, _KeyOrder()
         self.unsaved_bytes = 0
@@ -206,6 +218,7 @@ class KeyMap:
         """The catalog has the frozen changes."""
         self._frozen = {}
         self._frozen_order = _KeyOrder()
+        self._presence.thawed()
 
     def resume(self, checkpoint: int) -> None:
         """Continue behind a checkpoint of an earlier life."""

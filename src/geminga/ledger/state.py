@@ -42,6 +42,7 @@ from geminga.ledger.format import (
 from geminga.ledger.index import GIVEN_UP, Index, LedgerState
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.log import Group
+from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 
@@ -78,7 +79,8 @@ class StoreState:
         self._catalog = catalog
         self.index = Index(catalog, index_cache_bytes)
         self.quarantine = Quarantine()
-        self.keys = KeyMap(catalog, self.quarantine)
+        self.presence = Presence()
+        self.keys = KeyMap(catalog, self.quarantine, self.presence)
         self.ledgers: dict[int, LedgerState] = {}
         self.next_ledger_id = 0
         self.checkpoint = 0
@@ -109,6 +111,7 @@ class StoreState:
         ledger.generation = self.checkpoint
         self.ledgers[ledger.ledger_id] = ledger
         self._uncataloged.setdefault(ledger.owner, []).append(ledger.ledger_id)
+        self.presence.add_owner(ledger.owner)
 
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         """Give a ledger whose owner was lost to damage one; False when there is none such."""
@@ -180,7 +183,8 @@ class StoreState:
         return len(ids - self._deleted - self._deleted_frozen)
 
     def owned(self, owner: str) -> list[LedgerInfo]:
-        ids = {*self._catalog.owned(owner), *self._uncataloged.get(owner, ())}
+        cataloged = self._catalog.owned(owner) if self.presence.may_own(owner) else ()
+        ids = {*cataloged, *self._uncataloged.get(owner, ())}
         infos = []
         for ledger_id in sorted(ids - self._deleted - self._deleted_frozen):
             ledger = self.ledgers.get(ledger_id)

@@ -53,6 +53,7 @@ from geminga.ledger.rewriting import Rewriter, restatement
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import Census, StoreState
+from geminga.ledger.stocktaking import Stocktaking
 from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
@@ -170,6 +171,7 @@ class FileStore:
         self._pool: ReadPool[Found] | None = None
         self._shared_index: SharedIndex | None = None
         self._bringing: Bringing | None = None
+        self._stocktaking: Stocktaking | None = None
         if self._threads:
             worker_catalog = self._catalog_file.connect()
             self._shared_index = SharedIndex(self._state.index, self._catalog_file.connect())
@@ -185,6 +187,12 @@ class FileStore:
                 self._pool,
                 [self._catalog_file.connect(_AHEAD_CACHE_KIB) for _ in range(settings.read_threads)],
                 lambda error: StoreError(f"the store's catalog cannot be read: {error}"),
+            )
+            self._stocktaking = Stocktaking(
+                self._state.presence,
+                self._pool,
+                self._catalog_file.connect(_AHEAD_CACHE_KIB),
+                lambda error: logger.warning("the store's catalog cannot be counted in: %s", error),
             )
         self._reader = EntryReader(
             self._state,
@@ -244,7 +252,9 @@ class FileStore:
         state = self._state = StoreState(self._catalog, self.settings.index_cache_bytes)
         position = sequence = 0
         sizes: dict[int, int] = {}
-        if self._catalog.meta("position") is not None:
+        if self._catalog.meta("position") is None:
+            state.presence.stock_is_taken()
+        else:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
@@ -423,7 +433,7 @@ class FileStore:
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
 
     def bring(self, wanted: Wanted, done: Done) -> bool:
-        if self._bringing is None:
+        if self._bringing is None or not self._state.presence.may_have_any(wanted):
             return True
         if self._closed:
             done(self._failure)
@@ -535,6 +545,8 @@ class FileStore:
             run_callback(self._finished.popleft())
         if self._failure is None and not self._closed:
             self._checkpoints.keep()
+            if self._stocktaking is not None:
+                self._stocktaking.keep()
         return ran
 
     def _complete(self, group: Group) -> int:

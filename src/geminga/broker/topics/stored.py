@@ -11,11 +11,10 @@ from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.dedup import dedup_key
 from geminga.broker.topics.persistent import topic_key
 from geminga.ids import TopicName
-from geminga.ledger.api import LedgerInfo, Wanted
+from geminga.ledger.api import KEYS_END, LedgerInfo, Wanted
 
 PARTITIONED = "partitioned/"
 """What the keys of partitioned topics begin with."""
-_LAST = chr(0x10FFFF)
 
 
 def partitioned_key(name: TopicName) -> str:
@@ -41,7 +40,7 @@ def topic_of(name: TopicName) -> Wanted:
     cursors = cursor_prefix(text)
     alone = (ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name))
     return Wanted(
-        (*existence_of(name).keys, *((key, key) for key in alone), (cursors, f"{cursors}{_LAST}")),
+        (*existence_of(name).keys, *((key, key) for key in alone), (cursors, f"{cursors}{KEYS_END}")),
         ((text, text),),
     )
 
