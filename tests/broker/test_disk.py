@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import background
 from geminga.broker import disk as disk_module
 from geminga.broker.disk import Level, amount, duration
-from geminga.broker.topics import giving_way
 from geminga.errors import StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
@@ -257,7 +257,7 @@ def test_topics_that_are_not_in_memory_give_way_too_and_leave_it_again(
         publish(room, f"persistent://public/default/t{number}", 10)
     room.harness.advance(300)
     assert room.harness.broker.topics.loaded() == []
-    monkeypatch.setattr(giving_way, "SLICE_SECONDS", -1.0)  # every topic is a slice
+    monkeypatch.setattr(background, "SLICE_SECONDS", -1.0)  # every topic is a slice
     room.leave(MIB // 4)
     room.look()
     assert room.harness.broker.giving_way.ledgers == 20

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from geminga.broker.turns import TURN_SECONDS, Job, Turns
+from geminga.broker.turns import PARKED, TURN_SECONDS, Job, Turns
 
 
 class Shell:
@@ -122,3 +124,50 @@ def test_a_step_knows_when_it_has_worked_enough(shell: Shell) -> None:
         shell.turns.turn()
     assert first == [4, 4, 4, 4]
     assert second[:3] == [4, 4, 4]
+
+
+# --- waiting ---
+def test_a_job_that_waits_costs_nothing_and_goes_on_when_it_is_told(shell: Shell) -> None:
+    report: list[Callable[[str], None]] = []
+
+    def waiter() -> Job:
+        shell.done.append("asks")
+        found = yield from shell.turns.wait(report.append)
+        shell.done.append(found)
+        yield None
+        at_once: str = yield from shell.turns.wait(lambda tell: tell("at once"))
+        shell.done.append(at_once)
+
+    shell.turns.start(waiter(), "waiter")
+    shell.turns.start(shell.job("other", 2), "other")
+    shell.turns.turn()
+    assert shell.done == ["asks", "other", "other", "other ends"]
+    assert shell.turns.waiting == 0
+    report[0]("told")
+    shell.turns.turn()
+    assert shell.done[4:] == ["told", "at once"]
+    assert shell.turns.waiting == 0
+
+
+def test_a_job_that_starts_another_one_waits_for_itself(shell: Shell) -> None:
+    report: list[Callable[[str], None]] = []
+
+    def waiter(name: str) -> Job:
+        if name == "outer":
+            shell.turns.start(waiter("inner"), "inner")
+        shell.done.append((yield from shell.turns.wait(report.append)) + f" to {name}")
+
+    assert shell.turns.first_step(waiter("outer"), "outer") is PARKED
+    for tell in report[::-1]:
+        tell("told")
+    assert shell.done == ["told to outer", "told to inner"]
+
+
+def test_what_is_told_to_a_job_that_was_given_up_harms_nobody(shell: Shell) -> None:
+    report: list[Callable[[None], None]] = []
+    job = (lambda: (yield from shell.turns.wait(report.append)))()
+    assert shell.turns.first_step(job, "job") is PARKED
+    job.close()
+    report[0](None)
+    assert shell.failures == []
+    assert shell.turns.waiting == 0

@@ -117,7 +117,7 @@ def test_scan_goes_through_many_pages(checkpoints: Checkpoints) -> None:
 def test_scan_finds_what_is_there_whichever_layer_holds_it(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, page_keys: int, seed: int
 ) -> None:
-    monkeypatch.setattr("geminga.ledger.keys._PAGE_KEYS", page_keys)
+    monkeypatch.setattr("geminga.ledger.keys.PAGE_KEYS", page_keys)
     random = Random(seed)
     keys, expected = checkpoints.keys, dict[str, Value]()
     steps = [checkpoints.freeze, checkpoints.write, checkpoints.thaw] * 3

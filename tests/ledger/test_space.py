@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import StoreError, StoreFull, StoreStopped
+from geminga.ledger.api import LedgerInfo
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
@@ -252,8 +253,17 @@ def test_ledgers_are_listed_the_oldest_first_whoever_they_belong_to(small_settin
     made += [store.create_ledger("young") for _ in range(5)]
     store.delete_ledgers([made[3], made[701]])
     expected = [each for each in made if each not in (made[3], made[701])]
-    assert [info.ledger_id for info in store.oldest_ledgers()] == expected
-    behind = list(store.oldest_ledgers(after=made[500]))
+
+    def oldest_ledgers(after: int | None) -> list[LedgerInfo]:
+        found = []
+        while after is not None:
+            page, after = store.ledgers_page(after)
+            assert len(page) <= 256
+            found += page
+        return found
+
+    assert [info.ledger_id for info in oldest_ledgers(-1)] == expected
+    behind = oldest_ledgers(made[500])
     assert [info.ledger_id for info in behind] == [each for each in expected if each > made[500]]
     assert behind[0].owner == f"topic-{501 % 7}"
     store.close()

@@ -1,9 +1,10 @@
 """Turns: how long one turn of the event loop may work before others are heard again.
 
 Whatever may take long is a *job*: an iterator that works a little at each step and says by ending that it
-is done. Jobs take turns, one step each; when `TURN_SECONDS` of a turn are used up the rest waits for the
-next one, and in between the loop reads sockets and runs timers. So a peer with a heap of commands, or
-with one that walks over every topic, slows itself down and not the others.
+is done. What it has to wait for, the disk above all, it waits for in `Turns.wait`, and nobody with it. Jobs
+take turns, one step each; when `TURN_SECONDS` of a turn are used up the rest waits for the next one, and in
+between the loop reads sockets and runs timers. So a peer with a heap of commands, or with one that walks over
+every topic, slows itself down and not the others.
 
 A turn is what happens between two calls of `turn`. The shell tells what it spends on entries into the
 core (`begin`, `end`) and calls `turn` soon after ``wake`` was called. The clock is handed in, as chance
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, TypeVar
 
 TURN_SECONDS: Final = 0.02
 """What one turn of the loop may work for the core before the loop looks at everybody again."""
@@ -26,15 +27,19 @@ JOBS_MAX: Final = 100_000
 PARKED: Final = True
 """Yielded by a job that cannot go on until something happens: whoever waits for that starts it again."""
 
+DONE: Final = object()
+"""What `Turns.first_step` gives when a job is done."""
+
 Job = Generator[bool | None, None, None]
+T = TypeVar("T")
 
 
 class Turns:
     """See the module."""
 
     __slots__ = (
-        "_began", "_clock", "_failed", "_jobs", "_spent", "_step_began", "_wake", "_woken", "longest_seconds",
-        "steps",
+        "_began", "_clock", "_failed", "_jobs", "_running", "_spent", "_step_began", "_wake", "_woken",
+        "longest_seconds", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +56,7 @@ class Turns:
         self._spent = 0.0
         self._began = self._step_began = clock()
         self._woken = False
+        self._running: tuple[Job, object] | None = None
         self.steps = 0
         self.longest_seconds = 0.0
 
@@ -120,6 +126,7 @@ class Turns:
         """One step; whether there are more."""
         self.steps += 1
         self._step_began = self._clock()
+        before, self._running = self._running, (job, about)
         try:
             return next(job) is not PARKED
         except StopIteration:
@@ -127,6 +134,37 @@ class Turns:
         except Exception as error:
             self._failed(about, error)
             return False
+        finally:
+            self._running = before
+
+    def first_step(self, job: Job, about: object) -> object:
+        """A job's first step, here and now: what it yields, or `DONE` when that was all.
+
+        Whoever asks for it decides by that whether the job has to `start`. What it raises comes through.
+        """
+        before, self._running = self._running, (job, about)
+        try:
+            return next(job, DONE)
+        finally:
+            self._running = before
+
+    def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
+        """A part of a job: gives what is reported to what ``begin`` is handed, once; parked until then."""
+        assert self._running is not None
+        job, about = self._running
+        reports: list[T] = []
+        is_parked = False
+
+        def report(found: T) -> None:
+            reports.append(found)
+            if is_parked:
+                self.start(job, about)
+
+        begin(report)
+        while not reports:
+            is_parked = True
+            yield PARKED
+        return reports[0]
 
     def _ask(self) -> None:
         if not self._woken:

@@ -101,6 +101,10 @@ class Wanted:
     keys: tuple[tuple[str, str], ...] = ()
     """From the first to the last of each range, both included."""
     owners: tuple[tuple[str, str], ...] = ()
+    pages: tuple[tuple[str, str], ...] = ()
+    """What `EntryStore.names_page` is to be asked for: (prefix, after)."""
+    ledgers_after: tuple[int, ...] = ()
+    """What `EntryStore.ledgers_page` is to be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +286,11 @@ class EntryStore(Protocol):
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         """The ledgers of an owner in the order of their ids; empty if it has none."""
 
-    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
-        """All ledgers behind an id, the oldest first, whoever's they are. May be read in steps, as `scan`."""
+    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+        """The next ledgers behind an id, the oldest first, whoever's they are.
+
+        Not many; and the id behind which the others are, None when these were the last.
+        """
 
     def lost_entries_max(self, ledger_id: int) -> int:
         """How many entries behind the last one of a ledger may have been lost to damage; mostly 0.
@@ -321,6 +328,12 @@ class EntryStore(Protocol):
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """The keys of `scan` without what is under them, which costs much less."""
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        """The next of `names`, and behind which key the others are: None behind the last. It may have none.
+
+        It costs the same always, and waits for nothing that `bring` has brought.
+        """
 
     def bring(self, wanted: Wanted, done: Done) -> bool:
         """See that asking for this does not wait for the disk: another thread reads it ahead.

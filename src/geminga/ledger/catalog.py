@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any
 
 from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.api import Value, Wanted
+from geminga.ledger.api import KEYS_END, LedgerInfo, Value, Wanted
 from geminga.ledger.damage import Damage
 from geminga.ledger.format import (
     OFFSET_BITS,
@@ -57,6 +57,11 @@ CREATE TABLE damage (body TEXT PRIMARY KEY) WITHOUT ROWID;
 _AHEAD_KEYS = "(SELECT count(substr(base, -1)) FROM item WHERE key BETWEEN ? AND ?)"
 _AHEAD_DELTAS = "(SELECT count(substr(body, -1)) FROM delta WHERE key BETWEEN ? AND ?)"
 _AHEAD_LEDGERS = "(SELECT count(crc) FROM ledger WHERE owner BETWEEN ? AND ?)"
+_AHEAD_NAMES = "(SELECT count(key) FROM (SELECT key FROM item WHERE key BETWEEN ? AND ? LIMIT ?))"
+_AHEAD_LEDGERS_PAGE = "(SELECT count(crc) FROM (SELECT crc FROM ledger WHERE id>? ORDER BY id LIMIT ?))"
+PAGE_KEYS = 512
+PAGE_LEDGERS = 256
+"""So many are read together of what is read by pages."""
 
 
 class CatalogDamaged(StoreDamaged):
@@ -242,11 +247,8 @@ class Catalog:
     def ledger(self, ledger_id: int) -> tuple[str, int, int] | None:
         """(owner, entries, size in bytes)."""
         for row in self._rows("SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)):
-            owner, entries, size_bytes, crc = row
-            numbers_are_right = isinstance(owner, str) and _are_counts(entries, size_bytes)
-            if not numbers_are_right or crc != _text_crc(owner, ledger_id, entries, size_bytes):
-                raise self._damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
-            return owner, entries, size_bytes
+            found = self._checked_ledger(ledger_id, *row)
+            return found.owner, found.entries, found.size_bytes
         return None
 
     def owned(self, owner: str) -> list[int]:
@@ -259,9 +261,22 @@ class Catalog:
         )
         return [row[0] for row in rows]
 
-    def ledger_ids_after(self, after: int, limit: int) -> list[int]:
-        rows = self._rows("SELECT id FROM ledger WHERE id>? ORDER BY id LIMIT ?", (after, limit))
-        return [row[0] for row in rows]
+    def ledgers_after(self, after: int, limit: int) -> list[LedgerInfo]:
+        """The next ``limit`` ledgers behind an id, in order."""
+        rows = self._rows(
+            "SELECT id, owner, entries, size_bytes, crc FROM ledger WHERE id>? ORDER BY id LIMIT ?",
+            (after, limit),
+        )
+        return [self._checked_ledger(*row) for row in rows]
+
+    def _checked_ledger(
+        self, ledger_id: int, owner: object, entries: object, size_bytes: object, crc: object
+    ) -> LedgerInfo:
+        are_right = isinstance(owner, str) and _are_counts(entries, size_bytes)
+        found = LedgerInfo(ledger_id, owner, entries, size_bytes) if are_right else None  # type: ignore[arg-type]
+        if found is None or crc != _text_crc(found.owner, ledger_id, found.entries, found.size_bytes):
+            raise self._damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
+        return found
 
     def ledger_ids(self) -> set[int]:
         return {row[0] for row in self._rows("SELECT id FROM ledger")}
@@ -368,7 +383,14 @@ class Catalog:
         a value's last byte SQLite reads all of it.
         """
         parts = [_AHEAD_KEYS, _AHEAD_DELTAS] * len(wanted.keys) + [_AHEAD_LEDGERS] * len(wanted.owners)
-        ranges = [*(key for each in wanted.keys for key in each * 2), *chain.from_iterable(wanted.owners)]
+        ranges: list[object] = [key for each in wanted.keys for key in each * 2]
+        ranges += chain.from_iterable(wanted.owners)
+        for prefix, after in wanted.pages:
+            parts.append(_AHEAD_NAMES)
+            ranges += max(prefix, after), prefix + KEYS_END, PAGE_KEYS
+        for ledger_id in wanted.ledgers_after:
+            parts.append(_AHEAD_LEDGERS_PAGE)
+            ranges += ledger_id, PAGE_LEDGERS
         self._rows(f"SELECT {' + '.join(parts)}", tuple(ranges))
 
     # --- files, damage ---

@@ -12,12 +12,11 @@ from heapq import merge
 from itertools import chain, islice
 
 from geminga.ledger.api import Value
-from geminga.ledger.catalog import Catalog, KeyChange
+from geminga.ledger.catalog import PAGE_KEYS, Catalog, KeyChange
 from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 from geminga.wire.checksum import crc32c
 
-_PAGE_KEYS = 512
 _KEY_BYTES = 450
 """What a changed key takes in memory besides three times its name and its value."""
 _DELTA_BYTES = 50
@@ -149,10 +148,10 @@ class KeyMap:
             return
         while True:
             before = self._checkpoint if self._frozen else self._checkpoint + 1
-            page = self._catalog.values(prefix, after if after >= prefix else None, before, _PAGE_KEYS)
-            last = page[-1][0] if len(page) == _PAGE_KEYS else None
+            page = self._catalog.values(prefix, after if after >= prefix else None, before, PAGE_KEYS)
+            last = page[-1][0] if len(page) == PAGE_KEYS else None
             unsaved = self._unsaved(prefix, after, last)
-            if len(unsaved) == _PAGE_KEYS:
+            if len(unsaved) == PAGE_KEYS:
                 last = unsaved[-1]
             found: dict[str, Value | None] = {**dict(page), **dict.fromkeys(unsaved)}
             for key in sorted(found):
@@ -169,24 +168,35 @@ class KeyMap:
 
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
         """The keys of `scan` alone."""
+        last: str | None = after
+        while last is not None:
+            names, last = self.names_page(prefix, last)
+            for name in names:
+                # What was deleted since the page was read is left out.
+                if name not in self._changes or self.get(name) is not None:
+                    yield name
+
+    def names_page(self, prefix: str, after: str = "") -> tuple[list[str], str | None]:
+        """The next of them, and behind which key the others are: None behind the last. It may have none."""
         if self._has_none_under(prefix):
-            return
-        while True:
-            page = self._catalog.keys(prefix, after if after >= prefix else None, _PAGE_KEYS)
-            last = page[-1] if len(page) == _PAGE_KEYS else None
-            unsaved = self._unsaved(prefix, after, last)
-            if len(unsaved) == _PAGE_KEYS:
-                last = unsaved[-1]
-            known = set(page)
-            for key in sorted(known.union(unsaved)) if unsaved else page:
-                if last is not None and key > last:
-                    break
-                is_sure = key in known and key not in self._changes and key not in self._frozen
-                if is_sure or self.get(key) is not None:
-                    yield key
-            if last is None:
-                return
-            after = last
+            return [], None
+        page = self._catalog.keys(prefix, after if after >= prefix else None, PAGE_KEYS)
+        last = page[-1] if len(page) == PAGE_KEYS else None
+        unsaved = self._unsaved(prefix, after, last)
+        if len(unsaved) == PAGE_KEYS:
+            last = unsaved[-1]
+        if not unsaved:
+            return page, last
+        known = set(page)
+        names = []
+        for key in sorted(known.union(unsaved)):
+            if last is not None and key > last:
+                break
+            change = self._changes.get(key) or self._frozen.get(key)
+            is_sure = key in known if change is None else change.base is not None or change.deltas
+            if is_sure or self.get(key) is not None:
+                names.append(key)
+        return names, last
 
     def _has_none_under(self, prefix: str) -> bool:
         return not self._presence.may_have_under(prefix) and not self._quarantine.keys_under(prefix)
@@ -199,7 +209,7 @@ class KeyMap:
             if key > after and (last is None or key <= last)
         )
         orders = (order.under(prefix, after, last) for order in (self._order, self._frozen_order))
-        return list(islice(merge(*orders, damaged), _PAGE_KEYS))
+        return list(islice(merge(*orders, damaged), PAGE_KEYS))
 
     # --- checkpoints ---
     def freeze(self, checkpoint: int) -> None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import islice
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value, Wanted
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.damage import Damage
+
+_PAGE_NAMES = 512
 
 
 class _Ledger:
@@ -158,11 +162,11 @@ class MemoryStore:
             for ledger in (self._ledgers[ledger_id],)
         ]
 
-    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
-        for ledger_id in sorted(each for each in self._ledgers if each > after):
-            ledger = self._ledgers.get(ledger_id)
-            if ledger is not None:
-                yield LedgerInfo(ledger_id, ledger.owner, len(ledger.entries), ledger.size_bytes)
+    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+        ids = nsmallest(_PAGE_NAMES, (each for each in self._ledgers if each > after))
+        found = [(ledger_id, self._ledgers[ledger_id]) for ledger_id in ids]
+        infos = [LedgerInfo(number, each.owner, len(each.entries), each.size_bytes) for number, each in found]
+        return infos, ids[-1] if len(ids) == _PAGE_NAMES else None
 
     def lost_entries_max(self, ledger_id: int) -> int:
         return 0
@@ -216,6 +220,10 @@ class MemoryStore:
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return (key for key, _ in self.scan(prefix, after=after))
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        names = list(islice(self.names(prefix, after=after), _PAGE_NAMES))
+        return names, names[-1] if len(names) == _PAGE_NAMES else None
 
     # --- life ---
     def poll(self) -> int:

@@ -8,13 +8,14 @@ adds where the bytes lie. After a restart `replay` does both from the log alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import NamedTuple
 
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import LedgerInfo
-from geminga.ledger.catalog import Catalog, Chunk, LedgerChange, Snapshot
+from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, Chunk, LedgerChange, Snapshot
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.format import (
     CREATE,
@@ -46,7 +47,6 @@ from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 
-_LEDGERS_PER_STEP = 256
 _LEDGER_BYTES = 900
 """What a ledger that changed takes in memory."""
 _ENTRY_BYTES = 16
@@ -207,26 +207,28 @@ class StoreState:
         name = file_name(position >> OFFSET_BITS)
         return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
 
-    def oldest(self, after: int) -> Iterator[LedgerInfo]:
-        """All ledgers behind an id in order, read in steps."""
-        while ids := self._catalog.ledger_ids_after(after, _LEDGERS_PER_STEP):
-            for after in ids:
-                if after not in self._deleted and after not in self._deleted_frozen:
-                    yield from self._info(after)
-        # Those that the catalog does not know were made behind all that it knows.
-        young = sorted(each for ids in self._uncataloged.values() for each in ids if each > after)
-        for ledger_id in young:
-            if ledger_id in self.ledgers:
-                yield from self._info(ledger_id)
+    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+        """The next ledgers behind an id in order, and behind which the others are: None behind the last."""
+        after_next: int | None
+        infos = self._catalog.ledgers_after(after, PAGE_LEDGERS)
+        if len(infos) == PAGE_LEDGERS:
+            after_next = infos[-1].ledger_id
+        else:
+            # Those that the catalog does not know were made behind all that it knows.
+            after = infos[-1].ledger_id if infos else after
+            ids = (each for ids in self._uncataloged.values() for each in ids if each > after)
+            young = nsmallest(PAGE_LEDGERS, ids)
+            infos += [LedgerInfo(each, "", 0, 0) for each in young if each in self.ledgers]
+            after_next = young[-1] if len(young) == PAGE_LEDGERS else None
+        gone = self._deleted | self._deleted_frozen if self._deleted_frozen else self._deleted
+        return [self._newest(info) for info in infos if info.ledger_id not in gone], after_next
 
-    def _info(self, ledger_id: int) -> Iterator[LedgerInfo]:
-        ledger = self.ledgers.get(ledger_id)
-        if ledger is not None:
-            yield LedgerInfo(ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes)
-            return
-        found = self._catalog.ledger(ledger_id)
-        if found is not None:
-            yield LedgerInfo(ledger_id, *found)
+    def _newest(self, info: LedgerInfo) -> LedgerInfo:
+        """What is known of a ledger now, of which the catalog may know something older."""
+        ledger = self.ledgers.get(info.ledger_id)
+        if ledger is None:
+            return info
+        return LedgerInfo(ledger.ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes)
 
     def delete_ledger(self, ledger_id: int) -> bool:
         """Forget a ledger; False when there is none.

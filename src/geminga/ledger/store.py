@@ -444,8 +444,8 @@ class FileStore:
     def ledgers(self, owner: str) -> list[LedgerInfo]:
         return self._state.owned(owner)
 
-    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
-        return self._state.oldest(after)
+    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+        return self._state.ledgers_page(after)
 
     def lost_entries_max(self, ledger_id: int) -> int:
         return self._state.lost_entries_max(ledger_id)
@@ -494,6 +494,9 @@ class FileStore:
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return self._state.keys.names(prefix, after)
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        return self._state.keys.names_page(prefix, after)
 
     def _check_running(self) -> None:
         if self._failure is not None:

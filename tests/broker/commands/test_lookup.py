@@ -319,3 +319,35 @@ def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> 
         peer.request("watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=pattern)
     create(harness, P + "a1", P + "b1")
     assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [[P + "b1"]]
+
+
+def test_who_waits_for_a_list_hears_that_the_connection_lives(harness: Any, monkeypatch: Any) -> None:
+    waiting: list[Any] = []
+    monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
+    peer = harness.peer()
+    peer.command("getTopicsOfNamespace", namespace="public/default", request_id=1)
+    peer.command("ping")
+    harness.advance(35)
+    assert len(peer.take(Command.PONG)) == 3
+    assert not peer.is_closed
+    waiting.pop()(None)
+    while waiting:
+        waiting.pop()(None)
+    harness.poll()
+    (answer,) = peer.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    assert answer.command.getTopicsOfNamespaceResponse.request_id == 1
+    assert len(peer.take(Command.PONG)) == 1, "the PING is answered behind it"
+    harness.advance(65)
+    assert len(peer.take(Command.PONG)) == 0
+
+
+def test_who_leaves_while_a_list_is_read_harms_nobody(harness: Any, monkeypatch: Any) -> None:
+    waiting: list[Any] = []
+    monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
+    peer = harness.peer()
+    peer.command("getTopicsOfNamespace", namespace="public/default", request_id=1)
+    peer.disconnect()
+    waiting.pop()(None)
+    harness.poll()
+    assert not any(harness.broker.agenda.failures.values())
+    assert harness.broker.turns.waiting == 0

@@ -220,6 +220,50 @@ def test_nobody_waits_for_topics_that_others_load_from_a_disk_that_hangs() -> No
     asyncio.run(check())
 
 
+def test_nobody_waits_for_lists_that_others_ask_a_disk_that_hangs_for() -> None:
+    async def check() -> None:
+        async with Stalling() as broker:
+            one, two, bystander = [await broker.connect() for _ in range(3)]
+            broker.filesystem.answers.clear()
+            place = "public/default"
+            one.send("getTopicsOfNamespace", namespace=place, request_id=1)
+            two.send("watchTopicList", namespace=place, topics_pattern=".*", watcher_id=1, request_id=2)
+            lists = [
+                asyncio.create_task(broker.web("GET", f"/admin/v2/{path}"))
+                for path in (
+                    f"namespaces/{place}/topics", f"persistent/{place}", f"persistent/{place}/partitioned",
+                )
+            ]  # fmt: skip
+            removal = asyncio.create_task(broker.web("DELETE", f"/admin/v2/namespaces/{place}"))
+            for _ in range(10):
+                assert await bystander.ping() < PING_SECONDS_MAX
+            broker.filesystem.answers.set()
+            (listed,) = await one.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+            names = [f"persistent://{place}/{name}" for name in ("doomed", "other", "t")]
+            assert list(listed.command.getTopicsOfNamespaceResponse.topics) == names
+            (watched,) = await two.expect(Command.WATCH_TOPIC_LIST_SUCCESS)
+            assert list(watched.command.watchTopicListSuccess.topic) == names
+            answers = await asyncio.gather(*lists)
+            assert [answer.count(b"persistent://") for answer in answers] == [3, 3, 0]
+            assert b"Cannot delete non empty namespace" in await removal
+
+    asyncio.run(check())
+
+
+def test_a_list_that_the_disk_fails_to_give_is_refused() -> None:
+    async def check() -> None:
+        async with Stalling() as broker:
+            peer = await broker.connect()
+            broker.filesystem.database_errors.append("disk I/O error")
+            peer.send("getTopicsOfNamespace", namespace="public/default", request_id=1)
+            (refusal,) = await peer.expect(Command.ERROR)
+            assert "disk I/O error" in refusal.command.error.message
+            peer.send("getTopicsOfNamespace", namespace="public/default", request_id=2)
+            await peer.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+
+    asyncio.run(check())
+
+
 def test_a_disk_that_fails_is_told_and_the_next_attempt_succeeds() -> None:
     async def check() -> None:
         async with Stalling() as broker:

@@ -16,7 +16,7 @@ from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.stored import partitioned_key
-from geminga.broker.turns import Turns
+from geminga.broker.turns import DONE, PARKED, Turns
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -64,7 +64,8 @@ def test_topics_are_limited_by_policy(harness: Any, topics: Any) -> None:
 def test_topics_are_counted_in_slices_while_they_come_and_go(
     harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("geminga.broker.topics.loaded._COUNTED_AT_ONCE", 3)
+    monkeypatch.setattr("geminga.ledger.memory._PAGE_NAMES", 3)
+    monkeypatch.setattr(Turns, "enough", True)
     monkeypatch.setattr(Turns, "start", lambda _, job, about: started.append(job))
     started: list[Any] = []
     for number in range(10):
@@ -74,6 +75,7 @@ def test_topics_are_counted_in_slices_while_they_come_and_go(
     assert code(topics.make, TopicName.parse("m10")) == pb.ServiceNotReady
     assert not topics.is_counted(NAME)
     (counting,) = started
+    harness.broker.turns.first_step(counting, "counting")
     # m0 to m2 are counted. Some come and go on both sides of that, by ways that know no limit.
     for gone in ("m1", "m8"):
         topics.delete_topic(TopicName.parse(gone), None)
@@ -82,12 +84,47 @@ def test_topics_are_counted_in_slices_while_they_come_and_go(
         topics.create_partitions(TopicName.parse(partitioned), 1, None, None)
         for job in started:
             list(job)
-    assert list(counting) == [None, None]
+    while harness.broker.turns.first_step(counting, "counting") is not DONE:
+        pass
     assert topics.is_counted(NAME)
     topics.make(TopicName.parse("m10"))
     topics.make(TopicName.parse("m11"))
     assert code(topics.make, TopicName.parse("m12")) == pb.NotAllowedError
     assert len(list(topics.walk("public/default", persistent=True))) == 12
+
+
+def test_partitions_are_deleted_in_steps_and_nobody_makes_one_meanwhile(
+    harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(Turns, "start", lambda _, job, about: jobs.append(job))
+    monkeypatch.setattr(Turns, "enough", True)
+
+    def step() -> None:
+        for job in [*jobs]:
+            outcome = harness.broker.turns.first_step(job, "job")
+            if outcome is DONE or outcome is PARKED:
+                jobs.remove(job)
+
+    name = TopicName.parse("parts")
+    topics.create_partitions(name, 100, None, lambda error: None)
+    for _ in range(50):
+        step()
+    gone: list[Any] = []
+    harness.actions.delete(name, True, gone.append)
+    for _ in range(20):
+        step()
+    assert 20 < len(list(topics.walk("public/default", persistent=True))) < 50
+    assert code(topics.find_or_create, name.partition_name(3)) == pb.TopicNotFound
+    assert topics.partition_count(name) == 100, "a crash leaves a partitioned topic"
+    while jobs:
+        step()
+    harness.poll()
+    harness.poll()
+    assert gone == [None]
+    assert list(topics.walk("public/default", persistent=True)) == []
+    assert topics.partition_count(name) == 0
+    assert topics.find_or_create(name.partition_name(3)) is not None
 
 
 def test_watchers_hear_of_every_topic(topics: Any) -> None:

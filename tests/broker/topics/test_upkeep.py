@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import background
 from geminga.broker.topics import maintenance, upkeep
 from geminga.broker.topics.looks import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.errors import StoreStopped
@@ -320,7 +321,7 @@ def test_so_do_policies_of_one_topic_and_its_partitions(make: Any) -> None:
 
 def test_a_walk_goes_on_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "WALK_SAVED_TOPICS", 10)
-    monkeypatch.setattr(upkeep, "SLICE_TOPICS_MAX", 35)
+    monkeypatch.setattr(background, "SLICE_STEPS_MAX", 35)
     topic = make(retention_minutes=-1)
     names = [TopicName.parse(f"t{number:03}") for number in range(100)]
     peer = topic.harness.peer()
@@ -405,7 +406,7 @@ def test_a_start_looks_at_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -
         topic.actions.create(TopicName.parse(f"idle-{number}"), done)
     topic.harness.advance(LATE)
     store = topic.harness.store
-    get, scan, names = store.get, store.scan, store.names
+    get, scan = store.get, store.scan
     read: list[str] = []
     monkeypatch.setattr(store, "get", lambda key: read.append(key) or get(key))
 
@@ -414,16 +415,10 @@ def test_a_start_looks_at_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -
             read.append(key)
             yield key, value
 
-    def named(*args: Any, **options: Any) -> Any:
-        for key in names(*args, **options):
-            read.append(key)
-            yield key
-
     monkeypatch.setattr(store, "scan", scanned)
-    monkeypatch.setattr(store, "names", named)
     topic.harness.restart()
     topic.harness.advance(HOUR)
-    assert len({key for key in read if "idle-" in key}) <= 1, "the first that is due some time is seen"
+    assert not [key for key in read if "idle-" in key and not key.startswith("due/")]
 
 
 def test_using_a_topic_writes_nothing_for_the_index(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +450,7 @@ def test_a_topic_in_use_is_looked_at_when_something_happens(
 
 def test_a_round_leaves_time_to_others(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make()
-    count = 2 * upkeep.SLICE_TOPICS_MAX + 10
+    count = 2 * background.SLICE_STEPS_MAX + 10
     for number in range(count):
         topic.topics.make(TopicName.parse(f"t{number}"))
     topic.harness.advance(UNUSED_SECONDS - 1)
@@ -468,7 +463,7 @@ def test_a_round_leaves_time_to_others(make: Any, monkeypatch: pytest.MonkeyPatc
         if not left or len(topic.topics.loaded()) != left[-1]:
             left.append(len(topic.topics.loaded()))
     steps = [before - after for before, after in zip([count + 1, *left], left, strict=False)]
-    assert max(steps) <= upkeep.SLICE_TOPICS_MAX
+    assert max(steps) <= background.SLICE_STEPS_MAX
 
 
 def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +474,7 @@ def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.Monke
     clock = [0.0]
     monkeypatch.setattr(topic.harness.broker.turns, "_clock", lambda: clock[0])
     monkeypatch.setattr(
-        maintenance, "keep", lambda each: clock.__setitem__(0, clock[0] + upkeep.SLICE_SECONDS / 4)
+        maintenance, "keep", lambda each: clock.__setitem__(0, clock[0] + background.SLICE_SECONDS / 4)
     )
     topic.harness.now += 1
     topic.harness.broker.tick(topic.harness.now, topic.harness.now_ms)
@@ -550,3 +545,66 @@ def test_topics_leave_sooner_while_there_are_many(make: Any, monkeypatch: pytest
     assert topics.loaded_count == 10, "what is not too many stays for its time"
     harness.advance(LATE)
     assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]
+
+
+# --- a disk that does not answer ---
+def test_upkeep_waits_for_the_disk_and_nobody_with_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make(retention_minutes=1)
+    topic.publish(5)
+    topic.leave()
+    store, waiting = topic.harness.store, list[Any]()
+    monkeypatch.setattr(store, "bring", lambda wanted, then: waiting.append(then))
+    topic.harness.advance(HOUR)
+    assert topic.ledgers == 3
+    reads = 0
+    while waiting:
+        waiting.pop(0)(None)
+        topic.harness.advance(0.1)
+        reads += 1
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert reads >= 2, "the page of the index, and the topic"
+
+
+@pytest.mark.parametrize("failing", ["index", "topic"])
+def test_what_the_disk_does_not_give_is_looked_at_later(
+    make: Any, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    topic = make(retention_minutes=1)
+    topic.publish(5)
+    topic.leave()
+    failures: list[Exception] = [StoreStopped("no answer")]
+
+    def bring(wanted: Any, then: Any) -> bool:
+        is_meant = wanted.pages[:1] == (("due/", ""),) if failing == "index" else wanted.owners
+        if failures and is_meant:
+            assert topic.ledgers == 3
+            then(failures.pop())
+            return False
+        return True
+
+    monkeypatch.setattr(topic.harness.store, "bring", bring)
+    topic.harness.advance(LATE + 2 * MINUTE)
+    assert not failures
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_a_walk_that_the_disk_breaks_off_is_taken_up_again(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make(retention_minutes=-1)
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(LATE)
+    failures = [StoreStopped("no answer")]
+
+    def bring(wanted: Any, then: Any) -> bool:
+        if failures and wanted.pages and wanted.pages[0][0].startswith("topic/"):
+            then(failures.pop())
+            return False
+        return True
+
+    monkeypatch.setattr(topic.harness.store, "bring", bring)
+    topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
+    topic.harness.advance(3 * ROUND_SECONDS)
+    assert not failures
+    assert (topic.ledgers, topic.in_memory) == (0, False)

@@ -190,7 +190,7 @@ class Brokers(Resource):
             self._counting = namespace
             count = 0
             for domain in ("persistent", "non-persistent"):
-                async for _ in stepwise(self.actions.walk(namespace, domain)):
+                async for _ in self.walk_names(self.actions.walk(namespace, domain)):
                     count += 1
             self._counts[namespace] = count
         self._counting = ""

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import stored
 from geminga.broker.topics.loaded import TOPIC_NAME_MAX
+from geminga.broker.topics.walks import Walk
 from geminga.broker.turns import STEP_SECONDS
 from geminga.errors import (
     InvalidConfiguration,
@@ -101,6 +103,18 @@ class Resource:
                 504, "the store did not confirm the change in time; it may still be made"
             ) from None
         return result
+
+    async def walk_names(self, *walks: Walk) -> AsyncIterator[str]:
+        """The names of walks, one after the other; others are served meanwhile. 503 when the disk hangs."""
+        began = time.monotonic()
+        for walk in walks:
+            while not walk.is_over:
+                await _when_done(self.server, partial(self.topics.bring, walk.wanted))
+                for name in self.now(walk.page):
+                    yield name
+                    if time.monotonic() - began >= STEP_SECONDS:
+                        await asyncio.sleep(0)
+                        began = time.monotonic()
 
     def now(self, call: Callable[[], Any]) -> Any:
         """Runs ``call()`` on the core where there is nothing to wait for."""

@@ -7,7 +7,7 @@ import contextlib
 import zlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 from aiohttp import web
@@ -49,7 +49,7 @@ async def delete_namespace_with_topics(resource: Resource, tenant: str, namespac
     """Forced deletion: the topics go first, clients are disconnected."""
     with resource.namespaces.leaving(tenant, namespace):
         await _delete_topics(resource, tenant, namespace)
-        async for base in stepwise(resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
+        async for base in resource.walk_names(*resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
             await _delete_topic(resource, TopicName.parse(base))
         await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
@@ -82,7 +82,7 @@ async def topics_of(
     What is created or deleted meanwhile may be among them or not.
     """
     for domain in sorted(domains):
-        async for name in stepwise(resource.actions.walk(f"{tenant}/{namespace}", domain)):
+        async for name in resource.walk_names(resource.actions.walk(f"{tenant}/{namespace}", domain)):
             yield TopicName.parse(name)
 
 
@@ -136,8 +136,7 @@ class Namespaces(Resource):
             return done_answer()
         place = f"{tenant}/{namespace}"
         walks = [self.actions.walk(place, domain) for domain in _ALL_DOMAINS]
-        left = next(chain(*walks, self.actions.walk_partitioned(place)), None)
-        if left is not None:
+        async for left in self.walk_names(*walks, *self.actions.walk_partitioned(place)):
             raise AdminError(409, f"Cannot delete non empty namespace {place}: it has {left}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
         return done_answer()
@@ -147,8 +146,8 @@ class Namespaces(Resource):
         tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        walks = (self.actions.walk(f"{tenant}/{namespace}", domain) for domain in sorted(domains))
-        return await answer_names(request, stepwise(chain.from_iterable(walks)))
+        walks = [self.actions.walk(f"{tenant}/{namespace}", domain) for domain in sorted(domains)]
+        return await answer_names(request, self.walk_names(*walks))
 
     async def unload(self, request: web.Request) -> web.Response:
         place, chosen = "/".join(_names(request)), self._chosen(request)

@@ -44,8 +44,8 @@ class PartitionedTopics(TopicResource):
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
-        found = stepwise(self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent))
-        return await answer_names(request, found)
+        walk = self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent)
+        return await answer_names(request, self.walk_names(walk))
 
     async def get(self, request: web.Request) -> web.Response:
         topic = topic_of(request)

@@ -6,7 +6,7 @@ is. What cannot be done raises `AdminError` with the HTTP status that Pulsar wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from geminga.broker import landmarks
@@ -22,6 +22,7 @@ from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.stored import partitioned_key
 from geminga.broker.topics.topic import Topic
+from geminga.broker.topics.walks import Walk
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
@@ -57,14 +58,14 @@ class TopicActions:
         self._disk = broker.disk
 
     # --- lists ---
-    def walk(self, namespace: str, domain: str) -> Iterator[str]:
-        """Plain topics and partitions of ``tenant/namespace``, in order; may be read in steps."""
+    def walk(self, namespace: str, domain: str) -> Walk:
+        """Plain topics and partitions of ``tenant/namespace``, in order."""
         return self.topics.walk(namespace, persistent=domain == "persistent")
 
-    def walk_partitioned(self, namespace: str) -> Iterator[str]:
-        """Partitioned topics of ``tenant/namespace``, both domains, in order."""
-        yield from self.topics.walk_partitioned(namespace, persistent=False)
-        yield from self.topics.walk_partitioned(namespace, persistent=True)
+    def walk_partitioned(self, namespace: str) -> tuple[Walk, Walk]:
+        """Partitioned topics of ``tenant/namespace``, both domains, each in order."""
+        walk = self.topics.walk_partitioned
+        return walk(namespace, persistent=False), walk(namespace, persistent=True)
 
     def exists(self, name: TopicName) -> bool:
         """Whether there is such a topic, plain or partitioned."""
@@ -138,17 +139,25 @@ class TopicActions:
                 topic = self.topics.in_memory(each)
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminError(412, "Topic has active producers/subscriptions")
-        joined = Joined(len(names) + 2 + (1 if count else 0), done)
-        for each in names:
-            self.topics.delete_topic(each, joined)
         if count:
-            self.topics.delete_partition_record(name, joined)
-        if name.partition < 0:
+            self.topics.delete_partitions(name, count, lambda error: self._forget(name, done, error))
+        elif name.partition >= 0:
+            self.topics.delete_topic(name, done)
+        else:
+            joined = Joined(2, done)
+            self.topics.delete_topic(name, joined)
+            self._forget(name, joined)
+
+    def _forget(self, name: TopicName, done: Done, error: StoreError | None = None) -> None:
+        """What a topic has besides its data goes too, unless that could not be deleted."""
+        joined = Joined(2, done)
+        try:
+            if error is not None:
+                raise error
             self._namespaces.forget_topic(name, joined)
             self._schemas.delete(name, joined)
-        else:
-            joined(None)
-            joined(None)
+        except StoreError as problem:
+            done(problem)
 
     def unload(self, name: TopicName) -> None:
         """Disconnect everybody and let the topic leave memory."""

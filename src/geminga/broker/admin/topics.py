@@ -21,7 +21,6 @@ from geminga.broker.admin.http import (
     object_body,
     part,
     query_flag,
-    stepwise,
     topic_of,
     whole_number,
 )
@@ -102,11 +101,13 @@ class Topics(TopicResource):
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
-        names = self.actions.walk(f"{tenant}/{namespace}", part(request, "domain"))
+        names = self.walk_names(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain")))
         shown = (
-            name for name in names if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES)
+            name
+            async for name in names
+            if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES)
         )
-        return await answer_names(request, stepwise(shown))
+        return await answer_names(request, shown)
 
     async def create(self, request: web.Request) -> web.Response:
         topic = topic_of(request)

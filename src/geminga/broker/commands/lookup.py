@@ -108,15 +108,22 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
     for persistent, asked in ((True, modes.PERSISTENT), (False, modes.NON_PERSISTENT)):
         if body.mode not in (asked, modes.ALL):
             continue
-        for name in services.topics.walk(body.namespace, persistent=persistent):
-            if not is_hidden(name) and (pattern is None or pattern.matches(name)):
-                names.append(name)
-                size += len(name) + 4
-                if size > size_max:
-                    session.refuse(body.request_id, _too_many(body.namespace, len(names)))
-                    return
-            if turns.enough:
-                yield None
+        walk = services.topics.walk(body.namespace, persistent=persistent)
+        while not walk.is_over:
+            try:
+                page = yield from services.topics.turn_page(walk)
+            except StoreError as error:
+                session.refuse(body.request_id, storage_refusal(error))
+                return
+            for name in page:
+                if not is_hidden(name) and (pattern is None or pattern.matches(name)):
+                    names.append(name)
+                    size += len(name) + 4
+                    if size > size_max:
+                        session.refuse(body.request_id, _too_many(body.namespace, len(names)))
+                        return
+                if turns.enough:
+                    yield None
     names.sort()
     found = yield from hash_in_steps(names, turns)
     changed = not body.topics_hash or body.topics_hash != found
@@ -155,8 +162,12 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
         watched = services.watched.find(namespace, pattern)
         if watched is None:
             watched = services.watched.make(namespace, pattern)
+            walk = services.topics.walk(namespace, persistent=True)
             try:
-                yield from watched.fill(services.topics.walk(namespace, persistent=True))
+                while not walk.is_over:
+                    page = yield from services.topics.turn_page(walk)
+                    yield from watched.take(page)
+                yield from watched.filled()
             finally:
                 if not watched.is_filled:
                     watched.drop()
@@ -165,6 +176,9 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
             raise _too_many(namespace, len(watched.names))
     except Refused as refused:
         session.refuse(body.request_id, refused)
+        return
+    except StoreError as error:
+        session.refuse(body.request_id, storage_refusal(error))
         return
     except ValueError as error:
         session.refuse(body.request_id, Refused(pb.InvalidTopicName, str(error)))

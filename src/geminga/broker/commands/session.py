@@ -33,7 +33,7 @@ from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.peer import Output, Slowing
 from geminga.broker.refusal import Refused, Violation
 from geminga.broker.topics.producer import Producer
-from geminga.broker.turns import Job
+from geminga.broker.turns import DONE, PARKED, Job
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
 from geminga.wire.acks import AckFrame
@@ -58,7 +58,7 @@ RECENTLY_CLOSED_MAX = 1_000
 RATE_LOOK_SECONDS = 1.0
 """A peer that is slowed down is looked at this often at least: its limit may be another one by then."""
 PONG_SECONDS = 10.0
-"""It is sent a PONG this often: the PING that it may have sent waits behind what is not read yet."""
+"""A peer that is not read from is sent a PONG this often: its PING may wait behind what is not read yet."""
 PROBE_SECONDS = 5.0
 """A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
 _VERSION_ACTIVE_CONSUMER_CHANGE = 12
@@ -89,6 +89,7 @@ class Session:
     __slots__ = (
         "_bytes",
         "_certificate_name",
+        "_contact",
         "_counted",
         "_frames_at_once",
         "_handshake",
@@ -97,7 +98,6 @@ class Session:
         "_late",
         "_parked",
         "_ping_pending",
-        "_pong_at",
         "_probe_timer",
         "_probes",
         "_rate_timer",
@@ -167,7 +167,7 @@ class Session:
         self._frames_at_once = FRAMES_AT_ONCE
         self._slowed: list[Slowing] = []
         self._rate_timer: Timer | None = None
-        self._pong_at = 0.0
+        self._contact: Timer | None = None
         services.peers.add(self)
 
     def __repr__(self) -> str:
@@ -188,11 +188,12 @@ class Session:
                 self._late.append(data)
             else:
                 work = self._handle_frames(data)
-                if next(work, self) is not self:
+                outcome = self._turns.first_step(work, self)
+                if outcome is not DONE:
                     # Not all could be done in this turn, or the peer does not read its answers.
                     self._work = work
                     self.hold(HELD_BY_WORK)
-                    if not self._parked:
+                    if outcome is not PARKED:
                         self._turns.start(work, self)
             self._count_received()
         finally:
@@ -269,8 +270,8 @@ class Session:
                 else:
                     job = self._handle(kind, frame.command)
                     if job is not None:
-                        for _ in job:
-                            yield self._wait()
+                        for is_parked in job:
+                            yield is_parked or self._wait()
                             if self.state is State.CLOSED:
                                 return
                     look = True
@@ -340,7 +341,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        for timer in (self._handshake, self._keepalive, self._rate_timer):
+        for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact):
             if timer is not None:
                 timer.cancel()
         if self.identity is not None:
@@ -506,7 +507,16 @@ class Session:
         """Do not read from the peer, for one more reason."""
         if not self._holds:
             self.output.pause_reading()
+            if self._contact is None:
+                self._contact = self.agenda.after(PONG_SECONDS, self._stay_in_contact, self)
         self._holds |= why
+
+    def _stay_in_contact(self) -> None:
+        self._contact = None
+        if self._holds:
+            if self._unheard:
+                self.output.write(answers.PONG)
+            self._contact = self.agenda.after(PONG_SECONDS, self._stay_in_contact, self)
 
     def slow_down(self, limit: Slowing) -> None:
         """Do not read from the peer until ``limit`` lets it go on; its producers wait, nothing fails.
@@ -519,7 +529,6 @@ class Session:
             self._slowed.append(limit)
         if self._rate_timer is None:
             self._frames_at_once = 1
-            self._pong_at = self.agenda.now + PONG_SECONDS
             self.hold(HELD_BY_RATE)
             self._arm_rate(limit.wait(self.agenda.now))
 
@@ -531,9 +540,6 @@ class Session:
         now = self.agenda.now
         seconds = max(limit.wait(now) for limit in self._slowed)
         if seconds > 0:
-            if now >= self._pong_at:
-                self._pong_at = now + PONG_SECONDS
-                self.output.write(answers.PONG)
             self._arm_rate(seconds)
         else:
             self._slowed.clear()

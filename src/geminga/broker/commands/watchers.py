@@ -8,7 +8,7 @@ created costs the same however many there are.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from geminga.broker.agenda import Agenda, Timer
@@ -53,8 +53,8 @@ class WatchedList:
     def __repr__(self) -> str:
         return f"WatchedList({self.key[0]}, {self.key[1]!r}, {len(self.names)} topics)"
 
-    def fill(self, names: Iterator[str]) -> Job:
-        """A job: read the names that there are. Raises `Refused` when all lists hold too many."""
+    def take(self, names: Iterable[str]) -> Job:
+        """A job: the next of the names that there are. Raises `Refused` when all lists hold too many."""
         lists = self._lists
         for name in names:
             if not is_hidden(name) and self.pattern.matches(name):
@@ -62,6 +62,9 @@ class WatchedList:
                 self.names.append(name)
             if lists.turns.enough:
                 yield None
+
+    def filled(self) -> Job:
+        """A job: there are no more names."""
         yield from self._hash()
         self.is_filled = True
         self._changed()

@@ -18,11 +18,11 @@ the last topic that was looked at, so that a walk over many goes on where a rest
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Final
 
 from geminga.broker.topics.record import TopicRecord
-from geminga.ledger.api import EntryStore
+from geminga.ledger.api import EntryStore, Wanted
 
 NEVER: Final = (1 << 62) - 1
 """The time of what needs nothing, whatever time it is."""
@@ -32,6 +32,9 @@ _DIGITS = 13
 _LATEST_MS = 10**_DIGITS - 1
 _WALK = "policies:"
 _FIRST = f"{_PREFIX}{0:0{_DIGITS}d}/{_WALK}"
+
+Due = tuple[int, str]
+"""When a topic is due, and its name."""
 
 
 class DueIndex:
@@ -76,21 +79,28 @@ class DueIndex:
         self._next_ms = min(self._next_ms, until_ms)
         self._store.delete(_key(when_ms, text))
 
-    def due(self, now_ms: int) -> Iterator[tuple[int, str]]:
-        """What is due and was not read in this life: (time, topic) in order. May be read in steps."""
+    def due(self, now_ms: int) -> Generator[Due | Wanted, None, None]:
+        """What is due and was not read in this life: (time, topic) in order. May be read in steps.
+
+        Among it is what is to be brought before the next is asked for. Whoever breaks off closes it.
+        """
         if self._next_ms > now_ms:
             return
         self._next_ms, self._reading_ms = NEVER, now_ms
         following = 0
+        after: str | None = self._passed
         try:
-            for key in self._store.names(_PREFIX, after=self._passed):
-                when_ms, text = int(key[len(_PREFIX) :][:_DIGITS]), key[len(_PREFIX) + _DIGITS + 1 :]
-                if when_ms > now_ms:
-                    following = when_ms
-                    return
-                self._passed, self.frontier = key, when_ms
-                if not text.startswith(_WALK):
-                    yield when_ms, text
+            while after is not None:
+                yield Wanted(pages=((_PREFIX, after),))
+                keys, after = self._store.names_page(_PREFIX, after=after)
+                for key in keys:
+                    when_ms, text = int(key[len(_PREFIX) :][:_DIGITS]), key[len(_PREFIX) + _DIGITS + 1 :]
+                    if when_ms > now_ms:
+                        following = when_ms
+                        return
+                    self._passed, self.frontier = key, when_ms
+                    if not text.startswith(_WALK):
+                        yield when_ms, text
             following = NEVER
         finally:
             self._next_ms, self._reading_ms = min(self._next_ms, following), 0

@@ -5,36 +5,35 @@ looked at in this order, over all topics, also those that are not in memory. A l
 subscription is past it, as in trimming, but before retention lets it go; what nobody has acknowledged never
 does, and what a policy keeps for ever does not either.
 
-A walk works in slices, as upkeep does, deletes as much as was asked for and remembers where it was. What it
-passed over is looked at again later: the longer it takes to walk over all, the later.
+A walk is background work. It deletes as much as was asked for and remembers where it was. What it passed over
+is looked at again later: the longer it takes to walk over all, the later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
+from geminga.broker.background import Background
 from geminga.broker.refusal import Refused
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import TopicServices
+from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
-from geminga.ledger.api import LedgerInfo
+from geminga.ledger.api import LedgerInfo, Wanted
 
 log = logging.getLogger("geminga.broker")
 
-SLICE_SECONDS: Final = 0.005
-PAUSE_SECONDS: Final = 0.01
-"""A slice of a walk, and how much later the next one comes: a third of the time at most."""
+TOPICS_AT_ONCE: Final = 32
+"""So many topics are read ahead together."""
 AGAIN_TIMES: Final = 10
 AGAIN_SECONDS_MIN: Final = 1.0
 AGAIN_SECONDS_MAX: Final = 60.0
 """A walk begins anew ten times as long after it began as it has been walking, within these."""
-
-
 LOG_SECONDS: Final = 10.0
 """What went is logged this far apart."""
 
@@ -46,14 +45,14 @@ class GivingWay:
         self._services = services
         self._agenda = services.agenda
         self._topics = topics
-        self._steps: Iterator[LedgerInfo] | None = None
-        self._walked_seconds = 0.0
+        self._background = Background(services.agenda, services.turns, self)
+        self._passed: int | None = None
+        self._began_seconds = 0.0
         self._again_at = float("-inf")
         self._wanted = 0
         self._freed = 0
         self._told = (0, 0)
         self._told_at = float("-inf")
-        self._is_running = False
         self.ledgers = 0
         self.bytes = 0
 
@@ -62,37 +61,43 @@ class GivingWay:
 
     def go(self, wanted: int) -> None:
         """Delete the oldest acknowledged ledgers, of about so many bytes; does nothing while it does."""
-        if self._is_running:
+        if self._background.is_busy:
             return
         if self._agenda.now >= self._again_at:
-            self._steps, self._walked_seconds = self._services.store.oldest_ledgers(), 0.0
-        if self._steps is None:
+            self._passed, self._began_seconds = -1, self._background.worked_seconds
+        if self._passed is None:
             return
         self._wanted, self._freed = wanted, 0
-        self._is_running = True
-        self._slice()
+        self._background.start(self._walk(), self._over)
 
-    def _slice(self) -> None:
-        clock = self._services.turns.clock
-        began = clock()
-        assert self._steps is not None
-        try:
-            for info in self._steps:
-                self._agenda.isolated("housekeeping", info.owner, self._give_up, info)
+    def _walk(self) -> Job:
+        """A step is a ledger."""
+        store, topics, wait = self._services.store, self._topics, self._background.wait
+        while self._passed is not None and self._freed < self._wanted:
+            error = yield from wait(partial(topics.bring, Wanted(ledgers_after=(self._passed,))))
+            if error is not None:
+                raise error
+            page, following = store.ledgers_page(self._passed)
+            for start in range(0, len(page), TOPICS_AT_ONCE):
+                part = page[start : start + TOPICS_AT_ONCE]
+                names = {info.owner: name for info in part if (name := _name_of(info)) is not None}
+                loaded = {name for name in names.values() if topics.in_memory(name) is None}
+                failed = yield from wait(partial(topics.prepare_all, [*loaded]))
+                for info in part:
+                    name = names.get(info.owner)
+                    if name is not None and name not in failed and self._freed < self._wanted:
+                        self._agenda.isolated("housekeeping", info.owner, self._give_up, name, info)
+                        self._passed = info.ledger_id
+                        yield None
+                for name in loaded:
+                    self._agenda.isolated("housekeeping", name, self._let_go, name)
                 if self._freed >= self._wanted:
-                    break
-                if clock() - began >= SLICE_SECONDS:
-                    self._walked_seconds += clock() - began
-                    self._agenda.after(PAUSE_SECONDS, self._slice, self)
                     return
-            else:
-                self._steps = None
-        except BaseException:
-            self._steps, self._is_running = None, False
-            raise
-        self._is_running = False
-        self._walked_seconds += clock() - began
-        rest = max(AGAIN_SECONDS_MIN, min(AGAIN_TIMES * self._walked_seconds, AGAIN_SECONDS_MAX))
+            self._passed = following
+
+    def _over(self) -> None:
+        walked = self._background.worked_seconds - self._began_seconds
+        rest = max(AGAIN_SECONDS_MIN, min(AGAIN_TIMES * walked, AGAIN_SECONDS_MAX))
         self._again_at = self._agenda.now + rest
         self._tell()
 
@@ -107,20 +112,13 @@ class GivingWay:
             ledgers, size,
         )  # fmt: skip
 
-    def _give_up(self, info: LedgerInfo) -> None:
-        try:
-            name = TopicName.parse(info.owner)
-        except InvalidTopicName:
-            return  # its owner is lost to damage
-        was_loaded = self._topics.in_memory(name) is not None
+    def _give_up(self, name: TopicName, info: LedgerInfo) -> None:
         try:
             topic = self._topics.find(name)
         except Refused as refused:
-            log.debug("topic %s cannot give way: %s", info.owner, refused)
+            log.debug("topic %s cannot give way: %s", name, refused)
             return
-        if not isinstance(topic, PersistentTopic):
-            return
-        if maintenance.give_up(topic, info.ledger_id):
+        if isinstance(topic, PersistentTopic) and maintenance.give_up(topic, info.ledger_id):
             self._freed += info.size_bytes
             self.ledgers += 1
             self.bytes += info.size_bytes
@@ -128,5 +126,16 @@ class GivingWay:
                 "gave-way", self._agenda.now_ms, info.owner, count=info.entries, unit="entries",
                 text="deleted before retention let them go: the disk has little room",
             )  # fmt: skip
-        if not was_loaded and topic.idle:
+
+    def _let_go(self, name: TopicName) -> None:
+        """A topic was loaded for this."""
+        topic = self._topics.in_memory(name)
+        if topic is not None and topic.persistent and topic.idle:
             self._topics.let_go(topic)
+
+
+def _name_of(info: LedgerInfo) -> TopicName | None:
+    try:
+        return TopicName.parse(info.owner)
+    except InvalidTopicName:
+        return None  # its owner is lost to damage

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.namespaces import Namespaces
@@ -23,6 +23,7 @@ from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, TopicRecord, decode_json, encode_json
 from geminga.broker.topics.stored import PARTITIONED, counts_of, partitioned_key, topic_of
 from geminga.broker.topics.topic import Topic, TopicServices
+from geminga.broker.topics.walks import GivenNames, Walk
 from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
@@ -48,6 +49,7 @@ class LoadedTopics:
         self._unprepared: deque[TopicName] = deque()
         self._is_beginning = False
         self._changes: list[TopicChange] = []
+        self._leaving: set[str] = set()
         self._counts: dict[str, _TopicCount] = {}
         namespaces.watch(self._policies_changed)
         self.no_room: Callable[[], str] = lambda: ""
@@ -107,20 +109,25 @@ class LoadedTopics:
         numbers = [key[len(prefix) :] for key in self._store.names(prefix)]
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
-    def walk(self, namespace: str, *, persistent: bool, after: str = "") -> Iterator[str]:
-        """Topics of ``tenant/namespace`` behind ``after`` in order, partitions as topics of their own.
-
-        They may be read in steps: what is created or deleted meanwhile may be among them or not.
-        """
+    def walk(self, namespace: str, *, persistent: bool, after: str = "") -> Walk:
+        """Topics of ``tenant/namespace`` behind ``after`` in order, partitions as topics of their own."""
         if not persistent:
             prefix = f"non-persistent://{namespace}/"
-            return iter(sorted(text for text in self._loaded if text.startswith(prefix) and text > after))
-        return self._walk(topic_key(""), f"persistent://{namespace}/", after)
+            names = sorted(text for text in self._loaded if text.startswith(prefix) and text > after)
+            return GivenNames(names)
+        return Walk(self._store, topic_key(""), f"persistent://{namespace}/", after)
 
-    def walk_partitioned(self, namespace: str, *, persistent: bool) -> Iterator[str]:
+    def walk_partitioned(self, namespace: str, *, persistent: bool) -> Walk:
         """Partitioned topics of ``tenant/namespace``, in order."""
         domain = "persistent" if persistent else "non-persistent"
-        return self._walk(PARTITIONED, f"{domain}://{namespace}/")
+        return Walk(self._store, PARTITIONED, f"{domain}://{namespace}/")
+
+    def turn_page(self, walk: Walk) -> Generator[bool | None, None, list[str]]:
+        """A part of a job: the next page of a walk, when it was read ahead. Raises `StoreError`."""
+        error = yield from self._services.turns.wait(partial(self.bring, walk.wanted))
+        if error is not None:
+            raise error
+        return walk.page()
 
     def is_counted(self, name: TopicName) -> bool:
         """Whether it is known how many topics the namespace has, if it may not have any number of them.
@@ -137,25 +144,32 @@ class LoadedTopics:
         count = self._counts.get(namespace)
         if count is None:
             count = self._counts[namespace] = _TopicCount()
-            if not self._count_some(namespace, count):
-                self._services.turns.start(self._count_all(namespace, count), namespace)
+            self._services.turns.start(self._count_all(namespace, count), namespace)
         return count
 
-    def _count_some(self, namespace: str, count: _TopicCount) -> bool:
-        """A slice of counting; whether it was the last."""
-        walk = self.walk(namespace, persistent=True, after=count.passed)
-        return count.take(islice(walk, _COUNTED_AT_ONCE))
-
     def _count_all(self, namespace: str, count: _TopicCount) -> Job:
+        walk = self.walk(namespace, persistent=True)
         try:
-            while not self._count_some(namespace, count):
-                yield None
+            while not walk.is_over:
+                names = yield from self.turn_page(walk)
+                count.take(names, walk)
+                if self._services.turns.enough:
+                    yield None
         finally:
             if not count.is_complete:
                 del self._counts[namespace]  # it failed: the next one who asks begins anew
+            waiting, count.waiting = count.waiting, []
+            for then in waiting:
+                self._agenda.isolated("job", namespace, then)
 
-    def _walk(self, kind: str, prefix: str, after: str = "") -> Iterator[str]:
-        return (key[len(kind) :] for key in self._store.names(kind + prefix, after=kind + after))
+    def _when_counted(self, name: TopicName, then: Callable[[], None]) -> None:
+        """Go on when it is known how many topics the namespace has, if it may not have any number of them."""
+        is_counted = self.is_counted(name)
+        count = self._counts.get(name.namespace_name)
+        if is_counted or count is None:
+            then()
+        else:
+            count.waiting.append(then)
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
@@ -209,6 +223,25 @@ class LoadedTopics:
         self._unprepared.append(name)
         self._prepare_more()
 
+    def prepare_all(self, names: Sequence[TopicName], then: Callable[[set[TopicName]], None]) -> None:
+        """The same for several; ``then`` gets those for which the disk could not be asked."""
+        failed: set[TopicName] = set()
+        left = len(names)
+        if not left:
+            then(failed)
+
+        def prepared(name: TopicName, error: StoreError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                log.warning("topic %s cannot be read: %s", name, error)
+                failed.add(name)
+            if not left:
+                then(failed)
+
+        for name in names:
+            self.prepare(name, partial(prepared, name))
+
     def _prepare_more(self) -> None:
         """Begin with topics that wait for it, `LOADS_AT_ONCE` at a time."""
         if self._is_beginning:
@@ -235,7 +268,8 @@ class LoadedTopics:
             try:
                 if error is None:
                     if self._store.get(topic_key(text)) is None:
-                        self._prepared(text, None)
+                        # Whoever makes it then is not to be told to try again.
+                        self._when_counted(name, partial(self._prepared, text, None))
                         return
                     wanted = counts_of(text, self._store.ledgers(text))
             except StoreError as problem:
@@ -293,6 +327,8 @@ class LoadedTopics:
         topic = self.find(name)
         if topic is not None:
             return topic
+        if self._leaving and str(name.base) in self._leaving:
+            raise Refused(pb.TopicNotFound, f"Topic {name.base} is being deleted")
         if name.partition >= 0:
             partitions = self.partition_count(name.base)
             if partitions > 0:
@@ -437,7 +473,7 @@ class LoadedTopics:
                     self._changed(partition, True)
                 if turns.enough:
                     yield None
-                    if self.partition_count(name) < count:
+                    if str(name) in self._leaving or self.partition_count(name) < count:
                         break  # deleted meanwhile
             value = store.get(partitioned_key(name))
             if value is not None:
@@ -462,8 +498,32 @@ class LoadedTopics:
         topic.delete(done)
         self._changed(name, False)
 
-    def delete_partition_record(self, name: TopicName, done: Done | None) -> None:
-        self._store.delete(partitioned_key(name), done)
+    def delete_partitions(self, name: TopicName, count: int, done: Done) -> None:
+        """Delete a partitioned topic: its partitions, in steps, then its record. Nobody makes one meanwhile.
+
+        ``done`` reports when all is durable. A crash half-way leaves it as it was, with fewer messages.
+        """
+        self._leaving.add(str(name))
+        self._services.turns.start(self._delete_partitions(name, count, done), name)
+
+    def _delete_partitions(self, name: TopicName, count: int, done: Done) -> Job:
+        turns = self._services.turns
+        try:
+            for start in range(0, count, DELETED_AT_ONCE):
+                stop = min(start + DELETED_AT_ONCE, count)
+                part = [name.partition_name(index) for index in range(start, stop)]
+                yield from turns.wait(partial(self.prepare_all, part))
+                for partition in part:
+                    self.delete_topic(partition, None)
+                    if turns.enough:
+                        yield None
+            self._store.delete(partitioned_key(name), done)
+        except StoreError as error:
+            done(error)
+        except Refused as refused:
+            done(StoreError(refused.reason))
+        finally:
+            self._leaving.discard(str(name))
 
     def unload_topic(self, topic: Topic) -> None:
         """Disconnect everybody and leave memory; the next use loads the topic again. Raises `StoreError`."""
@@ -518,20 +578,18 @@ class _Preparation:
 class _TopicCount:
     """How many topics a namespace has: those up to ``passed`` while they are being counted, then all."""
 
-    __slots__ = ("is_complete", "passed", "topics")
+    __slots__ = ("is_complete", "passed", "topics", "waiting")
 
     def __init__(self) -> None:
         self.topics = 0
         self.passed = ""
         self.is_complete = False
+        self.waiting: list[Callable[[], None]] = []
 
-    def take(self, names: Iterator[str]) -> bool:
-        """Count names that come behind those passed, at most a slice; whether they are all."""
-        before = self.topics
-        for self.passed in names:
-            self.topics += 1
-        self.is_complete = self.topics - before < _COUNTED_AT_ONCE
-        return self.is_complete
+    def take(self, names: list[str], walk: Walk) -> None:
+        """Count the next names that a walk gave."""
+        self.topics += len(names)
+        self.passed, self.is_complete = walk.passed, walk.is_over
 
     def changed(self, text: str, by: int) -> None:
         """A topic came or went; what is not passed yet is counted when it is."""
@@ -539,9 +597,10 @@ class _TopicCount:
             self.topics += by
 
 
+DELETED_AT_ONCE = 32
+"""Partitions that are read ahead together to be deleted."""
 LOADS_AT_ONCE = 256
 """Topics that are read from the disk at once; more wait for their turn."""
-_COUNTED_AT_ONCE = 2_000
 TOPIC_NAME_MAX = 1024
 """Characters of a topic's complete name."""
 

@@ -1,8 +1,8 @@
-"""Upkeep: what becomes due for topics by itself is done, in rounds and in slices of a round.
+"""Upkeep: what becomes due for topics by itself is done, in rounds. A round is background work.
 
-A round looks at the topics in memory that something happened to (`looks`), at those that are not in memory
+It looks at the topics in memory that something happened to (`looks`), at those that are not in memory
 and are due (`due`), and goes on walking over those whose policies have changed. It costs what is due, not
-how many topics there are, and it leaves most of the time to others, however much is due.
+how many topics there are. Topics that are not in memory are read ahead, many at a time.
 
 To look at a topic is to expire, trim and check it (`maintenance`). One that nobody uses is deleted if that
 is wanted, or leaves memory after a while; then the index knows when it is to be looked at again.
@@ -11,34 +11,38 @@ is wanted, or leaves memory after a while; then the index knows when it is to be
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
-from itertools import chain
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Final
 
+from geminga.broker.background import Background
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import deadlines, maintenance
+from geminga.broker.topics.due import Due
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.looks import MANY_TOPICS, ROUND_SECONDS, UNUSED_SECONDS, UNUSED_SECONDS_OF_MANY
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic, TopicServices
+from geminga.broker.topics.walks import GivenNames, Walk
+from geminga.broker.turns import Job
+from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
+from geminga.ledger.api import Wanted
 
 log = logging.getLogger("geminga.broker")
 
-SLICE_SECONDS: Final = 0.005
-SLICE_TOPICS_MAX: Final = 500
-"""A slice of a round ends at the first of these ..."""
-PAUSE_SECONDS: Final = 0.01
-"""... and the next one comes so much later: upkeep takes a third of the time at most."""
+TOPICS_AT_ONCE: Final = 32
+"""So many topics are read ahead together."""
 WALK_SAVED_TOPICS: Final = 1000
 """After a crash a walk goes on at most so many topics before where it was."""
 _DAMAGED_AGAIN_MS: Final = 3_600_000
 """A topic that cannot be loaded is tried again after this."""
+_BUSY_AGAIN_MS: Final = 60_000
+"""... and one that the disk does not give now, after this."""
 _INDEXED_KEY = "broker/due-index"
-
-Steps = Generator[None, None, None]
 
 
 class Upkeep:
@@ -50,36 +54,40 @@ class Upkeep:
         self._due = services.due
         self._topics = topics
         self._namespaces = namespaces
-        self._round: Steps | None = None
+        self._background = Background(services.agenda, services.turns, self)
         self._walks = self._unfinished_walks()
         namespaces.watch(self._policies_changed)
-        self._agenda.after(ROUND_SECONDS, self._slice, self)
+        self._plan_round()
+
+    def __repr__(self) -> str:
+        return "upkeep"
 
     # --- rounds ---
-    def _slice(self) -> None:
-        """Go on with the round, or begin one."""
-        clock = self._services.turns.clock
-        end, left, pause = clock() + SLICE_SECONDS, SLICE_TOPICS_MAX, ROUND_SECONDS
-        steps, self._round = self._round or self._begin_round(), None
-        try:
-            for _ in steps:
-                left -= 1
-                if not left or clock() >= end:
-                    self._round, pause = steps, PAUSE_SECONDS
-                    break
-        finally:
-            self._agenda.after(pause, self._slice, self)
+    def _plan_round(self) -> None:
+        self._agenda.after(ROUND_SECONDS, self._begin_round, self)
 
-    def _begin_round(self) -> Steps:
+    def _begin_round(self) -> None:
+        self._background.start(self._round(), self._plan_round)
+
+    def _round(self) -> Job:
         """A step is a topic."""
         isolated = self._agenda.isolated
         for topic in self._services.looks.begin_round():
             isolated("housekeeping", topic, self._look, topic)
-            yield
-        for when_ms, text in self._due.due(self._agenda.now_ms):
-            isolated("housekeeping", text, self._visit, text, when_ms)
-            yield
+            yield None
+        yield from self._visit_due()
         yield from self._walk()
+
+    def _bring(self, wanted: Wanted) -> Job:
+        error = yield from self._background.wait(partial(self._topics.bring, wanted))
+        if error is not None:
+            raise error
+
+    def _prepared(self, names: Sequence[TopicName]) -> Generator[bool | None, None, dict[TopicName, bool]]:
+        """Have those in memory that are not; says of each of them whether it could be read."""
+        absent = [name for name in names if self._topics.in_memory(name) is None]
+        failed = yield from self._background.wait(partial(self._topics.prepare_all, absent))
+        return {name: name not in failed for name in absent}
 
     # --- topics in memory ---
     def _look(self, topic: Topic) -> None:
@@ -120,11 +128,37 @@ class Upkeep:
         return (due_ms - self._agenda.now_ms) / 1000
 
     # --- topics that are not in memory ---
-    def _visit(self, text: str, when_ms: int) -> None:
+    def _visit_due(self) -> Job:
+        """Visit those of which the index says that they are due."""
+        part: list[Due] = []
+        with closing(self._due.due(self._agenda.now_ms)) as due:
+            for each in due:
+                if not isinstance(each, Wanted):
+                    part.append(each)
+                if len(part) == TOPICS_AT_ONCE or isinstance(each, Wanted):
+                    # Before the next page: what was read here is not read again in this life.
+                    yield from self._visit_all(part)
+                    part = []
+                if isinstance(each, Wanted):
+                    yield from self._bring(each)
+            yield from self._visit_all(part)
+
+    def _visit_all(self, part: Sequence[Due]) -> Job:
+        """Those in memory are looked after already; their keys are for the next start."""
+        names = {text: TopicName.parse(text) for _, text in part}
+        absent = yield from self._prepared([*names.values()])
+        for when_ms, text in part:
+            is_readable = absent.get(names[text])
+            if is_readable is not None:
+                self._agenda.isolated("housekeeping", text, self._visit, names[text], when_ms, is_readable)
+                yield None
+
+    def _visit(self, name: TopicName, when_ms: int, is_readable: bool) -> None:
         """The index says that a topic is due."""
-        name = TopicName.parse(text)
-        if self._topics.in_memory(name) is not None:
-            return  # it is looked after already; its key is for the next start
+        text = str(name)
+        if not is_readable:
+            self._due.postpone(text, when_ms, self._agenda.now_ms + _BUSY_AGAIN_MS)
+            return
         topic: Topic | None = None
         try:
             topic = self._load(name)
@@ -182,34 +216,49 @@ class Upkeep:
             store.put(_INDEXED_KEY, b"1")
         return walks
 
-    def _walk(self) -> Steps:
+    def _walk(self) -> Job:
         """Look at the topics under policies that changed."""
         while self._walks:
             what, last = next(iter(self._walks.items()))
             del self._walks[what]
-            yield from self._walk_over(what, last)
+            try:
+                yield from self._walk_over(what, last)
+            except StoreError:
+                self._walks.setdefault(what, last)
+                raise
 
-    def _walk_over(self, what: str, last: str) -> Steps:
-        for number, text in enumerate(self._under(what, last), 1):
-            self._agenda.isolated("housekeeping", text, self._walk_to, text)
-            yield
-            if what in self._walks:
-                return  # the policies changed once more
-            if number % WALK_SAVED_TOPICS == 0:
-                self._due.begin_walk(what, text)
+    def _walk_over(self, what: str, last: str) -> Job:
+        number = 0
+        walk = self._under(what, last)
+        while not walk.is_over:
+            yield from self._bring(walk.wanted)
+            page = walk.page()
+            for start in range(0, len(page), TOPICS_AT_ONCE):
+                names = [TopicName.parse(text) for text in page[start : start + TOPICS_AT_ONCE]]
+                absent = yield from self._prepared(names)
+                for name, is_readable in absent.items():
+                    if not is_readable:
+                        raise StoreBusy(f"topic {name} cannot be read")
+                    self._agenda.isolated("housekeeping", name, self._walk_to, name)
+                    yield None
+                if what in self._walks:
+                    return  # the policies changed once more
+                number += len(names)
+                if number >= WALK_SAVED_TOPICS:
+                    number = 0
+                    self._due.begin_walk(what, str(names[-1]))
+                yield None
         self._due.end_walk(what)
 
-    def _under(self, what: str, last: str) -> Iterator[str]:
+    def _under(self, what: str, last: str) -> Walk:
         """The persistent topics of a namespace, behind ``last``, or a topic with its partitions."""
         if "://" not in what:
             return self._topics.walk(what, persistent=True, after=last)
         name = TopicName.parse(what)
         partitions = (str(name.partition_name(index)) for index in range(self._topics.partition_count(name)))
-        return chain((what,), partitions)
+        return GivenNames([what, *partitions])
 
-    def _walk_to(self, text: str) -> None:
-        name = TopicName.parse(text)
-        if self._topics.in_memory(name) is None:
-            topic = self._load(name)
-            if topic is not None:
-                self._care_for(topic)
+    def _walk_to(self, name: TopicName) -> None:
+        topic = self._load(name)
+        if topic is not None:
+            self._care_for(topic)
