@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from geminga.broker.refusal import Refused
+from geminga.broker.rules import compatibility
 from geminga.broker.rules import schemas as schemas_module
 from geminga.broker.rules.compatibility import meaning
 from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_bytes
@@ -207,24 +210,24 @@ def test_many_versions_are_read_in_slices(harness: Any, read: list[pb.Schema]) -
         schemas.put(NAME, record(*letters(number)), auto_update=True)
     schemas._meanings.clear()
     read.clear()
-    reading = schemas.reading(str(NAME), lambda: True)
+    reading = schemas.reading(str(NAME), record("new"), lambda: True)
     slices = []
     for _ in reading:
         slices.append(len(read))
     assert slices == [50, 100, 150, 200, 220]
-    assert schemas.reading(str(NAME), lambda: True) is None
+    assert schemas.reading(str(NAME), record("new"), lambda: True) is None
     read.clear()
     assert schemas.find(NAME, record(*letters(220))) == -1
     assert len(read) == 1
     # What is deleted, or comes, while they are read is not mixed up with them.
     schemas._meanings.clear()
-    reading = schemas.reading(str(NAME), lambda: True)
+    reading = schemas.reading(str(NAME), record("new"), lambda: True)
     next(reading)
     schemas.delete(NAME)
     schemas.put(NAME, record("z"), auto_update=True)
     assert list(reading) == []
     assert (schemas.find(NAME, record("z")), schemas.find(NAME, record(*letters(3)))) == (0, -1)
-    assert schemas.reading("::", lambda: True) is None
+    assert schemas.reading("::", record("new"), lambda: True) is None
 
 
 def test_a_producer_waits_for_the_versions_to_be_read(harness: Any, read: list[pb.Schema]) -> None:
@@ -233,7 +236,7 @@ def test_a_producer_waits_for_the_versions_to_be_read(harness: Any, read: list[p
         schemas.put(NAME, record(*letters(number)), auto_update=True)
     schemas._meanings.clear()
     assert produce(harness, record(*letters(7))).producer_success.schema_version == version_bytes(7)
-    assert schemas.reading(str(NAME), lambda: True) is None
+    assert schemas.reading(str(NAME), record("new"), lambda: True) is None
 
 
 def test_what_is_kept_of_schemas_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,3 +257,38 @@ def test_damage_is_named(harness: Any, make_harness: Callable[..., Any]) -> None
     harness.store.put(schema_key(NAME), b"\x05abcde")
     with pytest.raises(StoreDamaged, match="version 0 is no schema"):
         harness.broker.schemas.versions(NAME)
+
+
+@pytest.mark.parametrize("for_consumer", [False, True])
+@pytest.mark.parametrize("fits", [False, True])
+def test_whether_a_schema_fits_all_versions_is_found_out_in_slices(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, fits: bool, for_consumer: bool
+) -> None:
+    namespaces, schemas = harness.broker.namespaces, harness.broker.schemas
+    namespaces.set_policy("public", "default", "schema_compatibility_strategy", "ALWAYS_COMPATIBLE")
+    for number in range(200):
+        schemas.put(NAME, record(*letters(number)) if number != 3 else record(REQUIRED), auto_update=True)
+    namespaces.set_policy("public", "default", "schema_compatibility_strategy", "BACKWARD_TRANSITIVE")
+    new = record(*letters(201)) if fits else record({"name": "must", "type": "int"})
+    compared = []
+    problem = compatibility._problem
+    monkeypatch.setattr(
+        compatibility, "_problem", lambda *args, **options: compared.append(1) or problem(*args, **options)
+    )
+    job = schemas.reading(str(NAME), new, lambda: True, for_consumer=for_consumer)
+    steps = [len(compared) for _ in job]
+    assert max(after - before for before, after in pairwise([0, *steps])) <= 1
+    schemas.put(NAME, record(*letters(202)), auto_update=True)
+    compared.clear()
+    policies = namespaces.topic_policies(NAME)
+    add = schemas.add_for_consumer if for_consumer else schemas.add_for_producer
+    if fits:
+        add(NAME, policies, new)
+        assert len(compared) == 1, "the version that came meanwhile"
+    else:
+        with pytest.raises(Refused, match="Incompatible schema"):
+            add(NAME, policies, new)
+        assert not compared
+    # What was found out of versions that are gone says nothing.
+    schemas.delete(NAME)
+    add(NAME, policies, record({"name": "must", "type": "int"}))

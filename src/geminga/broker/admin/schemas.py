@@ -15,11 +15,12 @@ from geminga.broker.admin.http import (
     object_body,
     part,
     query_flag,
+    stepwise,
     topic_of,
     whole_number,
 )
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import check_compatible
+from geminga.broker.rules.compatibility import comparisons
 from geminga.broker.rules.policies import text_map
 from geminga.config import suggestion
 from geminga.ids import TopicName
@@ -128,6 +129,7 @@ class Schemas(Resource):
     async def upload(self, request: web.Request) -> web.Response:
         topic, schema = self._topic(request), await self._posted(request)
         schemas = self.server.broker.schemas
+        await self._read(topic, schema)
         try:
             number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
         except Refused as refused:
@@ -146,7 +148,8 @@ class Schemas(Resource):
         topic, schema = self._topic(request), await self._posted(request)
         strategy = self.namespaces.topic_policies(topic).schema_compatibility_strategy
         try:
-            check_compatible(schema, self.server.broker.schemas.intact(topic), strategy)
+            async for _ in stepwise(comparisons(schema, self.server.broker.schemas.intact(topic), strategy)):
+                pass
             fits = True
         except Refused:
             fits = False
@@ -154,7 +157,13 @@ class Schemas(Resource):
 
     async def version(self, request: web.Request) -> web.Response:
         topic, schema = self._topic(request), await self._posted(request)
+        await self._read(topic, schema)
         return answer({"version": self.server.broker.schemas.find(topic, schema)})
+
+    async def _read(self, topic: TopicName, schema: pb.Schema) -> None:
+        """What a topic's many versions mean, and whether the schema fits them, is found out in steps."""
+        async for _ in stepwise(self.server.broker.schemas.reading(str(topic), schema, lambda: True) or ()):
+            pass
 
     async def _posted(self, request: web.Request) -> pb.Schema:
         document = await object_body(request)

@@ -49,7 +49,8 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
             session.consumers.abandon(body.consumer_id)
             session.refuse(body.request_id, storage_refusal(error))
 
-    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
+    schema = body.schema if body.HasField("schema") else None
+    when_loaded(session, body.topic, loaded, schema, for_consumer=True)
 
 
 def _try_subscribe(

@@ -79,7 +79,7 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
             session.producers.abandon(body.producer_id)
             session.refuse(body.request_id, storage_refusal(error))
 
-    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
+    when_loaded(session, body.topic, loaded, body.schema if body.HasField("schema") else None)
 
 
 def may_open(session: Session, request_id: int) -> bool:
@@ -97,10 +97,12 @@ def may_open(session: Session, request_id: int) -> bool:
     return False
 
 
-def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) -> None:
+def when_loaded(
+    session: Session, topic: str, then: Done, schema: pb.Schema | None, *, for_consumer: bool = False
+) -> None:
     """Go on with ``then`` when the topic is in memory, if it exists, and its schema at hand.
 
-    What the versions of a schema mean is read in steps, too.
+    What the versions of a schema mean is read in steps, and so is whether ``schema`` fits them.
     """
     then = session.later(then)
     services = session.services
@@ -113,15 +115,15 @@ def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) 
 
     def at_hand(error: StoreError | None) -> None:
         reading = None
-        if error is None and with_schema:
-            reading = schemas.reading(topic, lambda: turns.enough)
+        if error is None and schema is not None:
+            reading = schemas.reading(topic, schema, lambda: turns.enough, for_consumer=for_consumer)
         if reading is None:
             then(error)
         else:
             turns.start(_afterwards(reading, then), topic)
 
     is_loaded = not name.persistent or topics.in_memory(name) is not None
-    if is_loaded and with_schema and not schemas.in_memory(name):
+    if is_loaded and schema is not None and not schemas.in_memory(name):
         topics.bring(schemas_of(name), at_hand)
     else:
         topics.prepare(name, at_hand)

@@ -72,7 +72,7 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
             refused = storage_refusal(error)
             session.output.write(answers.schema_refused(body.request_id, refused.code, refused.reason))
 
-    when_loaded(session, body.topic, loaded, with_schema=True)
+    when_loaded(session, body.topic, loaded, body.schema)
 
 
 def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None:

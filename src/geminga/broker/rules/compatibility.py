@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -18,7 +18,8 @@ from geminga.wire.strict import text
 _RECORDS = frozenset((pb.Schema.Avro, pb.Schema.Json))
 _EMPTY = (b"", b"null")
 _ANYTHING = frozenset((getattr(pb.Schema, "None"), pb.Schema.AutoConsume))
-_TRANSITIVE = "_TRANSITIVE"
+TRANSITIVE = "_TRANSITIVE"
+"""How the names of strategies end that look at all versions."""
 _PART_SIZE = Struct(">i")
 
 
@@ -93,6 +94,14 @@ def check_compatible(
 
     A consumer only has to be able to read what was written: it is checked as a reader.
     """
+    for _ in comparisons(schema, versions, strategy, for_consumer=for_consumer):
+        pass
+
+
+def comparisons(
+    schema: pb.Schema, versions: Sequence[pb.Schema], strategy: str, *, for_consumer: bool = False
+) -> Iterator[None]:
+    """The same in steps, a version each."""
     if not versions or strategy == "ALWAYS_COMPATIBLE":
         return
     if strategy == "ALWAYS_INCOMPATIBLE":
@@ -102,14 +111,15 @@ def check_compatible(
     last = versions[-1]
     if last.type != schema.type:
         raise _incompatible(f"exists schema type {_type_text(last)}, new schema type {_type_text(schema)}")
-    kind = strategy.removesuffix(_TRANSITIVE)
+    kind = strategy.removesuffix(TRANSITIVE)
     reads = kind in ("BACKWARD", "FULL") or for_consumer
     is_read = kind in ("FORWARD", "FULL") and not for_consumer
     budget = Budget()
-    for old in versions if strategy.endswith(_TRANSITIVE) else versions[-1:]:
+    for old in versions if strategy.endswith(TRANSITIVE) else versions[-1:]:
         problem = _problem(schema, old, budget, reads=reads, is_read=is_read)
         if problem:
             raise _incompatible(problem)
+        yield
 
 
 def _problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bool, is_read: bool) -> str:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning
+from geminga.broker.rules.compatibility import (
+    TRANSITIVE,
+    check_compatible,
+    check_definition,
+    comparisons,
+    meaning,
+)
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
 from geminga.broker.turns import Job
@@ -32,6 +39,8 @@ _VERSION_BYTES = 500
 """What a version takes in memory besides its definition."""
 MEANINGS_MAX = 40_000
 """Versions of which it is remembered what they mean, of the topics that were asked about last."""
+VERDICTS_MAX = 100
+"""New schemas of which it is remembered whether they fit all of a topic's versions."""
 _MEANINGS_AT_ONCE = 50
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
 
@@ -60,6 +69,17 @@ class _Meanings:
         self.covered = stop
 
 
+class _Verdict(NamedTuple):
+    """Why a schema does not fit the first ``covered`` intact versions of a topic; empty where it does.
+
+    It holds until versions are deleted.
+    """
+
+    covered: int
+    problem: str
+    deletions: int
+
+
 class Schemas:
     """The broker's schema registry."""
 
@@ -69,6 +89,7 @@ class Schemas:
         self._parsed: OrderedDict[str, tuple[Sequence[pb.Schema | None], int]] = OrderedDict()
         self._parsed_bytes = 0
         self._meanings: OrderedDict[str, _Meanings] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _Verdict] = OrderedDict()
         self._deletions = 0
 
     # --- questions ---
@@ -171,19 +192,70 @@ class Schemas:
         ):
             self._meanings.popitem(last=False)
 
-    def reading(self, topic: str, is_enough: Callable[[], bool]) -> Job | None:
-        """A job after which `find` is quick for a topic: what its many versions mean is read in slices.
+    def reading(
+        self, topic: str, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool = False
+    ) -> Job | None:
+        """A job after which it is quick to `find` and to add the schema of a producer, or of a consumer.
 
-        None when there is nothing, or little, to read. ``is_enough`` says when others are to have a turn.
+        What a topic's many versions mean is read in slices, and so is whether the schema fits all of them,
+        where it must. None when there is nothing, or little, to do. ``is_enough`` says when others are to
+        have a turn.
         """
         try:
             name = TopicName.parse(topic)
             versions = self.versions(name)
         except (InvalidTopicName, StoreError):
             return None  # who needs them is told
+        if len(versions) <= _MEANINGS_AT_ONCE:
+            return None
         known = self._meanings.get(schema_key(name))
         covered = 0 if known is None else known.covered
-        return self._read_meanings(name, is_enough) if len(versions) - covered > _MEANINGS_AT_ONCE else None
+        is_read = len(versions) - covered <= _MEANINGS_AT_ONCE
+        if is_read and (self.find(name, schema) >= 0 or not self._has_to_fit_all(name)):
+            return None
+        return self._get_ready(name, schema, is_enough, for_consumer=for_consumer)
+
+    def _has_to_fit_all(self, name: TopicName) -> bool:
+        return self._namespaces.topic_policies(name).schema_compatibility_strategy.endswith(TRANSITIVE)
+
+    def _get_ready(
+        self, name: TopicName, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool
+    ) -> Job:
+        deletions = self._deletions
+        yield from self._read_meanings(name, is_enough)
+        if self._deletions == deletions and self._has_to_fit_all(name) and self.find(name, schema) < 0:
+            yield from self._compare(name, schema, is_enough, for_consumer=for_consumer)
+
+    def _compare(
+        self, name: TopicName, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool
+    ) -> Job:
+        """Note whether a schema fits all versions."""
+        versions, deletions = self.intact(name), self._deletions
+        strategy = self._namespaces.topic_policies(name).schema_compatibility_strategy
+        problem = ""
+        try:
+            for _ in comparisons(schema, versions, strategy, for_consumer=for_consumer):
+                if is_enough():
+                    yield None
+        except Refused as refused:
+            problem = refused.reason
+        key = schema_key(name), meaning(schema), strategy, for_consumer
+        self._verdicts[key] = _Verdict(len(versions), problem, deletions)
+        while len(self._verdicts) > VERDICTS_MAX:
+            self._verdicts.popitem(last=False)
+
+    def _check(
+        self, name: TopicName, schema: pb.Schema, versions: Sequence[pb.Schema], *, for_consumer: bool = False
+    ) -> None:
+        """Raises `Refused` for a schema that does not fit the versions; what was found before holds."""
+        strategy = self._namespaces.topic_policies(name).schema_compatibility_strategy
+        if len(versions) > _MEANINGS_AT_ONCE and strategy.endswith(TRANSITIVE):
+            known = self._verdicts.get((schema_key(name), meaning(schema), strategy, for_consumer))
+            if known is not None and known.deletions == self._deletions:
+                if known.problem:
+                    raise Refused(pb.IncompatibleSchema, known.problem)
+                versions = versions[known.covered :]
+        check_compatible(schema, versions, strategy, for_consumer=for_consumer)
 
     def _read_meanings(self, name: TopicName, is_enough: Callable[[], bool]) -> Job:
         key, versions, deletions = schema_key(name), self.versions(name), self._deletions
@@ -213,8 +285,7 @@ class Schemas:
             return
         if self.find(name, schema) >= 0:
             return
-        strategy = policies.schema_compatibility_strategy
-        check_compatible(schema, versions, strategy, for_consumer=True)
+        self._check(name, schema, versions, for_consumer=True)
 
     def put(self, name: TopicName, schema: pb.Schema, *, auto_update: bool, done: Done | None = None) -> int:
         """Register a schema; returns its version, an old one when it is known. Raises `Refused`."""
@@ -236,8 +307,7 @@ class Schemas:
                 f"The topic has {count} schema versions of {kept_bytes} bytes already",
             )
         check_definition(schema)
-        policies = self._namespaces.topic_policies(name)
-        check_compatible(schema, versions, policies.schema_compatibility_strategy)
+        self._check(name, schema, versions)
         kept = pb.Schema()
         kept.CopyFrom(schema)
         kept.name = f"{name.tenant}/{name.namespace}/{name.base.local}"
