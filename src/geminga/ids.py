@@ -248,6 +248,12 @@ class TopicName:
     namespace: str
     local: str
     partition: int = field(default=-1, compare=False)
+    text: str = field(init=False, repr=False, compare=False)
+    """The whole name; one text for all who keep it."""
+
+    def __post_init__(self) -> None:
+        text = f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+        object.__setattr__(self, "text", text)
 
     @staticmethod
     def parse(text: str) -> TopicName:
@@ -257,7 +263,7 @@ class TopicName:
         return _parsed(text)
 
     def __str__(self) -> str:
-        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+        return self.text
 
     @property
     def persistent(self) -> bool:

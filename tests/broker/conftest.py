@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from geminga.broker import entry_counts, managed_ledger
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics import access, persistent
 from geminga.ledger.api import Buffer
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send
@@ -290,3 +292,12 @@ def make_harness() -> Callable[..., Harness]:
 @pytest.fixture
 def make_entry() -> Callable[..., bytes]:
     return entry_bytes
+
+
+@pytest.fixture(autouse=True)
+def shared_defaults() -> Iterator[None]:
+    """What topics share while they have none of their own stays empty, whatever a test does."""
+    yield
+    assert not any(
+        (access._NOBODY, persistent._NO_SUBSCRIPTIONS, entry_counts._NONE_KNOWN, managed_ledger._NONE_CACHED)
+    )

@@ -22,6 +22,7 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
+from geminga.broker.delivery.limits import Limit, TopicLimits
 from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
@@ -78,6 +79,7 @@ class Broker:
         self.watched = WatchedLists(self.agenda, self.turns)
         self.namespaces = Namespaces(store, settings)
         self.schemas = Schemas(store, self.namespaces)
+        limits = Limit(), Limit()
         services = TopicServices(
             self.agenda,
             self.turns,
@@ -90,8 +92,10 @@ class Broker:
             EntriesUnderWay(),
             CompactionLine(self.turns),
             OffloadLine(),
+            limits,
+            TopicLimits(limits),
         )
-        publishing, dispatching = services.limits
+        publishing, dispatching = limits
         publishing.set(
             Rate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max), now
         )

@@ -111,7 +111,10 @@ _NO_PREFIXES: list[Tally] = []
 
 
 class LedgerCounts:
-    """The counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks."""
+    """The counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks.
+
+    Behind the blocks there is no column of messages while each entry holds one.
+    """
 
     __slots__ = (
         "_blocks", "_cache", "_firsts", "_messages", "_open_bytes", "_owner", "_sizes", "_store", "in_memory",
@@ -125,7 +128,7 @@ class LedgerCounts:
         self._cache = cache
         self._blocks, self._firsts = _NO_BLOCKS, _NO_FIRSTS
         self.in_memory = True
-        self._messages = array("I")
+        self._messages: array[int] | None = None
         self._sizes = array("I")
         self._open_bytes = 0
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
@@ -137,8 +140,11 @@ class LedgerCounts:
     # --- counting ---
     def append(self, messages: int, size: int) -> None:
         """The next entry holds so much."""
-        self._messages.append(messages)
         sizes = self._sizes
+        if messages != 1 and self._messages is None:
+            self._messages = _ones(len(sizes))
+        if self._messages is not None:
+            self._messages.append(messages)
         sizes.append(size)
         self._open_bytes += size
         if len(sizes) >= BLOCK_ENTRIES or self._open_bytes >= BLOCK_BYTES:
@@ -146,7 +152,8 @@ class LedgerCounts:
 
     def append_run(self, sizes: Sequence[int], size: int) -> None:
         """The next entries hold a message each, and so many bytes, ``size`` together."""
-        self._messages.extend(repeat(1, len(sizes)))
+        if self._messages is not None:
+            self._messages.extend(repeat(1, len(sizes)))
         self._sizes.extend(sizes)
         self._open_bytes += size
         if len(self._sizes) >= BLOCK_ENTRIES or self._open_bytes >= BLOCK_BYTES:
@@ -158,7 +165,11 @@ class LedgerCounts:
 
     @property
     def total_messages(self) -> int:
-        return self.sealed_messages + sum(self._messages)
+        return self.sealed_messages + self._open_messages(len(self._sizes))
+
+    def _open_messages(self, entries: int) -> int:
+        """What the first so many behind the blocks hold together."""
+        return entries if self._messages is None else sum(self._messages[:entries])
 
     @property
     def total_bytes(self) -> int:
@@ -166,13 +177,15 @@ class LedgerCounts:
 
     def seal(self) -> None:
         """Keep what was counted since the last block as a block."""
-        messages, sizes = Column(self._messages), Column(self._sizes)
+        sizes = Column(self._sizes)
+        messages = Column(_ones(len(sizes)) if self._messages is None else self._messages)
         record = bytearray()
         put_varint(record, self.sealed)
         messages.encode(record)
         sizes.encode(record)
         self._take(messages, sizes)
-        del self._messages[:], self._sizes[:]
+        self._messages = None
+        del self._sizes[:]
         self._open_bytes = 0
         self._store.merge(self._key, bytes(record))
 
@@ -236,7 +249,7 @@ class LedgerCounts:
         """What one entry holds; it must be counted."""
         if entry >= self.sealed:
             index = entry - self.sealed
-            return self._messages[index], self._sizes[index]
+            return 1 if self._messages is None else self._messages[index], self._sizes[index]
         block = self._block(entry)
         index = entry - block.first
         return block.messages[index], block.sizes[index]
@@ -244,6 +257,8 @@ class LedgerCounts:
     def singles(self, start: int, stop: int) -> int:
         """See `EntryCounts.singles`; looks no farther than a block goes."""
         if start >= self.sealed:
+            if self._messages is None:
+                return max(0, min(stop, self.counted) - start)
             held = self._messages[start - self.sealed : stop - self.sealed]
             return len(held) if held.count(1) == len(held) else 0
         block = self._block(start)
@@ -257,7 +272,7 @@ class LedgerCounts:
         if entry >= self.sealed:
             index = entry - self.sealed
             return (
-                self.sealed_messages + sum(self._messages[:index]),
+                self.sealed_messages + self._open_messages(index),
                 self.sealed_bytes + sum(self._sizes[:index]),
             )
         block = self._block(entry)
@@ -292,9 +307,17 @@ class LedgerCounts:
             start = end
         if start < stop:
             bits = offsets.bits(base + start, base + stop) << (start - self.sealed)
-            messages += Column(self._messages).sum_where(bits)
+            messages += bits.bit_count() if self._messages is None else Column(self._messages).sum_where(bits)
             size += Column(self._sizes).sum_where(bits)
         return messages, size
+
+
+_NONE_KNOWN: dict[int, LedgerCounts] = {}
+"""What topics share of which only the newest ledger was asked for; never added to."""
+
+
+def _ones(count: int) -> array[int]:
+    return array("I", (1,)) * count
 
 
 class EntryCounts:
@@ -318,7 +341,7 @@ class EntryCounts:
         self._cache = cache
         self._ledgers = ledgers
         self._bases = bases
-        self._known: dict[int, LedgerCounts] = {}
+        self._known = _NONE_KNOWN
         self._current: LedgerCounts | None = None
         self._totals: dict[int, Tally] | None = None
         self._prefixes = _NO_PREFIXES
@@ -342,7 +365,7 @@ class EntryCounts:
             if current.counted:
                 current.keep_tail()
                 self._remember(current)
-            self._known[current.ledger_id] = current
+            self._know(current)
         self._current = self._fresh(ledger_id)
 
     def _find(self, ledger_id: int) -> LedgerCounts | None:
@@ -462,6 +485,12 @@ class EntryCounts:
         return found
 
     # --- ledgers and their blocks ---
+    def _know(self, counts: LedgerCounts) -> LedgerCounts:
+        if self._known is _NONE_KNOWN:
+            self._known = {}
+        self._known[counts.ledger_id] = counts
+        return counts
+
     def _fresh(self, ledger_id: int) -> LedgerCounts:
         return LedgerCounts(self._store, self._owner, ledger_id, self._cache)
 
@@ -478,7 +507,7 @@ class EntryCounts:
         return counts
 
     def _loaded(self, ledger: Counted) -> LedgerCounts:
-        counts = self._known[ledger.ledger_id] = self._fresh(ledger.ledger_id)
+        counts = self._know(self._fresh(ledger.ledger_id))
         if has_blocks(ledger.entries, ledger.size_bytes):
             counts.load(ledger.entries)
         return counts
@@ -492,7 +521,7 @@ class EntryCounts:
         if lost is self._current:
             self._current = counts
         else:
-            self._known[ledger_id] = counts
+            self._know(counts)
         return counts
 
     def _read_some(self, ledger: Counted, counts: LedgerCounts) -> None:

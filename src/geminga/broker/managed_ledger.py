@@ -13,12 +13,13 @@ have been seen before a crash are not used for other entries afterwards.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
+from typing import Protocol
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -112,11 +113,18 @@ class EntryCache:
             self._bytes -= freed
 
 
+class Rolling(Protocol):
+    """The topic, as far as this module knows one."""
+
+    def ledger_rolled(self) -> None:
+        """A new ledger was begun."""
+
+
 class ManagedLedger:
     """See the module. Entries at ``start <= offset < confirmed`` can be read; ``end`` is the next one's."""
 
     __slots__ = (
-        "_bases", "_cache", "_current", "_owner", "_rolled", "_store",
+        "_bases", "_cache", "_current", "_owner", "_store", "_topic",
         "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
@@ -128,10 +136,10 @@ class ManagedLedger:
         counts: CountsCache,
         *,
         now_ms: int = 0,
-        rolled: Callable[[], None] | None = None,
+        topic: Rolling | None = None,
     ) -> None:
-        """``rolled`` is called whenever a new ledger was begun."""
-        self._rolled = rolled
+        """``topic`` is told whenever a new ledger was begun."""
+        self._topic = topic
         self._store = store
         self._owner = owner
         self._cache = cache
@@ -140,7 +148,7 @@ class ManagedLedger:
         self._bases: list[int] = []
         self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
         self._current: Segment | None = None
-        self.damaged: list[tuple[int, int]] = []
+        self.damaged: Sequence[tuple[int, int]] = ()
         self.end = 0
         self._load(now_ms)
         self.confirmed = self.end
@@ -329,8 +337,8 @@ class ManagedLedger:
         self._add_segment(segment)
         self.counts.roll(ledger_id)
         self._current = segment
-        if self._rolled is not None:
-            self._rolled()
+        if self._topic is not None:
+            self._topic.ledger_rolled()
         return segment
 
     # --- reading ---
@@ -465,7 +473,7 @@ class ManagedLedger:
         log.error("topic %s: entries at offset %d to %d: %s", self._owner, start, stop - 1, error)
 
     def _note_damage(self, start: int, stop: int) -> None:
-        insort(self.damaged, (start, stop))
+        self.damaged = sorted((*self.damaged, (start, stop)))
 
     def _behind_damage(self, offset: int) -> int:
         for start, stop in self.damaged:
@@ -525,7 +533,7 @@ class ManagedLedger:
             if segment is self._current:
                 self._current = None
         start = self.start
-        self.damaged = [run for run in self.damaged if run[1] > start]
+        self.damaged = tuple(run for run in self.damaged if run[1] > start)
         for offset in [at for at in self.cached if at < start]:
             self.cached.pop(offset)
         # In this order a crash in between leaves places without entries, which loading ignores,
@@ -541,7 +549,7 @@ class ManagedLedger:
 
     def leave_memory(self) -> None:
         """Nobody is told anything any more."""
-        self._rolled = None
+        self._topic = None
 
     def delete_all(self) -> None:
         """Forget every entry and the ledger list: the topic is being deleted."""

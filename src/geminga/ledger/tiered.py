@@ -438,8 +438,11 @@ class TieredStore:
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return self._local.names(prefix, after=after)
 
-    def oldest_ledgers(self, *, after: int = -1) -> Iterator[LedgerInfo]:
-        return self._local.oldest_ledgers(after=after)
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        return self._local.names_page(prefix, after=after)
+
+    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+        return self._local.ledgers_page(after)
 
     def bring(self, wanted: Wanted, done: Done) -> bool:
         return self._local.bring(wanted, done)

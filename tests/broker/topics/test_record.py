@@ -9,7 +9,7 @@ from geminga.ledger.api import Lost, Value
 def test_everything_comes_back() -> None:
     record = TopicRecord(7, {"k": "v"})
     record.due_ms, record.epoch, record.terminated, record.unused_ms = 8, 0, True, 9
-    record.unused_subscriptions, record.written = {"s": 10}, (3, 11)
+    record.unused_subscriptions, record.written_ledger, record.written_ms = {"s": 10}, 3, 11
     found = TopicRecord.decode(Value(record.encode(), ()), "record")
     assert {name: getattr(found, name) for name in TopicRecord.__slots__} == {
         name: getattr(record, name) for name in TopicRecord.__slots__

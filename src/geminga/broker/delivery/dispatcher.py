@@ -47,10 +47,12 @@ class SubscribedTopic(Protocol):
 
     text: str
     agenda: Agenda
-    settings: BrokerSettings
     policies: Policies
     ledger: ManagedLedger
     compacted: CompactedLedger | None
+
+    @property
+    def settings(self) -> BrokerSettings: ...
 
 
 class DispatchedSubscription(Protocol):

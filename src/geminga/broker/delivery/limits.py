@@ -105,11 +105,15 @@ class Limit:
 def with_rate(limit: Limit | None, rate: Rate, now: float) -> Limit | None:
     """The limit with that rate, made when it is first needed: most topics never have one."""
     if limit is None:
-        if rate.messages <= 0 and rate.bytes <= 0:
+        if not _limits(rate):
             return None
         limit = Limit()
     limit.set(rate, now)
     return limit
+
+
+def _limits(rate: Rate) -> bool:
+    return rate.messages > 0 or rate.bytes > 0
 
 
 def in_force(*limits: Limit | None) -> tuple[Limit, ...]:
@@ -118,13 +122,17 @@ def in_force(*limits: Limit | None) -> tuple[Limit, ...]:
 
 
 class TopicLimits:
-    """A topic's limits: its own, by its policies, and those that all topics of the broker share."""
+    """A topic's limits: its own, by its policies, and those that all topics of the broker share.
 
-    __slots__ = ("_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
+    Topics without limits of their own share one of these (`for_policies`).
+    """
+
+    __slots__ = ("_is_own", "_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
 
     def __init__(self, shared: tuple[Limit, Limit]) -> None:
         """``shared``: of publishing and of dispatching."""
         self._shared = shared
+        self._is_own = False
         self._own_publish: Limit | None = None
         self.own_dispatch: Limit | None = None
         self.publish: tuple[Limit, ...] = ()
@@ -133,6 +141,16 @@ class TopicLimits:
     @property
     def shared_dispatch(self) -> Limit:
         return self._shared[1]
+
+    def for_policies(self, policies: Policies, now: float) -> TopicLimits:
+        """The limits of a topic that had these, as policies say from now on: these, or its first own."""
+        if self._is_own or (not _limits(policies.publish_rate) and not _limits(policies.dispatch_rate)):
+            self.set(policies, now)
+            return self
+        own = TopicLimits(self._shared)
+        own._is_own = True
+        own.set(policies, now)
+        return own
 
     def set(self, policies: Policies, now: float) -> None:
         """What the policies say from now on."""

@@ -82,8 +82,10 @@ class OwningTopic(SubscribedTopic, Protocol):
     """What a subscription asks of its topic, beyond what its dispatcher does."""
 
     name: TopicName
-    store: EntryStore
     rate_limits: TopicLimits
+
+    @property
+    def store(self) -> EntryStore: ...
 
     @property
     def terminated(self) -> bool: ...

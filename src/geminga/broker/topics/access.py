@@ -37,6 +37,10 @@ class OwnedTopic(Protocol):
         """Make the topic's epoch durable."""
 
 
+_NOBODY: dict[str, Producer] = {}
+"""What topics share that nobody produces to; never added to."""
+
+
 class ProducerAccess:
     """The producers of one topic."""
 
@@ -44,7 +48,7 @@ class ProducerAccess:
 
     def __init__(self, epoch: int | None, topic: OwnedTopic) -> None:
         self.epoch = epoch
-        self.producers: dict[str, Producer] = {}
+        self.producers = _NOBODY
         self.exclusive: Producer | None = None
         self._waiting: deque[tuple[Producer, Admitted]] | None = None  # few topics have any
         self._topic = topic
@@ -80,7 +84,7 @@ class ProducerAccess:
             if self.exclusive is not None or self._waiting:
                 owner = self._first_owner
                 raise Refused(pb.ProducerBusy, f"Topic has an existing exclusive producer: {owner}")
-            self.producers[producer.name] = producer
+            self._enter(producer)
             admitted(None)
             return True
         if mode == WAIT_FOR_EXCLUSIVE and (self.producers or self._waiting):
@@ -138,18 +142,23 @@ class ProducerAccess:
         for producer in list(self.producers.values()):
             producer.fenced()
             producer.removed = True
-        self.producers.clear()
+        self.producers = _NOBODY
         self.exclusive = None
         waiting, self._waiting = self._waiting, None
         for _, admitted in waiting or ():
             admitted(Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {winner.name}"))
+
+    def _enter(self, producer: Producer) -> None:
+        if self.producers is _NOBODY:
+            self.producers = {}
+        self.producers[producer.name] = producer
 
     def _own(self, producer: Producer, admitted: Admitted) -> None:
         known = producer.topic_epoch
         self.epoch = known if known is not None else (0 if self.epoch is None else self.epoch + 1)
         producer.topic_epoch = self.epoch
         self.exclusive = producer
-        self.producers[producer.name] = producer
+        self._enter(producer)
 
         def saved(error: StoreError | None) -> None:
             if error is not None:
@@ -167,6 +176,7 @@ class ProducerAccess:
         producer.removed = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+            self.producers = self.producers or _NOBODY
         if self._waiting:
             self._waiting = deque(each for each in self._waiting if each[0] is not producer)
         if self.exclusive is producer:

@@ -81,14 +81,20 @@ class CompactedTopic(Protocol):
 
     text: str
     agenda: Agenda
-    store: EntryStore
-    settings: BrokerSettings
     policies: Policies
     ledger: ManagedLedger
     subscriptions: dict[str, PersistentSubscription]
     compacted: CompactedLedger | None
     compaction: Compaction | None
-    compactions: CompactionLine
+
+    @property
+    def store(self) -> EntryStore: ...
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+    @property
+    def compactions(self) -> CompactionLine: ...
 
     def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription: ...
 

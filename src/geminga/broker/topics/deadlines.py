@@ -62,9 +62,11 @@ class TimedTopic(SubscribedTopic, Protocol):
     agenda: Agenda
     ledger: ManagedLedger
     record: TopicRecord
-    due: DueIndex
     last_used_ms: int
     offload: Offload | None
+
+    @property
+    def due(self) -> DueIndex: ...
 
     @property
     def idle(self) -> bool: ...
@@ -249,23 +251,24 @@ def recall(topic: TimedTopic) -> None:
         subscription = topic.subscriptions.get(name)
         if subscription is not None:
             subscription.last_active_ms = unused_ms
-    if record.written is not None:
-        ledger_id, written_ms = record.written
-        segment = topic.ledger.segment(ledger_id)
+    if record.written_ms:
+        segment = topic.ledger.segment(record.written_ledger)
         if segment is not None:
-            segment.written_ms = written_ms
+            segment.written_ms = record.written_ms
+            record.written_ledger = segment.ledger_id  # the same number, kept once
 
 
 def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
     """Note in the record what `recall` is to find; whether that is news."""
     policies, record, segments = topic.policies, topic.record, topic.ledger.segments
-    before = record.unused_ms, record.unused_subscriptions, record.written
+    before = record.unused_ms, record.unused_subscriptions, record.written_ledger, record.written_ms
     record.unused_ms = topic.last_used_ms if policies.delete_inactive_topics and topic.idle else 0
     unused = _unused_subscriptions(topic) if policies.subscription_expiration_minutes > 0 else None
     record.unused_subscriptions = unused or None
     if leaving and segments and segments[-1].written_ms:
-        record.written = segments[-1].ledger_id, segments[-1].written_ms
-    return before != (record.unused_ms, record.unused_subscriptions, record.written)
+        record.written_ledger, record.written_ms = segments[-1].ledger_id, segments[-1].written_ms
+    after = record.unused_ms, record.unused_subscriptions, record.written_ledger, record.written_ms
+    return before != after
 
 
 def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:

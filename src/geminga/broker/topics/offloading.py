@@ -57,11 +57,15 @@ class OffloadedTopic(Protocol):
 
     text: str
     agenda: Agenda
-    store: EntryStore
     policies: Policies
     ledger: ManagedLedger
     offload: Offload | None
-    offloads: OffloadLine
+
+    @property
+    def store(self) -> EntryStore: ...
+
+    @property
+    def offloads(self) -> OffloadLine: ...
 
     def touch(self) -> None: ...
 

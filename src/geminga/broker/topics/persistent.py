@@ -8,25 +8,29 @@ from collections.abc import Iterator, Sequence
 from geminga.broker.agenda import Timer
 from geminga.broker.compacted import EARLIEST, LATEST, CompactedLedger
 from geminga.broker.delivery.cursor import Cursor
-from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
 from geminga.broker.landmarks import offset_by_time
 from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
+from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
+from geminga.broker.topics.compaction import CompactionLine
 from geminga.broker.topics.dedup import Deduplication, forget_stale
+from geminga.broker.topics.due import DueIndex
+from geminga.broker.topics.looks import Looks
+from geminga.broker.topics.offloading import OffloadLine
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.publishing import Record
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
+from geminga.broker.topics.topic import SubscriptionRequest, Topic, TopicServices
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
-from geminga.ledger.api import Done, Value
+from geminga.ledger.api import Done, EntryStore, Value
 from geminga.wire.frames import SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
@@ -36,6 +40,8 @@ log = logging.getLogger("geminga.broker")
 COUNTING_SLICE_SECONDS = 0.01
 """Slices of counting old entries are this far apart."""
 _NO_RECORD = Record.NONE
+_NO_SUBSCRIPTIONS: dict[str, PersistentSubscription] = {}
+"""What topics share that nobody has subscribed to; never added to."""
 
 
 class PersistentTopic:
@@ -43,10 +49,9 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
-        "bytes_out_gone", "compacted", "compaction", "compactions", "consumers_connected", "dedup", "due",
-        "last_used_ms", "ledger", "limits", "loaded_at", "look_round", "looks", "messages_in",
-        "messages_out_gone", "name", "offload", "offloads", "policies", "quota_exceeded", "rate_limits",
-        "record", "restricted", "settings", "store", "subscriptions", "text",
+        "bytes_out_gone", "compacted", "compaction", "consumers_connected", "dedup", "last_used_ms", "ledger",
+        "limits", "loaded_at", "look_round", "messages_in", "messages_out_gone", "name", "offload", "policies",
+        "quota_exceeded", "rate_limits", "record", "restricted", "services", "subscriptions", "text",
     )  # fmt: skip
 
     persistent = True
@@ -62,31 +67,27 @@ class PersistentTopic:
     ) -> None:
         """``in_steps``: the caller goes through `load` before the topic is used."""
         self.agenda = services.agenda
-        self.store = services.store
-        self.due = services.due
-        self.looks = services.looks
+        self.services = services
         self.look_round = 0
-        self.settings = services.settings
         self.name = name
-        self.text = str(name)
+        self.text = name.text
         self.record = record
-        self.rate_limits = TopicLimits(services.limits)
+        self.rate_limits = services.most_limits
         self.ledger = ManagedLedger(
             services.store,
             self.text,
             services.cache,
             services.counts,
             now_ms=services.agenda.now_ms,
-            rolled=self._ledger_rolled,
+            topic=self,
         )
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
-        self.compactions, self.offloads = services.compactions, services.offloads
         self.offload = offloading.offload_of(self)
         self._counting: Timer | None = None
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
-        self.subscriptions: dict[str, PersistentSubscription] = {}
+        self.subscriptions = _NO_SUBSCRIPTIONS
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
@@ -142,12 +143,37 @@ class PersistentTopic:
             cursor.step_over(start, stop)
         subscription = PersistentSubscription(self, name, cursor)
         subscription.harmed = harmed
-        self.subscriptions[name] = subscription
+        self._enter(subscription)
         if begins_anew:
             log.error("%s was lost to damage: it begins at the oldest entry, all come again", what)
             subscription.writer.write_snapshot(None)
         elif value.lost is not None:
             log.error("%s lost acknowledgements to damage: their entries come again", what)
+
+    # --- what all topics share ---
+    @property
+    def store(self) -> EntryStore:
+        return self.services.store
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return self.services.settings
+
+    @property
+    def due(self) -> DueIndex:
+        return self.services.due
+
+    @property
+    def looks(self) -> Looks[Topic]:
+        return self.services.looks
+
+    @property
+    def compactions(self) -> CompactionLine:
+        return self.services.compactions
+
+    @property
+    def offloads(self) -> OffloadLine:
+        return self.services.offloads
 
     # --- durable properties ---
     @property
@@ -177,7 +203,7 @@ class PersistentTopic:
             settings.ledger_bytes_default,
             deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
         )
-        self.rate_limits.set(policies, self.agenda.now)
+        self.rate_limits = self.rate_limits.for_policies(policies, self.agenda.now)
         self.restricted = is_restricted(policies, self.rate_limits, settings.max_message_size)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
@@ -409,7 +435,7 @@ class PersistentTopic:
         """Create a durable subscription at ``offset``; ``done`` reports when it is durable."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
-        self.subscriptions[name] = subscription
+        self._enter(subscription)
         self.rearm()
         subscription.write_snapshot(done)
         return subscription
@@ -417,8 +443,14 @@ class PersistentTopic:
     def reader(self, name: str, offset: int) -> PersistentSubscription:
         """A subscription of a reader: it lives in memory, as long as it has consumers."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
-        self.subscriptions[name] = PersistentSubscription(self, name, cursor)
-        return self.subscriptions[name]
+        subscription = PersistentSubscription(self, name, cursor)
+        self._enter(subscription)
+        return subscription
+
+    def _enter(self, subscription: PersistentSubscription) -> None:
+        if self.subscriptions is _NO_SUBSCRIPTIONS:
+            self.subscriptions = {}
+        self.subscriptions[subscription.name] = subscription
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
@@ -460,7 +492,7 @@ class PersistentTopic:
         deadlines.arm_by(self, self.agenda.now_ms + deadlines.soonest_ms(self.policies))
         self.looks.soon(self)
 
-    def _ledger_rolled(self) -> None:
+    def ledger_rolled(self) -> None:
         deadlines.arm_by(self, self.agenda.now_ms + deadlines.soonest_ms(self.policies))
 
     def used(self) -> None:

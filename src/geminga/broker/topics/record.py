@@ -19,12 +19,12 @@ class TopicRecord:
 
     ``epoch`` counts exclusive owners, None before the first (`access`). ``due_ms`` is when the index says
     that the topic may need something (`due`). ``unused_ms`` and ``unused_subscriptions`` say since when
-    nobody uses it, and ``written`` names its last ledger and when that was written last (`deadlines`).
+    nobody uses it, ``written_ms`` when its last ledger (``written_ledger``) was written last (`deadlines`).
     """
 
     __slots__ = (
         "created_ms", "due_ms", "epoch", "properties", "terminated", "unused_ms", "unused_subscriptions",
-        "written",
+        "written_ledger", "written_ms",
     )  # fmt: skip
 
     def __init__(self, created_ms: int = 0, properties: dict[str, str] | None = None) -> None:
@@ -35,7 +35,8 @@ class TopicRecord:
         self.terminated = False
         self.unused_ms = 0
         self.unused_subscriptions: dict[str, int] | None = None
-        self.written: tuple[int, int] | None = None
+        self.written_ledger = -1
+        self.written_ms = 0
 
     @staticmethod
     def decode(value: Value, what: str) -> TopicRecord:
@@ -48,16 +49,17 @@ class TopicRecord:
         record.unused_ms = found.get("unused_ms", 0)
         record.unused_subscriptions = found.get("unused_subscriptions")
         if "written" in found:
-            ledger_id, written_ms = found["written"]
-            record.written = ledger_id, written_ms
+            record.written_ledger, record.written_ms = found["written"]
         return record
 
     def encode(self) -> bytes:
-        kept = {"created_ms": self.created_ms}
-        for name in self.__slots__[1:]:
+        kept: Json = {"created_ms": self.created_ms}
+        for name in self.__slots__[1:-2]:
             value = getattr(self, name)
             if value or (name == "epoch" and value is not None):
                 kept[name] = value
+        if self.written_ms:
+            kept["written"] = self.written_ledger, self.written_ms
         return encode_json(kept)
 
 

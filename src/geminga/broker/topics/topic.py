@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from geminga.broker.agenda import Agenda
@@ -42,8 +42,10 @@ class TopicServices:
     entries: EntriesUnderWay
     compactions: CompactionLine
     offloads: OffloadLine
-    limits: tuple[Limit, Limit] = field(default_factory=lambda: (Limit(), Limit()))
+    limits: tuple[Limit, Limit]
     """What all producers, and all consumers, of the broker share."""
+    most_limits: TopicLimits
+    """What topics share that have no limits of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
