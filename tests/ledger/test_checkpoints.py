@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from geminga.errors import StoreStopped
-from geminga.ledger.catalog import Catalog
+from geminga.ledger.catalog import Catalog, Snapshot
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
@@ -84,3 +87,31 @@ def test_any_other_error_of_the_catalog_stops_the_store(
     fill(store)
     assert isinstance(store.failure, StoreStopped)
     store.close()
+
+
+def test_a_store_whose_catalog_is_slower_than_its_owner_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StoreSettings(checkpoint_state_bytes=20_000)
+    may_write = threading.Event()
+    write = Catalog.write
+
+    def slow(catalog: Catalog, snapshot: Snapshot) -> None:
+        assert may_write.wait(60)
+        write(catalog, snapshot)
+
+    monkeypatch.setattr(Catalog, "write", slow)
+    with FileStore.open(tmp_path, settings=settings) as store:
+        number = 0
+        while not store.is_behind:
+            store.put(f"key-{number:05}", b"x" * 100)
+            store.poll()
+            number += 1
+            assert number < 10_000
+        assert number > 5 * 20_000 // 700
+        may_write.set()
+        end = time.monotonic() + 60
+        while store.is_behind:
+            store.poll()
+            assert time.monotonic() < end
+        assert len(list(store.names("key-"))) == number

@@ -3,7 +3,8 @@
 Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`:
 
 *pending*   entries that were taken in and are not durable yet. A peer at its own limit is not read from,
-            and nobody who publishes is at the common one; reading goes on at half of it.
+            and nobody who publishes is at the common one; reading goes on at half of it. Nor is anybody
+            read from who sends anything while the store cannot save as fast as it is changed.
 *received*  frames that are not complete, and commands that wait for a turn. At the limit only those are
             read from that have little here, and the one that has waited longest, so that frames are
             completed one after the other. Who then does not go on sending is disconnected, and at twice
@@ -17,6 +18,7 @@ What is small is not counted: `COUNTED_BYTES` a peer, for as many peers as `conn
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from geminga.broker.agenda import Agenda, Timer
@@ -77,12 +79,16 @@ class ByteLedger:
     """See the module."""
 
     __slots__ = (
-        "_agenda", "_logged_at", "_paused", "_received", "_sweep", "dropped", "pending_bytes",
+        "_agenda", "_logged_at", "_paused", "_received", "_sweep", "dropped", "is_behind", "pending_bytes",
         "pending_bytes_max", "pending_bytes_per_peer_max", "received_bytes", "received_bytes_max",
     )  # fmt: skip
 
-    def __init__(self, agenda: Agenda, settings: BrokerSettings) -> None:
+    def __init__(
+        self, agenda: Agenda, settings: BrokerSettings, is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
+        """``is_behind`` says whether whoever has the store changed is to wait."""
         self._agenda = agenda
+        self.is_behind = is_behind
         self.pending_bytes_max = settings.pending_bytes_max
         self.pending_bytes_per_peer_max = settings.pending_bytes_per_peer_max
         self.received_bytes_max = settings.received_bytes_max
@@ -102,7 +108,7 @@ class ByteLedger:
 
     def resume(self) -> None:
         """Go on reading from peers that have few enough bytes under way."""
-        if not self._paused or self.pending_bytes > self.pending_bytes_max // 2:
+        if not self._paused or self.pending_bytes > self.pending_bytes_max // 2 or self.is_behind():
             return
         for peer in list(self._paused):
             if peer.pending_bytes <= self.pending_bytes_per_peer_max // 2:

@@ -22,6 +22,7 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
+from geminga.broker.complaints import Complaints
 from geminga.broker.delivery.limits import Limit, TopicLimits
 from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
@@ -75,7 +76,7 @@ class Broker:
             wake,
             lambda about, error: self.agenda.failed("job", about, error),
         )
-        self.bytes = ByteLedger(self.agenda, settings)
+        self.bytes = ByteLedger(self.agenda, settings, lambda: store.is_behind)
         self.watched = WatchedLists(self.agenda, self.turns)
         self.namespaces = Namespaces(store, settings)
         self.schemas = Schemas(store, self.namespaces)
@@ -128,6 +129,7 @@ class Broker:
             producer_names=ProducerNames(store, settings.cluster),
             watched=self.watched,
             bytes=self.bytes,
+            complaints=Complaints(self.agenda),
             disk=self.disk,
             authentication=authentication,
             authorization=self.authorization,

@@ -194,6 +194,13 @@ class EntryStore(Protocol):
     def is_writing(self) -> bool:
         """Whether writes are under way, so that there will be something to `poll`."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether far more waits in memory than is saved at once: the disk is too slow, or has no room.
+
+        Whoever writes is to wait until it is not any more, which `poll` may bring about. Nothing is refused.
+        """
+
     # --- room ---
     @property
     def space(self) -> Space | None:

@@ -59,6 +59,11 @@ class MemoryStore:
         """Never: what is written is there at once."""
         return False
 
+    @property
+    def is_behind(self) -> bool:
+        """Never."""
+        return False
+
     # --- room ---
     @property
     def space(self) -> Space | None:

@@ -58,6 +58,8 @@ from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
 
+BEHIND_TIMES = 4
+"""Changes of so many checkpoints may wait in memory while one is being saved."""
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
 
 
@@ -282,6 +284,11 @@ class FileStore:
     @property
     def is_writing(self) -> bool:
         return self._journal.will_report
+
+    @property
+    def is_behind(self) -> bool:
+        is_saving = self._checkpoints.is_running
+        return is_saving and self._state.unsaved_bytes > BEHIND_TIMES * self.settings.checkpoint_state_bytes
 
     # --- room ---
     @property

@@ -11,6 +11,7 @@ from geminga.broker.byte_ledger import HELD_BY_PENDING
 from geminga.broker.commands.session import State
 from geminga.broker.commands.table import HANDLERS
 from geminga.errors import StoreStopped
+from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -321,3 +322,26 @@ def test_a_store_failure_in_a_command_closes_the_connection(
     monkeypatch.setattr(harness.store, "get", stopped)
     peer.command("partitionMetadata", topic=TOPIC, request_id=1)
     assert peer.is_closed
+
+
+def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "is_behind", True)
+    busy, idle = harness.peer(), harness.peer()
+    busy.producer(TOPIC)
+    busy.send(0)
+    assert not busy.reading
+    harness.advance(45)
+    assert not busy.is_closed
+    assert len(busy.take(Command.PONG)) == 4
+    gone = harness.peer()
+    gone.send_bytes(b"\xff" * 8)
+    assert gone.is_closed
+    monkeypatch.setattr(MemoryStore, "is_behind", False)
+    harness.poll()
+    assert busy.reading
+    busy.send(1)
+    assert len(busy.receipts()) == 2
+    assert not idle.is_closed
+    assert not harness.broker.bytes._paused

@@ -181,3 +181,22 @@ def test_readers_have_no_backlog_to_limit(make: Any) -> None:
     topic.publish(10)
     topic.pass_time(ROUND)
     assert not topic.peer.take(Command.CLOSE_PRODUCER)
+
+
+def test_producers_are_held_behind_the_receipts_of_what_they_sent(harness: Any, make_entry: Any) -> None:
+    """Else their clients would send again what was stored."""
+    topic = Topic(harness, make_entry)
+    topic.subscribe()
+    topic.publish(5)
+    harness.auto_poll = False
+    topic.peer.send(5, make_entry(b"x" * 100))
+    quotas = {"destination_storage": {"limitSize": 300, "policy": "producer_request_hold"}}
+    harness.broker.namespaces.set_policy("public", "default", "backlog_quota_map", quotas)
+    harness.broker.topics.find(NAME).check_quota()
+    topic.peer.send(6, make_entry(b"x" * 100))
+    assert not topic.peer.take(Command.CLOSE_PRODUCER)
+    harness.auto_poll = True
+    harness.poll()
+    kinds = [frame.type for frame in topic.peer.frames]
+    assert kinds[-2:] == [Command.SEND_RECEIPT, Command.CLOSE_PRODUCER]
+    assert topic.backlog() == 6, "what came behind is left to the client"

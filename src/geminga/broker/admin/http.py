@@ -39,6 +39,8 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
+_BEHIND_SECONDS = 0.05
+"""Whether the store is still behind is looked at this often."""
 _PIECE_BYTES = 64 * 1024
 """A longer answer goes out in pieces, as it is made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
@@ -83,7 +85,15 @@ class Resource:
         return self.server.broker.namespaces
 
     async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
-        """Runs ``call(done)`` on the core and waits until it is as durable as the store promises."""
+        """Runs ``call(done)`` on the core and waits until it is as durable as the store promises.
+
+        While the store is behind, it waits with that; 503 when that takes too long.
+        """
+        deadline = time.monotonic() + DONE_SECONDS_MAX
+        while self.server.store.is_behind:
+            if time.monotonic() >= deadline:
+                raise AdminError(503, "the store cannot save as fast as it is changed: try again later")
+            await asyncio.sleep(_BEHIND_SECONDS)
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:

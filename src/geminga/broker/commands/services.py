@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from geminga.broker.agenda import Agenda
 from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.watchers import WatchedLists
+from geminga.broker.complaints import Complaints
 from geminga.broker.disk import DiskGuard
 from geminga.broker.peer import Peer
 from geminga.broker.rules.authentication import Authentication
@@ -31,6 +32,7 @@ class Services:
     producer_names: ProducerNames
     watched: WatchedLists
     bytes: ByteLedger
+    complaints: Complaints
     disk: DiskGuard
     authentication: Authentication | None = None
     """None: nobody is asked who they are."""

@@ -42,8 +42,6 @@ from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
 
-log = logging.getLogger("geminga.broker")
-
 Command = pb.BaseCommand
 Handler = Callable[["Session", pb.BaseCommand], Job | None]
 """What takes long is returned as a job; the peer's next command waits for its end."""
@@ -89,6 +87,7 @@ class Session:
     __slots__ = (
         "_bytes",
         "_certificate_name",
+        "_complain",
         "_contact",
         "_counted",
         "_frames_at_once",
@@ -136,6 +135,7 @@ class Session:
         self.identity: Identity | None = None
         self._certificate_name = certificate_name
         self._bytes = services.bytes
+        self._complain = services.complaints.tell
         self._turns = services.turns
         self.agenda = services.agenda
         self.output = output
@@ -196,6 +196,8 @@ class Session:
                     if outcome is not PARKED:
                         self._turns.start(work, self)
             self._count_received()
+            if self._bytes.is_behind():
+                self._hold_back()
         finally:
             agenda.leave()
 
@@ -213,9 +215,9 @@ class Session:
     def _failed(self, error: Exception) -> None:
         """What the peer asked for raised something: its connection ends."""
         if isinstance(error, (ProtocolError, Violation)):
-            log.warning("%s: connection closed: %s", self, error)
+            self._complain("%s: connection closed: %s", self, error)
         elif isinstance(error, StoreError):
-            log.error("%s: connection closed: the store failed: %s", self, error)
+            self._complain("%s: connection closed: the store failed: %s", self, error, level=logging.ERROR)
         else:
             # A fault of ours in one session: the peer may come back, the others go on. Its port is left
             # out, so that a peer that finds such a fault does not fill the log with it.
@@ -364,12 +366,12 @@ class Session:
     def _handshake_expired(self) -> None:
         self._handshake = None
         if self.state is State.CONNECTING:
-            log.warning("%s: connection closed: no CONNECT in time", self)
+            self._complain("%s: connection closed: no CONNECT in time", self)
             self.close()
 
     def _keepalive_due(self) -> None:
         if self._ping_pending and not self._unheard:
-            log.warning("%s: connection closed: the peer has been silent for too long", self)
+            self._complain("%s: connection closed: the peer has been silent for too long", self)
             self.close()
             return
         if self.protocol_version >= 1:
@@ -393,7 +395,7 @@ class Session:
         self._probes.append(decided)
 
     def _probe_expired(self) -> None:
-        log.warning("%s: connection closed: it does not answer, and somebody waits for its place", self)
+        self._complain("%s: connection closed: it does not answer, and somebody waits for its place", self)
         self.close()
 
     def _probe_answered(self) -> None:
@@ -469,7 +471,7 @@ class Session:
         self._close_because(str(refused))
 
     def _close_because(self, why: str) -> None:
-        log.warning("%s: connection closed: %s", self, why)
+        self._complain("%s: connection closed: %s", self, why)
         self.close()
 
     def refuse(self, request_id: int, refused: Refused) -> None:
@@ -492,6 +494,11 @@ class Session:
     def publish_finished(self, size: int) -> None:
         self.pending_bytes -= size
         self._bytes.pending_bytes -= size
+
+    def _hold_back(self) -> None:
+        """The store cannot save as fast as peers change it."""
+        if self.state is not State.CLOSED:
+            self._bytes.pause(self)
 
     @property
     def is_read(self) -> bool:

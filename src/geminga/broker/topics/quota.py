@@ -108,7 +108,7 @@ def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
             text=f"producers are stopped: {holding}",
         )  # fmt: skip
         for producer in topic.access.everyone():
-            producer.disconnect()
+            producer.hold()
     elif holding is None and before is not None:
         log.info("%r: the backlog is within its quota again, producers may come back", topic)
         topic.agenda.happenings.tell(
