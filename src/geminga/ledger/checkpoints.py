@@ -28,6 +28,9 @@ from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
 
+BEHIND_TIMES = 4
+"""Changes of so many checkpoints may wait in memory while one is being saved."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
@@ -68,6 +71,14 @@ class Checkpoints:
         """A group is on the disk."""
         self._groups += 1
         self._log_bytes += max(group.end - group.position, 0)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether far more is in memory alone than one checkpoint takes, while one is under way."""
+        settings = self._parts.settings
+        return self.is_running and (
+            self._parts.state.unsaved_bytes > BEHIND_TIMES * settings.checkpoint_state_bytes
+        )
 
     def keep(self) -> None:
         """Begin a checkpoint if it is time for one, or go on with one."""

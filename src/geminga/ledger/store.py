@@ -58,11 +58,7 @@ from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
 
-BEHIND_TIMES = 4
-"""Changes of so many checkpoints may wait in memory while one is being saved."""
 _RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
-
-
 _AHEAD_CACHE_KIB = 128
 """Of connections that read ahead: what they read is to be in the system's cache, not in theirs."""
 
@@ -287,8 +283,7 @@ class FileStore:
 
     @property
     def is_behind(self) -> bool:
-        is_saving = self._checkpoints.is_running
-        return is_saving and self._state.unsaved_bytes > BEHIND_TIMES * self.settings.checkpoint_state_bytes
+        return self._checkpoints.is_behind
 
     # --- room ---
     @property
