@@ -400,6 +400,10 @@ class TieredStore:
         return self._local.is_writing
 
     @property
+    def is_behind(self) -> bool:
+        return self._local.is_behind
+
+    @property
     def space(self) -> Space | None:
         return self._local.space
 

@@ -50,8 +50,9 @@ class PersistentTopic:
     __slots__ = (
         "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
         "bytes_out_gone", "compacted", "compaction", "consumers_connected", "dedup", "last_used_ms", "ledger",
-        "limits", "loaded_at", "look_round", "messages_in", "messages_out_gone", "name", "offload", "policies",
-        "quota_exceeded", "rate_limits", "record", "restricted", "services", "subscriptions", "text",
+        "limits", "loaded_at", "look_round", "messages_in", "messages_out_gone", "name", "offload",
+        "policies", "quota_exceeded", "rate_limits", "record", "restricted", "services", "subscriptions",
+        "text",
     )  # fmt: skip
 
     persistent = True
