@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.landmarks import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
 
@@ -44,7 +45,7 @@ class Preview:
 
     def expire(self, seconds: int) -> Json:
         """Give up what is older than that."""
-        offset = self.topic.offset_by_time(self.now_ms - seconds * 1000)
+        offset = offset_by_time(self.ledger, self.now_ms - seconds * 1000, self.now_ms)
         return self._given_up(offset, self._open_below(offset), "")
 
     def reset(self, offset: int, command: str) -> Json:
@@ -121,7 +122,7 @@ class Preview:
         return "{}:{}".format(*self.ledger.position(offset))
 
     def _time(self, offset: int) -> str:
-        published_ms = self.topic.publish_time(offset)
+        published_ms = publish_time(self.ledger, offset, self.now_ms)
         return iso_time(published_ms) if published_ms else "at a time that it does not say"
 
 
@@ -149,7 +150,8 @@ def preview(
         offset = topic.ledger.offset_from(ledger_id, entry_id)
         return found.reset(offset, "")
     moment = number("timestamp")
-    return found.reset(topic.offset_by_time(moment), f"reset-cursor {found.place} --time {moment}")
+    offset = offset_by_time(topic.ledger, moment, topic.agenda.now_ms)
+    return found.reset(offset, f"reset-cursor {found.place} --time {moment}")
 
 
 def _count(count: int, what: str) -> str:
