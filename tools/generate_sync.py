@@ -9,6 +9,8 @@ What the hand-written base has (``client/sync_base.py``) is left out.
 (``send_async``, ``receive``, ``acknowledge``) and beside them methods that are the asyncio handle's, waited
 for where they are coroutines: `HANDLES`.
 
+``client/admin/sync/``: every module of ``client/admin/aio/``, word for word but for coroutines: `ADMIN`.
+
 ``--check`` compares with what is checked in and exits 1 on drift, touching nothing.
 """
 
@@ -320,6 +322,52 @@ def _typing(node: ast.If) -> ast.If:
     return node
 
 
+ADMIN = {
+    "AsyncTransport": "ThreadTransport",
+    "async_credentials": "credentials",
+    "async_pause": "pause",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+}
+"""What has another name where threads wait."""
+
+
+class _Waiting(_Plain):
+    """A whole module for threads."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        made = ast.FunctionDef(**{name: getattr(node, name) for name in node._fields}, lineno=0)
+        made.name = ADMIN.get(made.name, made.name)
+        return self.generic_visit(made)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Name(ADMIN.get(node.id, node.id), node.ctx), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        node.module = (node.module or "").replace("client.admin.aio.", "client.admin.sync.")
+        node.names = [ast.alias(ADMIN.get(name.name, name.name)) for name in node.names]
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, str):
+            words = node.value.replace("geminga.asyncio.", "geminga.").replace("async with", "with")
+            return ast.copy_location(ast.Constant(words.replace("await ", ""), node.kind), node)
+        return node
+
+
+def admin(source: Path) -> str:
+    """The text of a module of ``client/admin/sync``."""
+    made = ast.fix_missing_locations(_Waiting().visit(ast.parse(source.read_text())))
+    text = ast.get_docstring(made) or ""
+    made_of = f"Made of ``client/admin/aio/{source.name}`` by ``tools/generate_sync.py``: do not edit."
+    note = f"{text}\n\n{made_of}\n"
+    made.body[0] = ast.Expr(ast.Constant(note))
+    return _formatted(ast.unparse(made) + "\n", f"admin/sync/{source.name}")
+
+
 def _formatted(text: str, name: str) -> str:
     for arguments in (["check", "--select", "F401,I", "--fix", "--quiet"], ["format"]):
         command = ["ruff", *arguments, "--stdin-filename", str(CLIENT / name), "-"]
@@ -331,7 +379,12 @@ def _formatted(text: str, name: str) -> str:
 
 def files() -> dict[Path, str]:
     """Path and text of each generated module."""
-    return {CLIENT / "sync.py": sync(), CLIENT / "sync_faces.py": sync_faces()}
+    sources = sorted((CLIENT / "admin/aio").glob("[a-z]*.py"))
+    return {
+        CLIENT / "sync.py": sync(),
+        CLIENT / "sync_faces.py": sync_faces(),
+        **{CLIENT / "admin/sync" / source.name: admin(source) for source in sources},
+    }
 
 
 def main() -> int:
@@ -339,7 +392,7 @@ def main() -> int:
     if "--check" in sys.argv:
         for path in stale:
             print(
-                f"client/{path.name} is not what the classes for asyncio say; run `make docs`",
+                f"{path.relative_to(CLIENT.parent)} is not what the classes for asyncio say; run `make docs`",
                 file=sys.stderr,
             )
         return bool(stale)

@@ -18,6 +18,7 @@ from geminga._version import __version__ as __version__
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.sync": ("Client",),
+    "geminga.client.admin.sync.admin": ("Admin",),
     "geminga.client.producer": ("Producer",),
     "geminga.client.consumer": ("Consumer",),
     "geminga.client.many": ("ManySent",),
@@ -73,6 +74,18 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.schema": ("BytesSchema",),
     "geminga.broker.serving.embedded": ("EmbeddedBroker", "embedded"),
     "geminga.errors": (
+        "AdminAuthenticationError",
+        "AdminAuthorizationError",
+        "AdminBadRequest",
+        "AdminConflict",
+        "AdminError",
+        "AdminNotAllowed",
+        "AdminNotFound",
+        "AdminPreconditionFailed",
+        "AdminServerError",
+        "AdminSubscriptionNotFound",
+        "AdminTopicNotFound",
+        "AdminUnavailable",
         "AlreadyClosed",
         "AuthenticationError",
         "AuthorizationError",
@@ -126,7 +139,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
 """Where each public name is defined."""
 
 _SUBMODULES = frozenset(
-    {"asyncio", "errors", "exceptions", "functions", "schema", "spark", "tableview", "testing"}
+    {"admin", "asyncio", "errors", "exceptions", "functions", "schema", "spark", "tableview", "testing"}
 )
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -156,6 +169,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from geminga.broker.serving.embedded import EmbeddedBroker as EmbeddedBroker
     from geminga.broker.serving.embedded import embedded as embedded
+    from geminga.client.admin.sync.admin import Admin as Admin
     from geminga.client.authentication import Authentication as Authentication
     from geminga.client.authentication import AuthenticationAthenz as AuthenticationAthenz
     from geminga.client.authentication import AuthenticationBasic as AuthenticationBasic

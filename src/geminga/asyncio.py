@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 _HOMES = {
+    "Admin": ("geminga.client.admin.aio.admin", "Admin"),
     "Client": ("geminga.client.aio", "Client"),
     "Producer": ("geminga.client.producer", "AsyncProducer"),
     "Consumer": ("geminga.client.consumer", "AsyncConsumer"),
@@ -44,6 +45,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from geminga.client.admin.aio.admin import Admin as Admin
     from geminga.client.aio import Client as Client
     from geminga.client.enums import BatchingType as BatchingType
     from geminga.client.enums import CompressionType as CompressionType

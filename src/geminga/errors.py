@@ -373,6 +373,66 @@ class ProducerFenced(ServerReportedError):
     code = 25
 
 
+# --- admin REST ----------------------------------------------------------------------------------
+
+
+class AdminError(ServerReportedError):
+    """Admin REST refused a call. ``status`` is the HTTP status; the text is the broker's reason, the request,
+    and what helps where that is known."""
+
+    code = 0
+
+    def __init__(self, *arguments: object, status: int = 0) -> None:
+        super().__init__(*arguments)
+        self.status = status
+
+
+class AdminBadRequest(AdminError, NotAllowedError):
+    """400, 422: a value that cannot be read."""
+
+
+class AdminAuthenticationError(AdminError, AuthenticationError):
+    """401: no credentials, or wrong ones."""
+
+
+class AdminAuthorizationError(AdminError, AuthorizationError):
+    """403: the role may not do that."""
+
+
+class AdminNotFound(AdminError):
+    """404: what the path names does not exist."""
+
+
+class AdminTopicNotFound(AdminNotFound, TopicNotFound):
+    """404 for a topic, or for its namespace or tenant."""
+
+
+class AdminSubscriptionNotFound(AdminNotFound, SubscriptionNotFound):
+    """404 for a subscription of a topic."""
+
+
+class AdminNotAllowed(AdminError, NotAllowedError):
+    """405, 406: not for a thing of this kind, as for a partitioned topic as a whole."""
+
+
+class AdminConflict(AdminError, NotAllowedError):
+    """409: it exists already, or is in use."""
+
+
+class AdminPreconditionFailed(AdminError, NotAllowedError):
+    """412: the broker's state or its limits forbid it."""
+
+
+class AdminServerError(AdminError, UnknownError):
+    """5xx: the broker's own fault. Whether a change was made is not known."""
+
+
+class AdminUnavailable(AdminServerError, ServiceUnitNotReady):
+    """429, 502, 503, 504: not now; another try may help."""
+
+    retriable = True
+
+
 # --- the store -----------------------------------------------------------------------------------
 
 

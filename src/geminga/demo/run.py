@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import geminga
-from geminga.client.admin import admin, topic_path
+from geminga.client.admin.sync.admin import Admin
 from geminga.demo import flights, picture, pipeline, proof
 from geminga.demo.application import Told, follow
 from geminga.demo.console import Console, Update
 from geminga.demo.driver import Job
 from geminga.demo.flights import Checksum
 from geminga.errors import PulsarException, UsageError
-from geminga.ids import TopicName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,7 +188,7 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
 
 
 def _create_topic(admin_url: str) -> None:
-    admin(admin_url, "PUT", f"{topic_path(TopicName.parse(TOPIC))}/partitions", PARTITIONS)
+    Admin(admin_url).topics.create(TOPIC, partitions=PARTITIONS)
 
 
 def _stream(job: Job, log: Path, told: Told, total: int, console: Console) -> int:

@@ -20,7 +20,7 @@ from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
-    from geminga.client.admin import AdminAccess
+    from geminga.client.admin.sync.admin import Admin
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
     from geminga.schema_info import SchemaInfo
@@ -240,23 +240,18 @@ def open_client(options: ConnectionOptions) -> Client:
     )
 
 
-def admin_access(options: ConnectionOptions) -> AdminAccess:
-    """What admin REST is shown, for the same options. Raises `InvalidConfiguration` naming what is amiss."""
-    from geminga.client.admin import NOBODY, AdminAccess
-    from geminga.client.settings import TlsSettings
-    from geminga.client.tls import make_context
+def open_admin(options: ConnectionOptions, admin_url: str) -> Admin:
+    """A new admin for the same options. Raises `InvalidConfiguration` naming what is amiss."""
+    from geminga.client.admin.sync.admin import Admin
 
-    shown = _authentication(options)
-    named = (None, None) if shown is None else (shown.certificate_path, shown.private_key_path)
-    settings = TlsSettings(
-        trust_certificates_path=options.tls_trust_certs_file_path,
-        allow_insecure_connection=options.tls_allow_insecure_connection,
-        validate_hostname=options.tls_validate_hostname,
-        certificate_path=named[0] or options.tls_certificate_file_path,
-        private_key_path=named[1] or options.tls_key_file_path,
-    )
-    return AdminAccess(
-        credentials=NOBODY.credentials if shown is None else shown.provider, tls=make_context(settings)
+    return Admin(
+        admin_url,
+        _authentication(options),
+        tls_trust_certs_file_path=options.tls_trust_certs_file_path,
+        tls_allow_insecure_connection=options.tls_allow_insecure_connection,
+        tls_validate_hostname=options.tls_validate_hostname,
+        tls_certificate_file_path=options.tls_certificate_file_path,
+        tls_private_key_file_path=options.tls_key_file_path,
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +25,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from geminga.client.admin import admin, topic_path
+from geminga.admin import topic_path
+from geminga.client.admin.sync.admin import Admin
 from geminga.config import check_choice, refuse
 from geminga.errors import InvalidConfiguration, TopicNotFound
 from geminga.ids import TopicName
-from geminga.spark.cluster import admin_access
+from geminga.spark.cluster import open_admin
 from geminga.spark.options import ACCESS, ConnectionOptions, access_options
 
 TOPICS_PER_TASK = 500
@@ -182,31 +183,27 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def topics_of(options: StatsOptions) -> list[str]:
     """Persistent topics and partitions whose local name matches, in order."""
     wanted = re.compile(options.pattern)
-    access = admin_access(options.access)
     found: set[str] = set()
-    for namespace in options.namespaces:
-        for name in admin(options.admin_url, "GET", f"persistent/{namespace}", access=access):
-            if wanted.fullmatch(TopicName.parse(name).base.local):
-                found.add(name)
+    with open_admin(options.access, options.admin_url) as admin:
+        names = [name for namespace in options.namespaces for name in admin.topics.list(namespace)]
+    for name in names:
+        if wanted.fullmatch(TopicName.parse(name).base.local):
+            found.add(name)
     return sorted(found)
 
 
 def sample(options: StatsOptions, topics: Sequence[str]) -> pa.RecordBatch:
     """What admin REST says of these topics now, as rows of `COLUMNS`."""
-    access = admin_access(options.access)
-
-    def get(path: str) -> Any:
-        return admin(options.admin_url, "GET", path, access=access)
-
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        rows = [row for found in pool.map(lambda name: _rows(get, name), topics) for row in found]
+    with open_admin(options.access, options.admin_url) as admin, ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        rows = [row for found in pool.map(lambda name: _rows(admin, name), topics) for row in found]
     return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
 
-def _rows(get: Callable[[str], Any], topic: str) -> list[dict[str, Any]]:
+def _rows(admin: Admin, topic: str) -> list[dict[str, Any]]:
     path = topic_path(TopicName.parse(topic))
     try:
-        stats, inside = get(f"{path}/stats"), get(f"{path}/internalStats")
+        stats = admin.call("GET", f"{path}/stats")
+        inside = admin.call("GET", f"{path}/internalStats")
     except TopicNotFound:
         return []
     messages, entries = stats.get("msgInCounter", 0), inside.get("entriesAddedCounter", 0)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from geminga.client.admin import admin
 from geminga.config import check_int
 from geminga.errors import PulsarException
 from geminga.producer.settings import CompressionType, ProducerSettings
@@ -218,6 +217,6 @@ def observation(outcome: Outcome) -> Observation:
 
 def _bookies(view: BrokerView) -> int:
     try:
-        return len((admin(view.admin_url, "GET", "bookies/all") or {}).get("bookies", []))
+        return len((view.admin.call("GET", "bookies/all") or {}).get("bookies", []))
     except PulsarException:
         return 1

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from geminga.client.admin import admin, topic_path
+from geminga.admin import topic_path
+from geminga.client.admin.sync.admin import Admin
 from geminga.config import check_seconds
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import TopicName
@@ -41,19 +42,19 @@ class _Look:
     partitions: int
 
 
-def namespaces_of(admin_url: str) -> list[str]:
+def namespaces_of(admin: Admin) -> list[str]:
     """All namespaces but Pulsar's own."""
     found: list[str] = []
-    for tenant in admin(admin_url, "GET", "tenants"):
+    for tenant in admin.tenants.list():
         if tenant != "pulsar":
-            found += admin(admin_url, "GET", f"namespaces/{tenant}")
+            found += admin.namespaces.list(tenant)
     return [name for name in found if name != "public/functions"]
 
 
-def topics_of(admin_url: str, namespace: str) -> list[tuple[TopicName, bool]]:
+def topics_of(admin: Admin, namespace: str) -> list[tuple[TopicName, bool]]:
     """Persistent topics of a namespace, each with whether it is partitioned; partitions are not listed."""
-    partitioned = [TopicName.parse(n) for n in admin(admin_url, "GET", f"persistent/{namespace}/partitioned")]
-    names = [TopicName.parse(name) for name in admin(admin_url, "GET", f"persistent/{namespace}")]
+    partitioned = [TopicName.parse(n) for n in admin.topics.list_partitioned(namespace)]
+    names = [TopicName.parse(name) for name in admin.topics.list(namespace)]
     bases = {str(name) for name in partitioned}
     plain = [name for name in names if name.partition < 0 and str(name) not in bases]
     return [(name, True) for name in partitioned] + [(name, False) for name in plain]
@@ -74,8 +75,9 @@ def gather(
     import pyarrow as pa
 
     check_seconds("watch_seconds", watch_seconds, 0.1, 3600.0)
-    chosen = list(namespaces) or namespaces_of(admin_url)
-    topics = [topic for namespace in chosen for topic in topics_of(admin_url, namespace)]
+    admin = Admin(admin_url)
+    chosen = list(namespaces) or namespaces_of(admin)
+    topics = [topic for namespace in chosen for topic in topics_of(admin, namespace)]
     if len(topics) > TOPICS_MAX:
         raise InvalidConfiguration(f"{len(topics)} topics are more than {TOPICS_MAX}: name some namespaces")
     done = 0
@@ -84,7 +86,7 @@ def gather(
     def looks() -> Iterator[_Look | None]:
         nonlocal done
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-            for look in pool.map(lambda topic: _look(admin_url, topic[0], topic[1], failures), topics):
+            for look in pool.map(lambda topic: _look(admin, topic[0], topic[1], failures), topics):
                 done += 1
                 progress(done, 2 * len(topics))
                 if look is not None:
@@ -113,20 +115,18 @@ def gather(
     return pa.Table.from_pylist(rows)
 
 
-def _look(
-    admin_url: str, topic: TopicName, partitioned: bool, failures: list[PulsarException]
-) -> _Look | None:
+def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]) -> _Look | None:
     """The counters now; None for a topic that has gone, or whose broker does not answer for it: then
     ``failures`` gets the reason."""
     path = topic_path(topic)
     try:
         if partitioned:
-            stats = admin(admin_url, "GET", f"{path}/partitioned-stats?perPartition=true")
-            inside = admin(admin_url, "GET", f"{path}/partitioned-internalStats")["partitions"].values()
+            stats = admin.call("GET", f"{path}/partitioned-stats?perPartition=true")
+            inside = admin.call("GET", f"{path}/partitioned-internalStats")["partitions"].values()
             rows = list(stats["partitions"].values())
         else:
-            stats = admin(admin_url, "GET", f"{path}/stats")
-            inside, rows = [admin(admin_url, "GET", f"{path}/internalStats")], [stats]
+            stats = admin.call("GET", f"{path}/stats")
+            inside, rows = [admin.call("GET", f"{path}/internalStats")], [stats]
     except TopicNotFound:
         return None
     except PulsarException as error:

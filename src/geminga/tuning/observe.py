@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from geminga.client.admin import admin, topic_path
+from geminga.admin import topic_path
+from geminga.client.admin.sync.admin import Admin
 from geminga.client.entry_reader import EntryReader
 from geminga.client.sync import Client
 from geminga.errors import CorruptPayload, InvalidConfiguration
@@ -102,8 +103,8 @@ def observe(
             f"nothing was published to {name} within {elapsed:.1f} s: watch it for longer (--watch), or give "
             "the traffic in numbers"
         )
-    sampled, contents, keys = _sample(service_url, admin_url, name, partitions, last)
-    facts = _facts(admin_url, name, partitions)
+    sampled, contents, keys = _sample(service_url, view.admin, name, partitions, last)
+    facts = _facts(view.admin, name, partitions)
     sizes = [len(content) for content in contents]
     mean = statistics.fmean(sizes) if sizes else max(1.0, (last.bytes_in - first.bytes_in) / messages)
     profile = TrafficProfile(
@@ -140,11 +141,11 @@ def observe(
     )
 
 
-def _facts(admin_url: str, name: TopicName, partitions: int) -> dict[str, int]:
+def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
     """Producers, subscriptions and consumers that are connected now."""
     path = topic_path(name)
     kind = "partitioned-stats?perPartition=true" if partitions else "stats"
-    stats: dict[str, Any] = admin(admin_url, "GET", f"{path}/{kind}")
+    stats: dict[str, Any] = admin.call("GET", f"{path}/{kind}")
     rows = list(stats["partitions"].values()) if partitions else [stats]
     # A producer of a partitioned topic is one of each partition, and each has a name of its own.
     producers = max((len(row["publishers"]) for row in rows), default=0)
@@ -156,7 +157,7 @@ def _facts(admin_url: str, name: TopicName, partitions: int) -> dict[str, int]:
 
 
 def _sample(
-    service_url: str, admin_url: str, name: TopicName, partitions: int, counts: TopicCounts
+    service_url: str, admin: Admin, name: TopicName, partitions: int, counts: TopicCounts
 ) -> tuple[list[SampledEntry], list[bytes], int]:
     """Entries, messages, and how many different keys messages have (0: most have none)."""
     busiest = sorted(counts.by_partition, key=lambda number: -counts.by_partition[number][0])
@@ -166,7 +167,7 @@ def _sample(
     with Client(service_url) as client:
         for number in busiest[:PARTITIONS_SAMPLED_MAX]:
             one = name.partition_name(number) if partitions else name
-            start = _some_entries_back(admin_url, one)
+            start = _some_entries_back(admin, one)
             if start is None:
                 continue
             with EntryReader.open(client, str(one), start) as reader:
@@ -180,10 +181,9 @@ def _sample(
     return entries, contents, len(set(keys)) if keyed else 0
 
 
-def _some_entries_back(admin_url: str, topic: TopicName) -> MessageId | None:
+def _some_entries_back(admin: Admin, topic: TopicName) -> MessageId | None:
     """A position some entries before the end; None for a topic without entries."""
-    inside = admin(admin_url, "GET", f"{topic_path(topic)}/internalStats")
-    ledger, _, entry = str(inside.get("lastConfirmedEntry", "")).partition(":")
+    ledger, _, entry = admin.topics.internal_stats(topic).last_confirmed_entry.partition(":")
     if not ledger.lstrip("-").isdigit() or int(ledger) < 0 or int(entry) < 0:
         return None
     return MessageId(-1, int(ledger), max(0, int(entry) - ENTRIES_SAMPLED_MAX + 1), -1)

@@ -7,11 +7,10 @@ metrics (``process_cpu_seconds_total``, which Apache Pulsar exports).
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 
-from geminga.client.admin import admin, topic_path
+from geminga.admin import Persistence, topic_path
+from geminga.client.admin.sync.admin import Admin
 from geminga.client.sync import Client
 from geminga.errors import ConnectError, NotAllowedError, PulsarException, TopicNotFound
 from geminga.ids import TopicName
@@ -49,6 +48,7 @@ class BrokerView:
     def __init__(self, service_url: str, admin_url: str, server_pids: tuple[int, ...] = ()) -> None:
         self.service_url = service_url
         self.admin_url = admin_url
+        self.admin = Admin(admin_url)
         self.title = _title(service_url)
         """Which broker it is, for tables: what it says of itself when a client connects."""
         self.pids = server_pids or self._local_pids()
@@ -58,7 +58,7 @@ class BrokerView:
         addresses = [host.host_and_port(self.service_url, 6650)]
         for path, key in (("brokers", None), ("bookies/all", "bookies")):
             try:
-                answer = admin(self.admin_url, "GET", path)
+                answer = self.admin.call("GET", path)
             except PulsarException:
                 continue  # no such resource: a standalone broker, or ours
             names = answer if key is None else [row["bookieId"] for row in (answer or {}).get(key, [])]
@@ -82,13 +82,7 @@ class BrokerView:
                 return sum(host.cpu_seconds(pid) for pid in self.pids)
             except ProcessLookupError as error:
                 raise ConnectError(f"the broker's process {error} has ended") from None
-        try:
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"{self.admin_url.rstrip('/')}/metrics/", timeout=30) as answer:
-                text = answer.read().decode()
-        except (OSError, urllib.error.URLError) as error:
-            raise ConnectError(f"no metrics from {self.admin_url}: {error}") from None
-        match = _CPU_METRIC.search(text)
+        match = _CPU_METRIC.search(self.admin.brokers.metrics())
         if match is None:
             raise NotAllowedError(
                 f"{self.admin_url} is on another machine and its metrics hold no process_cpu_seconds_total: "
@@ -109,22 +103,19 @@ class BrokerView:
 
     def partitions(self, topic: TopicName) -> int:
         """Partitions of a topic; 0 for a plain one."""
-        return int(admin(self.admin_url, "GET", f"{topic_path(topic)}/partitions")["partitions"])
+        return self.admin.topics.partitions(topic)
 
     def create_topic(self, topic: TopicName, partitions: int, write_quorum: int = 1) -> None:
         """Make a topic to measure with. More than one copy needs a cluster with topic policies."""
-        admin(self.admin_url, "PUT", f"{topic_path(topic)}/partitions", partitions)
+        self.admin.topics.create(topic, partitions=partitions)
         if write_quorum > 1:
-            persistence = {
-                "bookkeeperEnsemble": write_quorum, "bookkeeperWriteQuorum": write_quorum,
-                "bookkeeperAckQuorum": write_quorum, "managedLedgerMaxMarkDeleteRate": 0,
-            }  # fmt: skip
-            admin(self.admin_url, "POST", f"{topic_path(topic)}/persistence", persistence)
+            copies = Persistence(ensemble=write_quorum, write_quorum=write_quorum, ack_quorum=write_quorum)
+            self.admin.topic_policies.persistence.set(str(topic), copies)
 
     def delete_topic(self, topic: TopicName) -> None:
         """Delete it with all that it holds; one that has gone is no error."""
         try:
-            admin(self.admin_url, "DELETE", f"{topic_path(topic)}/partitions?force=true")
+            self.admin.call("DELETE", f"{topic_path(topic)}/partitions?force=true")
         except TopicNotFound:
             pass
 
@@ -132,12 +123,12 @@ class BrokerView:
         """Messages, entries and bytes of a topic so far."""
         path = topic_path(topic)
         if partitions:
-            stats = admin(self.admin_url, "GET", f"{path}/partitioned-stats?perPartition=true")
-            inside = admin(self.admin_url, "GET", f"{path}/partitioned-internalStats")["partitions"]
+            stats = self.admin.call("GET", f"{path}/partitioned-stats?perPartition=true")
+            inside = self.admin.call("GET", f"{path}/partitioned-internalStats")["partitions"]
             rows = stats["partitions"]
         else:
-            stats = admin(self.admin_url, "GET", f"{path}/stats")
-            inside = {str(topic): admin(self.admin_url, "GET", f"{path}/internalStats")}
+            stats = self.admin.call("GET", f"{path}/stats")
+            inside = {str(topic): self.admin.call("GET", f"{path}/internalStats")}
             rows = {str(topic): stats}
         by_partition: dict[int, tuple[int, int]] = {}
         for name, row in rows.items():

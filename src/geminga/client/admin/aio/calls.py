@@ -1,0 +1,85 @@
+"""How the parts of an admin make their calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from geminga.client.admin.exchange import (
+    AdminSettings,
+    Answer,
+    Exchange,
+    Request,
+    make_request,
+    parse_admin_url,
+)
+from geminga.client.admin.records import decode, encode
+from geminga.client.admin.transport import AsyncTransport, async_credentials, async_pause
+from geminga.connection.authentication import REFRESH_CHALLENGE
+from geminga.errors import AlreadyClosed, PulsarException
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Sends requests and gives back what came."""
+
+    def __init__(self, settings: AdminSettings) -> None:
+        self.settings = settings
+        self.closed = False
+        self._addresses = parse_admin_url(settings.admin_url)
+        self._transport = AsyncTransport(settings)
+
+    async def send(self, request: Request) -> Answer:
+        """The answer, tried for as the settings say. Raises the error that it means."""
+        if self.closed:
+            raise AlreadyClosed("the admin is closed")
+        exchange = Exchange(self.settings, self._addresses, request, time.monotonic())
+        while True:
+            challenge = REFRESH_CHALLENGE if exchange.challenged else None
+            shown = await async_credentials(self.settings.credentials, challenge)
+            try:
+                answer = await self._transport.exchange(exchange, shown.http_headers)
+            except PulsarException as error:
+                seconds = exchange.failed(error, time.monotonic())
+            else:
+                again = exchange.answered(answer, time.monotonic())
+                if again is None:
+                    return answer
+                seconds = again
+            await async_pause(seconds)
+
+    async def call(
+        self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The answer's JSON."""
+        request = make_request(method, path, encode(body), query=query)
+        return (await self.send(request)).json(request)
+
+    async def get(self, kind: type[T], path: str, **query: Any) -> T:
+        """The answer as ``kind``."""
+        request = make_request("GET", path, query=query)
+        found: T = decode(kind, (await self.send(request)).json(request), f"the answer to {request}")
+        return found
+
+    async def get_any(self, kind: Any, path: str, **query: Any) -> Any:
+        """The same for what is no plain class; nothing at all is None."""
+        request = make_request("GET", path, query=query)
+        found = (await self.send(request)).json(request)
+        return None if found is None else decode(kind, found, f"the answer to {request}")
+
+    async def text(self, path: str) -> str:
+        """The answer's text."""
+        return (await self.send(make_request("GET", path))).text().strip()
+
+    def close(self) -> None:
+        self.closed = True
+        self._transport.close()
+
+
+class Resource:
+    """Base of the parts of an admin."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls

@@ -1,0 +1,242 @@
+"""Policies: one declaration each, with the same three calls for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar, overload
+
+from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.exchange import namespace_path, topic_path
+from geminga.client.admin.records import decode, encode
+from geminga.client.admin.types import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    BacklogQuota,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    Persistence,
+    PublishRate,
+    RedeliverUnacked,
+    Retention,
+    SubscribeRate,
+)
+from geminga.config import refuse
+from geminga.errors import ProtocolError
+
+T = TypeVar("T")
+Document = dict[str, Any]
+
+
+class PolicyAt(Generic[T]):
+    """A policy of namespaces, or of topics: ``get``, ``set`` and ``remove``."""
+
+    def __init__(self, holder: PolicyHolder, policy: Policy[T]) -> None:
+        self._holder = holder
+        self._policy = policy
+
+    async def get(self, place: str, *, applied: bool | None = None) -> T | None:
+        """What is set at ``place`` (``tenant/namespace``, or a topic) itself; None when nothing is.
+
+        ``applied``, for topics: what counts in the end, set there, above or by the broker.
+        """
+        path = f"{self._holder.path(place)}/{self._policy.segment}"
+        found = await self._holder.calls.call("GET", path, query={"applied": applied})
+        return None if found is None else decode(self._policy.kind, found, self._policy.name)
+
+    async def set(self, place: str, value: T) -> None:
+        """Set it at ``place``. Raises `InvalidConfiguration` for a value of another kind."""
+        policy = self._policy
+        body = policy.checked(value)
+        path = f"{self._holder.path(place)}/{policy.segment}"
+        if policy.as_query is None:
+            await self._holder.calls.call(policy.method, path, body)
+        else:
+            await self._holder.calls.call(policy.method, path, query={policy.as_query: body})
+
+    async def remove(self, place: str) -> None:
+        """Unset it at ``place``: what is set above counts again."""
+        await self._holder.calls.call("DELETE", f"{self._holder.path(place)}/{self._policy.segment}")
+
+
+class Policy(Generic[T]):
+    """A policy: the last part of its path, the kind of its value, and what it does."""
+
+    def __init__(
+        self, segment: str, kind: type[T], text: str, *, method: str = "POST", as_query: str | None = None
+    ) -> None:
+        self.segment = segment
+        self.kind = kind
+        self.text = text
+        self.method = method
+        self.as_query = as_query
+        """The parameter that carries the value, where it is not the body."""
+        self.name = segment
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, holder: None, owner: type) -> Policy[T]: ...
+
+    @overload
+    def __get__(self, holder: PolicyHolder, owner: type) -> PolicyAt[T]: ...
+
+    def __get__(self, holder: PolicyHolder | None, owner: type) -> Policy[T] | PolicyAt[T]:
+        return self if holder is None else PolicyAt(holder, self)
+
+    def checked(self, value: T) -> Any:
+        """The value as JSON. Raises `InvalidConfiguration`."""
+        body = encode(value)
+        try:
+            decode(self.kind, body, self.name)
+        except ProtocolError:
+            refuse(self.name, value, getattr(self.kind, "__name__", str(self.kind)))
+        return body
+
+
+class PolicyHolder(Resource):
+    """What namespaces and topics both can be told."""
+
+    retention = Policy("retention", Retention, "How long acknowledged messages stay.")
+    persistence = Policy("persistence", Persistence, "Copies of entries on bookies.")
+    publish_rate = Policy("publishRate", PublishRate, "What is taken from producers, a topic.")
+    dispatch_rate = Policy("dispatchRate", DispatchRate, "What is sent to consumers, a topic.")
+    subscription_dispatch_rate = Policy(
+        "subscriptionDispatchRate", DispatchRate, "What is sent to consumers, a subscription."
+    )
+    replicator_dispatch_rate = Policy(
+        "replicatorDispatchRate", DispatchRate, "What is sent to other clusters."
+    )
+    subscribe_rate = Policy("subscribeRate", SubscribeRate, "How often consumers may subscribe.")
+    delayed_delivery = Policy("delayedDelivery", DelayedDelivery, "Whether messages may be delivered later.")
+    inactive_topics = Policy(
+        "inactiveTopicPolicies", InactiveTopics, "Whether topics that nobody uses are deleted."
+    )
+    auto_subscription_creation = Policy(
+        "autoSubscriptionCreation", AutoSubscriptionCreation, "Whether consumers make subscriptions."
+    )
+    deduplication_snapshot_interval = Policy(
+        "deduplicationSnapshotInterval", int, "Messages between two snapshots of sequence ids."
+    )
+    max_consumers_per_subscription = Policy(
+        "maxConsumersPerSubscription", int, "Consumers of a subscription; 0: no limit."
+    )
+    max_subscriptions_per_topic = Policy(
+        "maxSubscriptionsPerTopic", int, "Subscriptions of a topic; 0: no limit."
+    )
+    schema_compatibility = Policy(
+        "schemaCompatibilityStrategy", str, "Which schemas may follow others, as FULL.", method="PUT"
+    )
+    schema_validation = Policy(
+        "schemaValidationEnforced", bool, "Whether producers without a schema are refused."
+    )
+    subscription_types = Policy(
+        "subscriptionTypesEnabled", tuple[str, ...], "Exclusive, Shared, Failover, Key_Shared."
+    )
+    offload = Policy("offloadPolicies", Document, "Cheap storage, in Pulsar's names.")
+    entry_filters = Policy("entryFilters", Document, "Filters of entries, in Pulsar's names.")
+    redeliver_unacked = Policy(
+        "redeliverUnacked", RedeliverUnacked, "Geminga's own: pushing again what is not acknowledged."
+    )
+
+    @property
+    def calls(self) -> Any:
+        return self._calls
+
+    def path(self, place: str) -> str:
+        """Where the policies of ``place`` are."""
+        raise NotImplementedError
+
+    @classmethod
+    def policies_known(cls) -> Iterator[Policy[Any]]:
+        """Every policy that is declared."""
+        for owner in reversed(cls.__mro__):
+            for found in vars(owner).values():
+                if isinstance(found, Policy):
+                    yield found
+
+    async def backlog_quotas(self, place: str, *, applied: bool | None = None) -> Mapping[str, BacklogQuota]:
+        """The backlog quotas by kind: ``destination_storage`` (bytes) and ``message_age`` (seconds)."""
+        path = f"{self.path(place)}/backlogQuotaMap"
+        found = await self._calls.get_any(Mapping[str, BacklogQuota], path, applied=applied)
+        return found or {}
+
+    async def set_backlog_quota(
+        self, place: str, quota: BacklogQuota, *, kind: str = "destination_storage"
+    ) -> None:
+        """Set the quota of one kind: ``destination_storage`` or ``message_age``."""
+        path = f"{self.path(place)}/backlogQuota"
+        await self._calls.call("POST", path, quota, query={"backlogQuotaType": kind})
+
+    async def remove_backlog_quota(self, place: str, *, kind: str = "destination_storage") -> None:
+        """Unset the quota of one kind."""
+        path = f"{self.path(place)}/backlogQuota"
+        await self._calls.call("DELETE", path, query={"backlogQuotaType": kind})
+
+
+class TopicPolicies(PolicyHolder):
+    """Policies of single topics: they count before those of the namespace."""
+
+    message_ttl = Policy(
+        "messageTTL", int, "Seconds after which messages count as acknowledged.", as_query="messageTTL"
+    )
+    deduplication = Policy("deduplicationEnabled", bool, "Whether repeated sequence ids are dropped.")
+    compaction_threshold = Policy(
+        "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never."
+    )
+    max_message_size = Policy("maxMessageSize", int, "Bytes of a message; 0: as the broker has it.")
+    max_producers = Policy("maxProducers", int, "Producers of the topic; 0: no limit.")
+    max_consumers = Policy("maxConsumers", int, "Consumers of the topic; 0: no limit.")
+    max_unacked_messages_per_consumer = Policy(
+        "maxUnackedMessagesOnConsumer", int, "Messages that a consumer may hold; 0: no limit."
+    )
+    max_unacked_messages_per_subscription = Policy(
+        "maxUnackedMessagesOnSubscription", int, "Messages that a subscription's consumers may hold."
+    )
+
+    def path(self, place: str) -> str:
+        return topic_path(place)
+
+
+class NamespacePolicies(PolicyHolder):
+    """Policies of namespaces: they count for all topics that have none of their own."""
+
+    message_ttl = Policy("messageTTL", int, "Seconds after which messages count as acknowledged.")
+    deduplication = Policy("deduplication", bool, "Whether repeated sequence ids are dropped.")
+    compaction_threshold = Policy(
+        "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never.", method="PUT"
+    )
+    auto_topic_creation = Policy("autoTopicCreation", AutoTopicCreation, "Whether clients make topics.")
+    encryption_required = Policy("encryptionRequired", bool, "Whether plain producers are refused.")
+    allow_auto_update_schema = Policy(
+        "isAllowAutoUpdateSchema", bool, "Whether producers may bring new schemas."
+    )
+    max_producers_per_topic = Policy("maxProducersPerTopic", int, "Producers of a topic; 0: no limit.")
+    max_consumers_per_topic = Policy("maxConsumersPerTopic", int, "Consumers of a topic; 0: no limit.")
+    max_topics = Policy("maxTopicsPerNamespace", int, "Topics of the namespace; 0: no limit.")
+    max_unacked_messages_per_consumer = Policy(
+        "maxUnackedMessagesPerConsumer", int, "Messages that a consumer may hold; 0: no limit."
+    )
+    max_unacked_messages_per_subscription = Policy(
+        "maxUnackedMessagesPerSubscription", int, "Messages that a subscription's consumers may hold."
+    )
+    replication_clusters = Policy("replication", tuple[str, ...], "Clusters that keep copies.")
+    subscription_auth_mode = Policy(
+        "subscriptionAuthMode", str, "None, or Prefix: subscriptions begin with their role."
+    )
+    subscription_expiration_minutes = Policy(
+        "subscriptionExpirationTime", int, "Minutes after which unused subscriptions are deleted."
+    )
+    offload_threshold = Policy(
+        "offloadThreshold", int, "Bytes of a topic beyond which ledgers are offloaded.", method="PUT"
+    )
+    offload_threshold_seconds = Policy(
+        "offloadThresholdInSeconds", int, "Age beyond which ledgers are offloaded.", method="PUT"
+    )
+    offload_deletion_lag_ms = Policy(
+        "offloadDeletionLagMs", int, "How long offloaded ledgers stay here, too.", method="PUT"
+    )
+
+    def path(self, place: str) -> str:
+        return f"namespaces/{namespace_path(place)}"

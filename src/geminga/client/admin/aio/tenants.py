@@ -1,0 +1,121 @@
+"""Tenants, clusters and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.exchange import part
+from geminga.client.admin.types import BrokerInfo, ClusterData, Names, TenantInfo
+from geminga.errors import AdminAuthorizationError, AdminNotFound
+
+
+class Tenants(Resource):
+    """Tenants: what namespaces belong to."""
+
+    async def list(self) -> Names:
+        """Their names."""
+        return list(await self._calls.get_any(tuple[str, ...], "tenants") or ())
+
+    async def get(self, tenant: str) -> TenantInfo:
+        """Raises `AdminNotFound`."""
+        return await self._calls.get(TenantInfo, f"tenants/{part('tenant', tenant)}")
+
+    async def create(
+        self,
+        tenant: str,
+        *,
+        admin_roles: Iterable[str] = (),
+        allowed_clusters: Iterable[str] | None = None,
+    ) -> None:
+        """Make a tenant; it may use all clusters unless some are named. Raises `AdminConflict`."""
+        info = await self._info(admin_roles, allowed_clusters)
+        await self._calls.call("PUT", f"tenants/{part('tenant', tenant)}", info)
+
+    async def update(
+        self,
+        tenant: str,
+        *,
+        admin_roles: Iterable[str] | None = None,
+        allowed_clusters: Iterable[str] | None = None,
+    ) -> None:
+        """Change what is given; the rest stays."""
+        before = await self.get(tenant)
+        info = TenantInfo(
+            admin_roles=before.admin_roles if admin_roles is None else tuple(admin_roles),
+            allowed_clusters=before.allowed_clusters if allowed_clusters is None else tuple(allowed_clusters),
+        )
+        await self._calls.call("POST", f"tenants/{part('tenant', tenant)}", info)
+
+    async def delete(self, tenant: str, *, force: bool = False) -> None:
+        """``force``: with its namespaces and all that is in them."""
+        await self._calls.call("DELETE", f"tenants/{part('tenant', tenant)}", query={"force": force})
+
+    async def _info(self, roles: Iterable[str], clusters: Iterable[str] | None) -> TenantInfo:
+        if clusters is None:
+            clusters = await self._calls.get_any(tuple[str, ...], "clusters") or ()
+        return TenantInfo(admin_roles=tuple(roles), allowed_clusters=tuple(clusters))
+
+
+class Clusters(Resource):
+    """Clusters that brokers know."""
+
+    async def list(self) -> Names:
+        """Their names."""
+        return list(await self._calls.get_any(tuple[str, ...], "clusters") or ())
+
+    async def get(self, cluster: str) -> ClusterData:
+        """Where a cluster is reached."""
+        return await self._calls.get(ClusterData, f"clusters/{part('cluster', cluster)}")
+
+
+class Brokers(Resource):
+    """The brokers themselves."""
+
+    async def list(self, cluster: str | None = None) -> Names:
+        """The active brokers, as ``host:port``."""
+        path = "brokers" if cluster is None else f"brokers/{part('cluster', cluster)}"
+        return list(await self._calls.get_any(tuple[str, ...], path) or ())
+
+    async def leader(self) -> BrokerInfo:
+        """The broker that leads."""
+        return await self._calls.get(BrokerInfo, "brokers/leaderBroker")
+
+    async def version(self) -> str:
+        """The version of the broker that answers."""
+        return (await self._calls.text("brokers/version")).strip('"')
+
+    async def is_ready(self) -> bool:
+        """Whether the broker that answers says ``ok``."""
+        return await self._calls.text("brokers/ready") == "ok"
+
+    async def check_health(self) -> None:
+        """Have the broker publish to and read from itself. Raises `AdminServerError` when it cannot."""
+        await self._calls.text("brokers/health")
+
+    async def configuration(self) -> Mapping[str, Any]:
+        """The settings that the broker runs with, under its own names."""
+        found: Mapping[str, Any] = await self._calls.get_any(
+            Mapping[str, Any], "brokers/configuration/runtime"
+        )
+        return found or {}
+
+    async def metrics(self) -> str:
+        """The metrics, in Prometheus' text format."""
+        return await self._calls.text("/metrics/")
+
+    async def is_geminga(self) -> bool:
+        """Whether the broker is one of Geminga's, which answers some questions more."""
+        try:
+            await self._calls.call("GET", "geminga/damage")
+        except AdminNotFound:
+            return False
+        except AdminAuthorizationError:
+            pass
+        return True
+
+    async def disk(self) -> Mapping[str, Any]:
+        """Geminga's own: the room on the broker's disk, and who waits for it. Raises `AdminNotFound`."""
+        found: Mapping[str, Any] = await self._calls.call("GET", "geminga/disk")
+        return found

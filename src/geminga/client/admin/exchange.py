@@ -1,0 +1,490 @@
+"""A call of admin REST without I/O: what is sent to whom, what an answer means, and when to try again.
+
+Both faces drive an `Exchange`: they send what it says, tell it what came, and pause as it says. Reads are
+tried again on lost connections and on answers that say "not now"; a change is sent once, unless no host has
+seen a byte of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException, parse_headers
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from geminga.client.authentication import Authentication
+from geminga.client.settings import TlsSettings
+from geminga.config import check_int, check_seconds, check_type, refuse
+from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.authentication import CredentialsProvider, NoAuthentication
+from geminga.connection.commands import CLIENT_VERSION
+from geminga.connection.http_lookup import ANSWER_BYTES_MAX
+from geminga.errors import (
+    AdminAuthenticationError,
+    AdminAuthorizationError,
+    AdminBadRequest,
+    AdminConflict,
+    AdminError,
+    AdminNotAllowed,
+    AdminNotFound,
+    AdminPreconditionFailed,
+    AdminServerError,
+    AdminSubscriptionNotFound,
+    AdminTopicNotFound,
+    AdminUnavailable,
+    AuthenticationError,
+    ConnectError,
+    InvalidUrl,
+    LookupError,
+    ProtocolError,
+    PulsarException,
+    Timeout,
+)
+from geminga.ids import TopicName
+
+REDIRECTS_MAX = 5
+IDLE_SECONDS_MAX = 5.0
+"""A connection that was idle for longer is not used again: servers close theirs after 30 s and more."""
+BACKOFF_FIRST_SECONDS = 0.1
+HEAD_BYTES_MAX = 64 * 1024
+_AGAIN = (429, 502, 503, 504)
+_REDIRECTS = (301, 302, 303, 307, 308)
+_FORM = "http://host:port or https://host:port, the broker's web address (usually port 8080 or 8443)"
+
+
+class Unsent(ConnectError):
+    """No connection came about: nothing was sent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdminSettings:
+    """What `geminga.Admin` is told."""
+
+    admin_url: str
+    credentials: CredentialsProvider = field(default_factory=NoAuthentication)
+    operation_timeout_seconds: float = 30.0
+    connection_timeout_seconds: float = 10.0
+    retries: int = 2
+    tls: TlsSettings = field(default_factory=TlsSettings)
+
+    def __post_init__(self) -> None:
+        parse_admin_url(self.admin_url)
+        check_seconds("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
+        check_seconds("connection_timeout_seconds", self.connection_timeout_seconds, 0.001)
+        check_int("retries", self.retries, 0, 100)
+
+
+def parse_admin_url(text: str) -> tuple[Address, ...]:
+    """The hosts of an admin URL, in the order written. Raises `InvalidUrl`."""
+    try:
+        url = ServiceUrl.parse(text)
+    except InvalidUrl as error:
+        raise InvalidUrl(f"admin URL {text!r} is not allowed ({error}); allowed: {_FORM}") from None
+    if not url.http:
+        raise InvalidUrl(f"admin URL {text!r} is not allowed; allowed: {_FORM}")
+    return url.addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: ``path`` is below the host, with its query, percent-encoded."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    content_type: str = "application/json"
+
+    @property
+    def safe(self) -> bool:
+        """It changes nothing: it may be sent again."""
+        return self.method in ("GET", "HEAD")
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path.removeprefix('/admin/v2/')}"
+
+
+def make_request(
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    query: Mapping[str, Any] | None = None,
+    content_type: str = "application/json",
+) -> Request:
+    """``path`` is below ``/admin/v2``, or from the host on with a slash in front; None in ``query`` is left
+    out, and flags become ``true`` and ``false``."""
+    check_type("path", path, str)
+    if any(c in path for c in "\r\n \x00"):
+        refuse("path", path, "a percent-encoded path")
+    whole = path if path.startswith("/") else f"/admin/v2/{path}"
+    chosen = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in (query or {}).items()
+        if value is not None
+    }
+    if chosen:
+        whole += ("&" if "?" in whole else "?") + urlencode(chosen)
+    data = None if body is None else json.dumps(body).encode()
+    return Request(method.upper(), whole, data, content_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status with what came with it; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    reusable: bool = False
+    """The connection may carry the next call."""
+
+    def json(self, what: object) -> Any:
+        """The decoded body, None when there is none. Raises `ProtocolError`."""
+        if not self.body.strip():
+            return None
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise ProtocolError(
+                f"the answer to {what} is no JSON: is this the web address of a Pulsar broker?"
+            ) from None
+
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+
+class Exchange:
+    """One call from its first byte to its answer. Times are those of a monotonic clock, in seconds."""
+
+    def __init__(
+        self, settings: AdminSettings, addresses: tuple[Address, ...], request: Request, now: float
+    ) -> None:
+        self._settings = settings
+        self._hosts = list(addresses)
+        self.request = request
+        self.address = addresses[0]
+        self._path = request.path
+        self._deadline = now + settings.operation_timeout_seconds
+        self._tries = 0
+        self._redirects = 0
+        self._backoff = BACKOFF_FIRST_SECONDS
+        self._unreached: list[str] = []
+        self.challenged = False
+        """Credentials that the broker refused should be fetched anew."""
+
+    def seconds_left(self, now: float) -> float:
+        """Raises `Timeout` when none is."""
+        left = self._deadline - now
+        if left <= 0:
+            raise self.timed_out()
+        return left
+
+    def timed_out(self) -> Timeout:
+        """The error for a call whose time is up."""
+        return Timeout(
+            f"{self.address.host_port} did not answer {self.request} within "
+            f"{self._settings.operation_timeout_seconds:g} s"
+            + ("" if self.request.safe else "; whether the change was made is not known")
+        )
+
+    def message(self, headers: tuple[tuple[str, str], ...]) -> bytes:
+        """What is to be sent."""
+        body = self.request.body
+        lines = [
+            f"{self.request.method} {self._path} HTTP/1.1",
+            f"Host: {self.address.host_port}",
+            f"User-Agent: {CLIENT_VERSION}",
+            "Accept: application/json, */*",
+        ]
+        if body is not None:
+            lines.append(f"Content-Type: {self.request.content_type}")
+        if body is not None or not self.request.safe:
+            lines.append(f"Content-Length: {len(body or b'')}")
+        for name, value in headers:
+            if any(c in value for c in "\r\n\x00"):
+                raise AuthenticationError("the credentials hold a line break, which no HTTP header can")
+            lines.append(f"{name}: {value}")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
+
+    def failed(self, error: PulsarException, now: float) -> float:
+        """Nothing, or half an answer, came. Seconds to pause before the next try; raises when there is none.
+
+        A host that could not be reached is followed by the next at once.
+        """
+        self.seconds_left(now)
+        if isinstance(error, Unsent):
+            self._unreached.append(str(error))
+            if len(self._hosts) > 1 and len(self._unreached) < len(self._hosts):
+                self._hosts.append(self._hosts.pop(0))
+                self.address = self._hosts[0]
+                return 0.0
+            self._unreached.clear()
+        if not (self.request.safe or isinstance(error, Unsent)) or not isinstance(error, ConnectError):
+            raise error
+        return self._again(error, now)
+
+    def answered(self, answer: Answer, now: float) -> float | None:
+        """None: this is the answer. Otherwise seconds to pause before the next try. Raises what it means."""
+        if answer.status in _REDIRECTS and "location" in answer.headers:
+            self._follow(answer.headers["location"])
+            return 0.0
+        if answer.status < 300:
+            return None
+        if answer.status == 401 and self._settings.credentials.blocking and not self.challenged:
+            self.challenged = True
+            return 0.0
+        error = refusal(answer, self.request)
+        if self.request.safe and answer.status in _AGAIN:
+            return self._again(error, now)
+        raise error
+
+    def _again(self, error: PulsarException, now: float) -> float:
+        self._tries += 1
+        pause, self._backoff = self._backoff, self._backoff * 2
+        if self._tries > self._settings.retries or now + pause >= self._deadline:
+            raise error
+        return pause
+
+    def _follow(self, location: str) -> None:
+        """Go where an answer leads. Credentials never go from TLS to a plain address."""
+        self._redirects += 1
+        parts = urlsplit(location)
+        if not parts.netloc and parts.path.startswith("/"):
+            host, port, secure = self.address.host, self.address.port, self.address.tls
+        else:
+            secure = parts.scheme == "https"
+            try:
+                host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+            except ValueError:
+                host, port = "", 0
+            if parts.scheme not in ("http", "https") or not host or (self.address.tls and not secure):
+                raise LookupError(f"{self.request} is redirected to {location!r}; refused")
+        if self._redirects > REDIRECTS_MAX:
+            raise LookupError(f"{self.request} was redirected too often, last to {location!r}")
+        self.address = Address(host, port, secure)
+        self._hosts = [self.address]
+        self._path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+_KINDS: dict[int, type[AdminError]] = {
+    400: AdminBadRequest,
+    401: AdminAuthenticationError,
+    403: AdminAuthorizationError,
+    404: AdminNotFound,
+    405: AdminNotAllowed,
+    406: AdminNotAllowed,
+    409: AdminConflict,
+    412: AdminPreconditionFailed,
+    422: AdminBadRequest,
+    **dict.fromkeys(_AGAIN, AdminUnavailable),
+}
+_HELP = {
+    401: "give credentials: Admin(url, authentication=geminga.AuthenticationToken(...)), or --token",
+    403: "the role lacks the permission: a super user or the tenant's administrator can grant it",
+}
+
+
+def refusal(answer: Answer, request: Request) -> AdminError:
+    """The error for an answer that is none."""
+    reason = _reason(answer)
+    kind = _KINDS.get(answer.status, AdminServerError if answer.status >= 500 else AdminNotAllowed)
+    if kind is AdminNotFound:
+        kind = _not_found(request.path, reason)
+    text = f"{reason} (HTTP {answer.status} for {request})"
+    if answer.status in _HELP:
+        text += f"; {_HELP[answer.status]}"
+    return kind(text, status=answer.status)
+
+
+def _not_found(path: str, reason: str) -> type[AdminNotFound]:
+    below = path.removeprefix("/admin/v2/")
+    if below.startswith(("persistent/", "non-persistent/")):
+        if "/subscription/" in below and "ubscription" in reason:
+            return AdminSubscriptionNotFound
+        return AdminTopicNotFound
+    return AdminNotFound
+
+
+def _reason(answer: Answer) -> str:
+    text = answer.text()
+    try:
+        found = json.loads(text)["reason"]
+    except (ValueError, KeyError, TypeError):
+        if "<html" in text[:200].lower():  # a servlet container's page says no more than the status
+            return "refused"
+        return " ".join(text.split())[:200] or "no reason given"
+    return str(found) or "no reason given"
+
+
+# --- HTTP/1.1 answers -----------------------------------------------------------------------------
+
+
+class AnswerReader:
+    """The bytes of one answer, as they come."""
+
+    def __init__(self, host_port: str, *, no_body: bool = False) -> None:
+        self._host_port = host_port
+        self._no_body = no_body
+        self._data = bytearray()
+        self._body: list[bytes] = []
+        self._total = 0
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._length: int | None = None
+        self._chunked = self._in_body = self._keeps = False
+
+    @property
+    def begun(self) -> bool:
+        """Something has come."""
+        return bool(self._data) or self._in_body
+
+    def feed(self, data: bytes) -> Answer | None:
+        """More bytes; the answer when it is whole. Raises `ConnectError` for what is no HTTP."""
+        self._data += data
+        if not self._in_body and not self._read_head():
+            return None
+        if self._chunked:
+            return self._read_chunks()
+        if self._length is None:
+            self._take(len(self._data))
+            return None
+        if len(self._data) < self._length:
+            return None
+        self._take(self._length)
+        return self._done()
+
+    def end(self) -> Answer | None:
+        """The other side hung up: the answer if it was one up to the end, else None."""
+        if self._in_body and self._length is None and not self._chunked:
+            self._keeps = False
+            return self._done()
+        return None
+
+    def _done(self) -> Answer:
+        return Answer(self._status, self._headers, b"".join(self._body), self._keeps and not self._data)
+
+    def _take(self, size: int) -> None:
+        self._total += size
+        if self._total > ANSWER_BYTES_MAX:
+            raise ConnectError(f"the answer of {self._host_port} has more than {ANSWER_BYTES_MAX} bytes")
+        self._body.append(bytes(self._data[:size]))
+        del self._data[:size]
+
+    def _read_head(self) -> bool:
+        while (end := self._data.find(b"\r\n\r\n")) >= 0:
+            line, _, rest = bytes(self._data[: end + 4]).partition(b"\r\n")
+            del self._data[: end + 4]
+            version, _, after = line.partition(b" ")
+            try:
+                if version not in (b"HTTP/1.0", b"HTTP/1.1") or not after[:3].isdigit():
+                    raise ValueError
+                found = {name.lower(): value for name, value in parse_headers(io.BytesIO(rest)).items()}
+                length = int(found["content-length"]) if "content-length" in found else None
+            except (ValueError, HTTPException):
+                raise no_http(self._host_port) from None
+            self._status = int(after[:3])
+            if self._status < 200:
+                continue  # "go on", which nobody asked for: the answer follows
+            self._chunked = "chunked" in found.get("transfer-encoding", "").lower()
+            if self._no_body or self._status in (204, 304):
+                length, self._chunked = 0, False
+            if length is not None and not 0 <= length <= ANSWER_BYTES_MAX:
+                raise ConnectError(
+                    f"{self._host_port} announces an answer of {length} bytes; allowed: {ANSWER_BYTES_MAX}"
+                )
+            self._headers, self._length, self._in_body = found, length, True
+            keeps = version == b"HTTP/1.1" and "close" not in found.get("connection", "").lower()
+            self._keeps = keeps and (self._chunked or length is not None)
+            return True
+        if len(self._data) > HEAD_BYTES_MAX or not b"HTTP/1.".startswith(bytes(self._data[:7])):
+            raise no_http(self._host_port)
+        return False
+
+    def _read_chunks(self) -> Answer | None:
+        while (end := self._data.find(b"\r\n")) >= 0:
+            try:
+                size = int(bytes(self._data[:end]).split(b";")[0].strip(), 16)
+            except ValueError:
+                raise no_http(self._host_port) from None
+            if not 0 <= size <= ANSWER_BYTES_MAX:
+                raise no_http(self._host_port)
+            if size == 0:
+                return self._read_trailers(end + 2)
+            if len(self._data) < end + 2 + size + 2:
+                return None
+            del self._data[: end + 2]
+            self._take(size)
+            del self._data[:2]
+        return None
+
+    def _read_trailers(self, start: int) -> Answer | None:
+        position = start
+        while (end := self._data.find(b"\r\n", position)) >= 0:
+            if end == position:
+                del self._data[: end + 2]
+                return self._done()
+            position = end + 2
+        return None
+
+
+def no_http(host_port: str) -> ConnectError:
+    return ConnectError(
+        f"no answer from {host_port} in HTTP: is this the web address of a Pulsar broker (usually port 8080, "
+        "with TLS 8443)?"
+    )
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+def part(field_name: str, value: object) -> str:
+    """One part of a path: a name, percent-encoded."""
+    if not isinstance(value, str) or not value or value in (".", ".."):
+        refuse(field_name, value, "a name")
+    return quote(value, safe="")
+
+
+def namespace_path(namespace: object) -> str:
+    """``tenant/namespace``, percent-encoded."""
+    parts = namespace.split("/") if isinstance(namespace, str) else []
+    if len(parts) != 2 or not all(parts):
+        refuse("namespace", namespace, "tenant/namespace")
+    return "/".join(part("namespace", one) for one in parts)
+
+
+def topic_name(topic: str | TopicName) -> TopicName:
+    return topic if isinstance(topic, TopicName) else TopicName.parse(topic)
+
+
+def topic_path(topic: str | TopicName) -> str:
+    """``persistent/tenant/namespace/topic``, encoded for a REST path."""
+    name = topic_name(topic)
+    return f"{name.domain}/{quote(name.tenant)}/{quote(name.namespace)}/{name.encoded_local}"
+
+
+def settings_of(given: Mapping[str, Any]) -> AdminSettings:
+    """From the arguments of `geminga.Admin`. Raises `InvalidUrl` and `InvalidConfiguration`."""
+    authentication: Authentication | None = check_type(
+        "authentication", given["authentication"], Authentication, optional=True
+    )
+    certificate, key = given["tls_certificate_file_path"], given["tls_private_key_file_path"]
+    if authentication is not None and authentication.certificate_path is not None:
+        certificate, key = authentication.certificate_path, authentication.private_key_path
+    return AdminSettings(
+        admin_url=given["admin_url"],
+        credentials=NoAuthentication() if authentication is None else authentication.provider,
+        operation_timeout_seconds=given["operation_timeout_seconds"],
+        connection_timeout_seconds=check_int("connection_timeout_ms", given["connection_timeout_ms"], 1)
+        / 1000,
+        retries=given["retries"],
+        tls=TlsSettings(
+            trust_certificates_path=given["tls_trust_certs_file_path"],
+            allow_insecure_connection=given["tls_allow_insecure_connection"],
+            validate_hostname=given["tls_validate_hostname"],
+            certificate_path=certificate,
+            private_key_path=key,
+        ),
+    )

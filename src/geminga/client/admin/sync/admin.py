@@ -1,0 +1,117 @@
+"""`geminga.Admin`: tenants, namespaces, topics, subscriptions, schemas, brokers by admin REST.
+
+Made of ``client/admin/aio/admin.py`` by ``tools/generate_sync.py``: do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from geminga.client.admin.exchange import settings_of
+from geminga.client.admin.sync.calls import Calls
+from geminga.client.admin.sync.namespaces import Namespaces
+from geminga.client.admin.sync.policies import TopicPolicies
+from geminga.client.admin.sync.schemas import Schemas
+from geminga.client.admin.sync.subscriptions import Subscriptions
+from geminga.client.admin.sync.tenants import Brokers, Clusters, Tenants
+from geminga.client.admin.sync.topics import Topics
+from geminga.client.authentication import Authentication
+
+
+class Admin:
+    """A cluster's administration, over the REST interface that Apache Pulsar and Geminga's brokers have.
+
+    ::
+
+        with geminga.Admin("http://localhost:8080") as admin:
+            admin.topics.create("orders", partitions=4)
+            admin.namespaces.retention.set("public/default", Retention(minutes=1440, megabytes=-1))
+            print(admin.subscriptions.peek("orders-partition-0", "billing", 10))
+
+    It may be used by several threads, and on several event loops.
+    """
+
+    tenants: Tenants
+    clusters: Clusters
+    namespaces: Namespaces
+    topics: Topics
+    topic_policies: TopicPolicies
+    subscriptions: Subscriptions
+    schemas: Schemas
+    brokers: Brokers
+
+    def __init__(
+        self,
+        admin_url: str,
+        authentication: Authentication | None = None,
+        *,
+        operation_timeout_seconds: float = 30,
+        connection_timeout_ms: int = 10000,
+        retries: int = 2,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+    ) -> None:
+        """Nothing is connected yet.
+
+        admin_url:
+            ``http://host:port`` or ``https://host:port``; several hosts, separated by commas, are tried in
+            turn. Redirects to the broker that serves a topic are followed.
+        authentication:
+            As for `Client`: `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS`,
+            `AuthenticationOauth2`.
+        operation_timeout_seconds:
+            The most that a call takes, repetitions included.
+        connection_timeout_ms:
+            The most that connecting takes.
+        retries:
+            How often a read is repeated on a lost connection, or when the broker says "not now". A change is
+            sent once: what came of one whose answer was lost is not known.
+        tls_trust_certs_file_path:
+            PEM certificates to trust; default: the system's.
+        tls_allow_insecure_connection:
+            True trusts any certificate: for tests only.
+
+        Raises `InvalidUrl` and `InvalidConfiguration`. Calls raise `AdminError` in a class for each status
+        (`AdminNotFound`, `AdminConflict`, ...), `ConnectError` and `Timeout`.
+        """
+        self._calls = Calls(settings_of(dict(locals())))
+        self.tenants = Tenants(self._calls)
+        self.clusters = Clusters(self._calls)
+        self.namespaces = Namespaces(self._calls)
+        self.topics = Topics(self._calls)
+        self.topic_policies = TopicPolicies(self._calls)
+        self.subscriptions = Subscriptions(self._calls)
+        self.schemas = Schemas(self._calls)
+        self.brokers = Brokers(self._calls)
+
+    @property
+    def admin_url(self) -> str:
+        """As it was given."""
+        return self._calls.settings.admin_url
+
+    def call(
+        self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Any call below ``/admin/v2``, for what has no method here: the decoded JSON of the answer, None
+        when it is empty. ``path`` is percent-encoded (`geminga.admin.topic_path`)."""
+        return self._calls.call(method, path, body, query=query)
+
+    def close(self) -> None:
+        """End idle connections; later calls raise `AlreadyClosed`."""
+        self._calls.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<geminga.Admin {self.admin_url}{(' closed' if self._calls.closed else '')}>"

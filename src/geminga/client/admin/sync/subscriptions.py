@@ -1,0 +1,186 @@
+"""Subscriptions: their life, where they stand, and looking at what waits in them.
+
+Made of ``client/admin/aio/subscriptions.py`` by ``tools/generate_sync.py``: do not edit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from geminga.client.admin.exchange import make_request, part, topic_name, topic_path
+from geminga.client.admin.explaining import from_stats
+from geminga.client.admin.messages import (
+    EntriesToSkip,
+    Entry,
+    Moment,
+    entry_of,
+    id_json,
+    messages_of,
+    milliseconds,
+    seconds,
+)
+from geminga.client.admin.records import decode
+from geminga.client.admin.sync.calls import Resource
+from geminga.client.admin.sync.tenants import Brokers
+from geminga.client.admin.sync.topics import Topic, Topics
+from geminga.client.admin.types import Explanation, Explanations, Messages, Names
+from geminga.config import check_choice, check_int
+from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
+from geminga.ids import MessageId
+
+
+class Subscriptions(Resource):
+    """Subscriptions of topics."""
+
+    def list(self, topic: Topic) -> Names:
+        """The subscriptions of a topic."""
+        return list(self._calls.get_any(tuple[str, ...], f"{topic_path(topic)}/subscriptions") or ())
+
+    def create(
+        self,
+        topic: Topic,
+        subscription: str,
+        *,
+        position: MessageId = MessageId.latest,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make one that begins at ``position``: at a message, or at an end. Raises `AdminConflict`."""
+        body = {**id_json(position), "properties": dict(properties or {})}
+        self._calls.call("PUT", _path(topic, subscription), body)
+
+    def delete(self, topic: Topic, subscription: str, *, force: bool = False) -> None:
+        """``force``: also while consumers are connected, which are closed."""
+        self._calls.call("DELETE", _path(topic, subscription), query={"force": force})
+
+    def properties(self, topic: Topic, subscription: str) -> Mapping[str, str]:
+        """What the subscription was labelled with."""
+        path = f"{_path(topic, subscription)}/properties"
+        return self._calls.get_any(Mapping[str, str], path) or {}
+
+    def set_properties(self, topic: Topic, subscription: str, properties: Mapping[str, str]) -> None:
+        """These in place of all there were."""
+        self._calls.call("PUT", f"{_path(topic, subscription)}/properties", dict(properties))
+
+    def clear(self, topic: Topic, subscription: str) -> None:
+        """Acknowledge everything that is in the topic now."""
+        self._calls.call("POST", f"{_path(topic, subscription)}/skip_all")
+
+    def skip(self, topic: Topic, subscription: str, count: int, *, unit: str = "messages") -> int:
+        """Acknowledge the next ``count`` messages of a plain topic or one partition; how many these were.
+
+        Apache Pulsar counts ``entries``, a batch being one: there the entries are looked at first, and
+        `OperationNotSupported` is raised where the last message would be inside a batch.
+        """
+        check_int("count", count, 1)
+        check_choice("unit", unit, ("messages", "entries"))
+        path = f"{_path(topic, subscription)}/skip"
+        if unit == "entries":
+            self._calls.call("POST", f"{path}/{count}")
+            return count
+        if Brokers(self._calls).is_geminga():
+            found = self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
+            return int(found["skippedMessages"])
+        so_many = EntriesToSkip(count)
+        while so_many.wants_more():
+            so_many.add(self._entry(topic, subscription, so_many.entries + 1))
+        if so_many.entries:
+            self._calls.call("POST", f"{path}/{so_many.entries}")
+        return so_many.messages
+
+    def skip_entry(self, topic: Topic, subscription: str, message_id: MessageId) -> None:
+        """Geminga's own: give up one entry by its id, as one that is damaged."""
+        position = f"{int(message_id.ledger_id)}/{int(message_id.entry_id)}"
+        self._calls.call("POST", f"{_path(topic, subscription)}/skip/{position}")
+
+    def reset_to_time(self, topic: Topic, subscription: str, when: Moment) -> None:
+        """Go to the first message that was published at a time or later, in every partition; what follows
+        comes again. A datetime with a time zone, milliseconds since 1970, or a timedelta back from now."""
+        moment = milliseconds("when", when, time.time_ns() // 1000000)
+        self._calls.call("POST", f"{_path(topic, subscription)}/resetcursor/{moment}")
+
+    def reset_to_id(
+        self, topic: Topic, subscription: str, message_id: MessageId, *, exclusive: bool = False
+    ) -> None:
+        """Go to a message, which comes next; behind it, with ``exclusive``. On a partitioned topic the id
+        names its partition, or is an end of the topic: then every partition goes there."""
+        name = topic_name(topic)
+        places = [name]
+        if name.partition < 0 and message_id.partition >= 0:
+            places = [name.partition_name(int(message_id.partition))]
+        elif message_id in (MessageId.earliest, MessageId.latest):
+            places = [topic_name(one) for one in Topics(self._calls).names(name)]
+        body = id_json(message_id, excluded=exclusive)
+        for place in places:
+            self._calls.call("POST", f"{_path(place, subscription)}/resetcursor", body)
+
+    def expire(self, topic: Topic, subscription: str | None, older_than: dt.timedelta | float) -> None:
+        """Acknowledge what was published longer ago, a timedelta or seconds; None: in all subscriptions."""
+        whole = seconds("older_than", older_than)
+        all_of_them = f"{topic_path(topic)}/all_subscription"
+        path = all_of_them if subscription is None else _path(topic, subscription)
+        self._calls.call("POST", f"{path}/expireMessages/{whole}")
+
+    def expire_to_id(
+        self, topic: Topic, subscription: str, message_id: MessageId, *, exclusive: bool = False
+    ) -> None:
+        """Acknowledge everything up to a message of a plain topic or one partition; that too, unless
+        ``exclusive``."""
+        body = id_json(message_id, excluded=exclusive)
+        self._calls.call("POST", f"{_path(topic, subscription)}/expireMessages", body)
+
+    def peek(self, topic: Topic, subscription: str, count: int = 1) -> Messages:
+        """The next messages that wait in a subscription, oldest first; of a partitioned topic, those of each
+        partition in turn. Nothing is consumed. Batches are opened; those of their messages that are
+        acknowledged singly are shown, too. Raises `AdminSubscriptionNotFound`, `AdminTopicNotFound`."""
+        check_int("count", count, 1)
+        found: Messages = []
+        for name in Topics(self._calls).names(topic):
+            nth = 1
+            while len(found) < count:
+                entry = self._entry(name, subscription, nth)
+                if entry is None:
+                    break
+                found += messages_of(entry)
+                nth += 1
+        return found[:count]
+
+    def _entry(self, topic: Topic, subscription: str, nth: int) -> Entry | None:
+        """The nth entry that waits, None behind the last."""
+        try:
+            request = make_request("GET", f"{_path(topic, subscription)}/position/{nth}")
+            return entry_of(self._calls.send(request), topic_name(topic).partition)
+        except AdminSubscriptionNotFound:
+            raise
+        except AdminNotFound as error:
+            if "essage" in str(error):
+                return None
+            raise
+
+    def explain(self, topic: Topic, subscription: str) -> Explanations:
+        """Why the subscription does not go on, and what mends it; of a partitioned topic, for each partition.
+
+        Geminga's brokers look at the messages themselves; what others say is concluded from statistics.
+        """
+        if Brokers(self._calls).is_geminga():
+            found: Any = self._calls.call("GET", f"{_path(topic, subscription)}/explain")
+            return [decode(Explanation, one, "the explanation") for one in found]
+        explanations: Explanations = []
+        topics = Topics(self._calls)
+        for name in topics.names(topic):
+            stats = topics.stats(name)
+            if subscription not in stats.subscriptions:
+                continue
+            inside = topics.internal_stats(name)
+            explanations.append(from_stats(name, subscription, stats, inside, time.time()))
+        if not explanations:
+            raise AdminSubscriptionNotFound(
+                f"Subscription {subscription} not found on topic {topic}", status=404
+            )
+        return explanations
+
+
+def _path(topic: Topic, subscription: str) -> str:
+    return f"{topic_path(topic)}/subscription/{part('subscription', subscription)}"

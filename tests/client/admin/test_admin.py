@@ -1,0 +1,52 @@
+"""`geminga.Admin` and `geminga.asyncio.Admin` against our broker: the checks of ``tests/suites``."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "suites"))
+suite: Any = importlib.import_module("administration")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded() as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["threads", "asyncio"])
+def admin(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "threads":
+        with geminga.Admin(broker.admin_url) as one:
+            yield one
+        return
+    loop = asyncio.new_event_loop()
+    other = geminga.asyncio.Admin(broker.admin_url)
+    yield suite.Waited(other, loop)
+    loop.run_until_complete(other.close())
+    loop.close()
+
+
+@pytest.mark.parametrize("check", suite.CHECKS)
+def test_the_suite(admin: Any, broker: EmbeddedBroker, check: str) -> None:
+    suite.CHECKS[check](admin, broker)
+
+
+def test_one_admin_on_two_loops_and_a_closed_one(broker: EmbeddedBroker) -> None:
+    admin = geminga.asyncio.Admin(broker.admin_url)
+    assert asyncio.run(admin.tenants.list()) == asyncio.run(admin.tenants.list())
+    asyncio.run(admin.close())
+    with pytest.raises(geminga.AlreadyClosed):
+        asyncio.run(admin.tenants.list())
+    assert repr(admin) == f"<geminga.asyncio.Admin {broker.admin_url} closed>"

@@ -1,0 +1,397 @@
+"""How calls of admin REST travel: answers of every kind, and other sides that are not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga.client.admin.exchange import AnswerReader
+from geminga.errors import (
+    AdminAuthenticationError,
+    AdminAuthorizationError,
+    AdminBadRequest,
+    AdminConflict,
+    AdminError,
+    AdminNotAllowed,
+    AdminNotFound,
+    AdminPreconditionFailed,
+    AdminServerError,
+    AdminTopicNotFound,
+    AdminUnavailable,
+    AuthenticationError,
+    ConnectError,
+    InvalidUrl,
+    LookupError,
+    ProtocolError,
+    Timeout,
+)
+
+HANG_UP = b""
+
+
+def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Said", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class Scripted:
+    """A server that gives its answers in turn, one a request; `HANG_UP` ends the connection instead.
+
+    ``requests`` are the heads that came, ``connections`` how many there were.
+    """
+
+    def __init__(self, *answers: bytes | Callable[[socket.socket], None]) -> None:
+        self._answers = list(answers)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.requests: list[str] = []
+        self.connections = 0
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connected, _ = self._listener.accept()
+                self.connections += 1
+                self._open.append(connected)
+                threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        with contextlib.suppress(OSError), connected:
+            data = b""
+            while True:
+                while b"\r\n\r\n" not in data:
+                    piece = connected.recv(65536)
+                    if not piece:
+                        return
+                    data += piece
+                head, _, data = data.partition(b"\r\n\r\n")
+                data = b""
+                self.requests.append(head.decode())
+                said = self._answers.pop(0) if self._answers else HANG_UP
+                if callable(said):
+                    said(connected)
+                    return
+                if said == HANG_UP:
+                    return
+                connected.sendall(said)
+
+    def close(self) -> None:
+        # shutdown() wakes the thread in accept(), close() alone would not.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connected in self._open:
+            connected.close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    made: list[Scripted] = []
+
+    def make(*answers: bytes | Callable[[socket.socket], None]) -> Scripted:
+        made.append(Scripted(*answers))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def call(request: pytest.FixtureRequest) -> Call:
+    """``call(url, method, path, ..., **settings)`` through either face; several paths go over one admin."""
+
+    def with_threads(url: str, method: str, *paths: str, **settings: Any) -> Any:
+        with geminga.Admin(url, **settings) as admin:
+            found = [admin.call(method, path) for path in paths]
+        return found if len(paths) > 1 else found[0]
+
+    def on_a_loop(url: str, method: str, *paths: str, **settings: Any) -> Any:
+        async def run() -> Any:
+            async with geminga.asyncio.Admin(url, **settings) as admin:
+                found = [await admin.call(method, path) for path in paths]
+            return found if len(paths) > 1 else found[0]
+
+        return asyncio.run(run())
+
+    return with_threads if request.param == "threads" else on_a_loop
+
+
+def test_json_or_nothing_comes_back(
+    scripted: Callable[..., Scripted], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # brokers are reached without a proxy
+    server = scripted(answer(200, b'["a"]'), answer(204), answer(200, b" "))
+    assert call(server.url, "GET", "clusters", "clusters", "clusters") == [["a"], None, None]
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, AdminBadRequest),
+        (401, AdminAuthenticationError),
+        (403, AdminAuthorizationError),
+        (404, AdminTopicNotFound),
+        (405, AdminNotAllowed),
+        (406, AdminNotAllowed),
+        (409, AdminConflict),
+        (412, AdminPreconditionFailed),
+        (418, AdminNotAllowed),
+        (422, AdminBadRequest),
+        (500, AdminServerError),
+        (503, AdminUnavailable),
+    ],
+)
+def test_a_refusal_has_the_class_of_its_status_and_names_the_request(
+    scripted: Callable[..., Scripted], status: int, expected: type[AdminError]
+) -> None:
+    server = scripted(answer(status, b'{"reason": "so it is"}'))
+    with pytest.raises(AdminError) as caught, geminga.Admin(server.url, retries=0) as admin:
+        admin.call("GET", "persistent/a/b/c")
+    assert type(caught.value) is expected
+    assert caught.value.status == status
+    assert str(caught.value).startswith(f"so it is (HTTP {status} for GET persistent/a/b/c)")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), again.status, str(again)) == (expected, status, str(caught.value))
+
+
+def test_what_is_not_there_is_named_by_what_it_is(scripted: Callable[..., Scripted]) -> None:
+    server = scripted(answer(404, b"<html><h1>404</h1></html>"), answer(404, b"Subscription s not found"))
+    with geminga.Admin(server.url) as admin:
+        with pytest.raises(AdminNotFound) as caught:
+            admin.tenants.get("x")
+        assert type(caught.value) is AdminNotFound
+        assert str(caught.value) == "refused (HTTP 404 for GET tenants/x)"
+        with pytest.raises(geminga.SubscriptionNotFound):
+            admin.subscriptions.clear("t", "s")
+
+
+def test_a_read_is_repeated_and_a_change_is_not(scripted: Callable[..., Scripted], call: Call) -> None:
+    server = scripted(HANG_UP, answer(503), answer(200, b"1"))
+    assert call(server.url, "GET", "clusters") == 1
+    assert len(server.requests) == 3
+    for said in (HANG_UP, answer(503)):
+        server = scripted(said, answer(200, b"1"))
+        with pytest.raises((ConnectError, AdminUnavailable)):
+            call(server.url, "PUT", "tenants/x")
+        assert len(server.requests) == 1
+
+
+def test_a_change_never_goes_over_a_connection_that_was_kept(
+    scripted: Callable[..., Scripted], call: Call
+) -> None:
+    server = scripted(answer(204), answer(204))
+    call(server.url, "PUT", "tenants/x", "tenants/y")
+    assert server.connections == 2
+
+
+def test_a_kept_connection_that_was_ended_costs_nothing(scripted: Callable[..., Scripted]) -> None:
+    server = scripted(answer(200, b"1"), HANG_UP, answer(200, b"2"))
+    with geminga.Admin(server.url, retries=0) as admin:
+        assert (admin.call("GET", "a"), admin.call("GET", "a")) == (1, 2)
+
+
+def test_a_redirect_is_followed_with_method_and_credentials(
+    scripted: Callable[..., Scripted], call: Call
+) -> None:
+    other = scripted(answer(204))
+    server = scripted(answer(307, b"", f"Location: {other.url}/admin/v2/persistent/x?force=true"))
+    call(server.url, "DELETE", "persistent/x", authentication=geminga.AuthenticationToken("secret"))
+    (request,) = other.requests
+    assert request.startswith("DELETE /admin/v2/persistent/x?force=true HTTP/1.1")
+    assert "Authorization: Bearer secret" in request
+
+
+def test_redirects_that_are_not_followed(scripted: Callable[..., Scripted], call: Call) -> None:
+    server = scripted(answer(307, b"", "Location: ftp://127.0.0.1/"))
+    with pytest.raises(LookupError, match="refused"):
+        call(server.url, "GET", "clusters")
+    server = scripted(*[answer(307, b"", "Location: /again")] * 10)
+    with pytest.raises(LookupError, match="too often"):
+        call(server.url, "GET", "clusters")
+    assert len(server.requests) == 6
+
+
+def test_a_host_that_is_down_is_followed_by_the_next(scripted: Callable[..., Scripted], call: Call) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        down = closed.getsockname()[1]
+    server = scripted(answer(204))
+    call(f"http://127.0.0.1:{down},127.0.0.1:{server.port}", "PUT", "tenants/x")
+    assert len(server.requests) == 1
+    with pytest.raises(ConnectError, match="is the broker running, and is this its web address"):
+        call(f"http://127.0.0.1:{down}", "PUT", "tenants/x")
+
+
+def test_an_expired_token_is_fetched_anew_once(scripted: Callable[..., Scripted], call: Call) -> None:
+    tokens = iter(["old", "new", "newer"])
+    server = scripted(answer(401), answer(200, b"1"))
+    token = geminga.AuthenticationToken(lambda: next(tokens))
+    assert call(server.url, "GET", "clusters", authentication=token) == 1
+    assert ["Bearer old" in server.requests[0], "Bearer new" in server.requests[1]] == [True, True]
+    server = scripted(answer(401), answer(401))
+    with pytest.raises(AdminAuthenticationError, match="give credentials"):
+        call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken(lambda: "x"))
+
+
+def test_credentials_that_would_write_headers_of_their_own(
+    scripted: Callable[..., Scripted], call: Call
+) -> None:
+    server = scripted()
+    with pytest.raises(AuthenticationError, match="line break"):
+        call(server.url, "GET", "a", authentication=geminga.AuthenticationToken("x\r\nHost: evil"))
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"SSH-2.0-OpenSSH_9\r\n", b"\x00\x00\x00\x05hello", b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n",
+     b"HTTP/1.1 200 Ok\r\nContent-Length: -5\r\n\r\n", b"HTTP/1.1 200 Ok\r\nContent-Length: x\r\n\r\n",
+     b"HTTP/1.1 200 Ok\r\nContent-Length: 99999999999\r\n\r\n",
+     b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+     b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\n",
+     b"HTTP/1.1 200 Ok\r\nX: " + b"x" * 70_000],
+)  # fmt: skip
+def test_what_is_no_http(scripted: Callable[..., Scripted], call: Call, said: bytes) -> None:
+    server = scripted(said)
+    with pytest.raises(ConnectError):
+        call(server.url, "GET", "clusters", retries=0, operation_timeout_seconds=20)
+
+
+def test_an_answer_that_is_cut_is_none(scripted: Callable[..., Scripted], call: Call) -> None:
+    def cut(connected: socket.socket) -> None:
+        connected.sendall(answer(200, b'["a", "b"]')[:-3])
+
+    server = scripted(cut)
+    with pytest.raises(ConnectError, match="before its answer"):
+        call(server.url, "GET", "clusters", retries=0)
+
+
+def test_time_is_up_however_slowly_something_comes(scripted: Callable[..., Scripted], call: Call) -> None:
+    def dribble(connected: socket.socket) -> None:
+        for byte in answer(200, b"x" * 10_000):
+            connected.sendall(bytes([byte]))
+            time.sleep(0.01)
+
+    server = scripted(dribble)
+    with pytest.raises(Timeout, match=r"did not answer GET clusters within 0\.3 s$"):
+        call(server.url, "GET", "clusters", operation_timeout_seconds=0.3)
+    server = scripted(lambda connected: time.sleep(2))
+    with pytest.raises(Timeout, match="whether the change was made is not known"):
+        call(server.url, "PUT", "tenants/x", operation_timeout_seconds=0.2)
+
+
+def test_a_web_server_that_is_no_broker(scripted: Callable[..., Scripted], call: Call) -> None:
+    server = scripted(answer(200, b"<html>"))
+    with pytest.raises(ProtocolError, match=r"no JSON: is this the web address"):
+        call(server.url, "GET", "clusters")
+
+
+def test_the_port_of_the_binary_protocol(call: Call) -> None:
+    with geminga.embedded() as broker:
+        url = broker.service_url.replace("pulsar://", "http://")
+        with pytest.raises(ConnectError, match="is this its web address"):
+            call(url, "GET", "clusters", operation_timeout_seconds=20)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "foo", "localhost:8080", "pulsar://localhost:6650", "http://", "http://a:port", "http://[::1"]
+)
+def test_a_url_of_another_form(url: str) -> None:
+    with pytest.raises(InvalidUrl, match="http://host:port"):
+        geminga.Admin(url)
+
+
+def test_tls_with_certificates(tmp_path: Path, call: Call) -> None:
+    from geminga.testing.certificates import Authority
+
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    certificate, key = authority.sign("broker")
+    mine, my_key = authority.sign("boss")
+    with geminga.embedded(
+        tls_certificate=certificate, tls_key=key, tls_trust_certificates=authority.certificate,
+        super_user_roles=("boss",), tls_require_client_certificate=True,
+    ) as broker:  # fmt: skip
+        trust = {"tls_trust_certs_file_path": str(authority.certificate)}
+        shown = geminga.AuthenticationTLS(str(mine), str(my_key))
+        assert "public" in call(broker.admin_url, "GET", "tenants", authentication=shown, **trust)
+        with pytest.raises(ConnectError):
+            call(broker.admin_url, "GET", "tenants", **trust)
+        with pytest.raises(ConnectError, match="is not trusted"):
+            call(
+                broker.admin_url, "GET", "tenants", authentication=shown,
+                tls_trust_certs_file_path=str(stranger.certificate),
+            )  # fmt: skip
+
+
+def test_a_child_process_has_connections_of_its_own(scripted: Callable[..., Scripted]) -> None:
+    server = scripted(answer(200, b"1"), answer(200, b"2"), answer(200, b"3"))
+    with geminga.Admin(server.url) as admin:
+        assert admin.call("GET", "a") == 1
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if admin.call("GET", "a") == 2 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert admin.call("GET", "a") == 3
+    assert server.connections == 2
+
+
+def test_many_threads_share_an_admin(scripted: Callable[..., Scripted]) -> None:
+    server = scripted(*[answer(200, b"1")] * 400)
+    found: list[Any] = []
+    with geminga.Admin(server.url) as admin:
+        threads = [
+            threading.Thread(target=lambda: found.extend(admin.call("GET", "a") for _ in range(20)))
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [1] * 400
+
+
+WHOLE = (
+    answer(200, b'{"a": 1}'),
+    b"HTTP/1.1 100 Continue\r\n\r\n" + answer(200, b"x"),
+    b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nT: x\r\n\r\n",
+    answer(204),
+)
+
+
+@pytest.mark.parametrize("data", WHOLE)
+def test_an_answer_is_the_same_however_it_is_cut(data: bytes) -> None:
+    whole = AnswerReader("host").feed(data)
+    assert whole is not None
+    assert whole.reusable
+    for cut in range(len(data)):
+        reader = AnswerReader("host")
+        assert reader.feed(data[:cut]) is None
+        assert reader.end() is None
+        assert reader.feed(data[cut:]) == whole
+
+
+def test_an_answer_up_to_the_end_of_the_connection() -> None:
+    reader = AnswerReader("host")
+    assert reader.feed(b"HTTP/1.0 200 Ok\r\n\r\nabc") is None
+    found = reader.end()
+    assert found is not None
+    assert (found.body, found.reusable) == (b"abc", False)
