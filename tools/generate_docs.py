@@ -32,6 +32,20 @@ PROOFS = ROOT / "docs/proof"
 PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
+CONNECTION = """
+Every command that connects takes these. What counts: options, then the environment (`PULSAR_SERVICE_URL`,
+`PULSAR_ADMIN_URL`, `PULSAR_TOKEN`), then a context (`--context`, `GEMINGA_CONTEXT`, or the current one of
+`geminga context use`), then this machine. A context counts as a whole or not at all: an address that is given
+by option or environment leaves the current context out: no token goes to a cluster it was not made for.
+"""
+COMPLETION = """
+Commands, options and their values complete in bash, zsh and fish. Once, in the shell's own file:
+
+    eval "$(_GEMINGA_COMPLETE=bash_source geminga)"     # ~/.bashrc
+    eval "$(_GEMINGA_COMPLETE=zsh_source geminga)"      # ~/.zshrc
+    _GEMINGA_COMPLETE=fish_source geminga | source      # ~/.config/fish/completions/geminga.fish
+"""
+
 SETTINGS = (
     ("geminga.client.settings", "ClientSettings"),
     ("geminga.producer.settings", "ProducerSettings"),
@@ -49,17 +63,13 @@ def cli_page() -> str:
     """Every command with its options, as ``--help`` shows them."""
     import click
 
+    from geminga.cli.connecting import ConnectionOption, connection_options
     from geminga.cli.main import COMMANDS, command
 
     lines = ["# The `geminga` command", "", "Drawn from the code by `make docs`.", ""]
 
-    def describe(path: str, one: click.Command) -> None:
-        context = click.Context(one, info_name=path, max_content_width=100)
-        lines.extend([f"## `{path}`", "", inspect.cleandoc(one.help or ""), ""])
-        lines.extend([f"    {path} {' '.join(one.collect_usage_pieces(context))}", ""])
-        options = [p for p in one.params if isinstance(p, click.Option)]
-        if options:
-            lines.extend(["| option | meaning | default |", "|---|---|---|"])
+    def table(options: list[Any], context: click.Context) -> None:
+        lines.extend(["| option | meaning | default |", "|---|---|---|"])
         for option in options:
             names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
             default = option.get_default(context)
@@ -67,14 +77,28 @@ def cli_page() -> str:
             if not isinstance(default, str | int | float | bool | tuple | None):
                 shown = ""
             lines.append(f"| {names} | {_cell(option.help or '')} | {_cell(shown)} |")
-        if options:
-            lines.append("")
+        lines.append("")
+
+    def describe(path: str, one: click.Command) -> None:
+        context = click.Context(one, info_name=path, max_content_width=100)
+        lines.extend([f"## `{path}`", "", inspect.cleandoc(one.help or ""), ""])
+        lines.extend([f"    {path} {' '.join(one.collect_usage_pieces(context))}", ""])
+        options = [p for p in one.params if isinstance(p, click.Option)]
+        own = [option for option in options if not isinstance(option, ConnectionOption)]
+        if own:
+            table(own, context)
+        if own != options:
+            lines.extend(["It takes the [connection options](#connection), too.", ""])
         if isinstance(one, click.Group):
             for name in one.list_commands(context):
                 inner = one.get_command(context, name)
                 assert inner is not None
                 describe(f"{path} {name}", inner)
 
+    lines.extend(["## Connection", "", *CONNECTION.strip().splitlines(), ""])
+    connecting = connection_options(click.Command("connection").callback or (lambda: None))
+    table(list(reversed(connecting.__click_params__)), click.Context(command))  # type: ignore[attr-defined]
+    lines.extend(["## Completion", "", *COMPLETION.strip().splitlines(), ""])
     for name in COMMANDS:
         found = command.get_command(click.Context(command), name)
         assert found is not None

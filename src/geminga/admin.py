@@ -8,7 +8,6 @@ from geminga.client.admin.types import AutoTopicCreation as AutoTopicCreation
 from geminga.client.admin.types import BacklogQuota as BacklogQuota
 from geminga.client.admin.types import BrokerInfo as BrokerInfo
 from geminga.client.admin.types import ClusterData as ClusterData
-from geminga.client.admin.types import CompactionStatus as CompactionStatus
 from geminga.client.admin.types import Compatibility as Compatibility
 from geminga.client.admin.types import ConsumerStats as ConsumerStats
 from geminga.client.admin.types import CursorInfo as CursorInfo
@@ -19,6 +18,7 @@ from geminga.client.admin.types import Finding as Finding
 from geminga.client.admin.types import InactiveTopics as InactiveTopics
 from geminga.client.admin.types import InternalStats as InternalStats
 from geminga.client.admin.types import LedgerInfo as LedgerInfo
+from geminga.client.admin.types import LongRunningProcessStatus as LongRunningProcessStatus
 from geminga.client.admin.types import Persistence as Persistence
 from geminga.client.admin.types import PublisherStats as PublisherStats
 from geminga.client.admin.types import PublishRate as PublishRate

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import geminga
 from geminga.cli.main import command
-from geminga.errors import PulsarException, TopicNotFound
+from geminga.errors import PulsarException, SubscriptionNotFound, TopicNotFound
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_subscription_goes_on_without_the_messages_that_are_skipped(run: Any) 
     for text in ("one", "two", "three"):
         run("produce", "cli-skip", "-m", text)
     run("consume", "cli-skip", "-s", "s", "-n", "1")
-    run("topics", "skip", "persistent://public/default/cli-skip", "s", "-n", "1")
+    run("subscriptions", "skip", "persistent://public/default/cli-skip", "s", "-n", "1")
     assert [row["value"] for row in _lines(run("consume", "cli-skip", "-s", "s", "-n", "1", "--json"))] == [
         "three"
     ]
@@ -128,8 +128,8 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
             producer.send_async(str(number).encode(), lambda result, message_id: None)
         producer.flush()
     assert "backlog 1000 messages" in run("topics", "stats", topic).stdout
-    assert "goes on behind 1 messages" in run("topics", "skip", topic, "s", "-n", "1").stdout
-    (skipped,) = _lines(run("topics", "skip", topic, "s", "-n", "98", "--json"))
+    assert "goes on behind 1 messages" in run("subscriptions", "skip", topic, "s", "-n", "1").stdout
+    (skipped,) = _lines(run("subscriptions", "skip", topic, "s", "-n", "98", "--json"))
     assert (skipped["skipped"], skipped["unit"]) == (98, "messages")
     assert "backlog 901 messages" in run("topics", "stats", topic).stdout
     rows = _lines(run("consume", topic, "-s", "s", "-n", "901", "--json"))
@@ -152,21 +152,21 @@ def test_a_stuck_consumer_is_explained_and_mended(run: Any, broker: Any) -> None
         while "- hole" not in (screen := run("explain", topic, "s").stdout):
             assert time.monotonic() < deadline, "the client has gathered its acknowledgements for long enough"
         assert f"- hole: message {place} is not acknowledged, 4 behind it are" in screen
-        assert f"geminga topics skip {topic} s --message {place}" in screen
-        assert "pushed again after 60 s" in run("topics", "redeliver-unacked", topic, "s", "60").stdout
+        assert f"geminga subscriptions skip {topic} s --message {place}" in screen
+        assert "pushed again after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
         (found,) = _lines(run("explain", topic, "s", "--json"))
         assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
         assert [each["kind"] for each in found["findings"]] == ["hole"]
-        run("topics", "skip", topic, "s", "--message", place)
+        run("subscriptions", "skip", topic, "s", "--message", place)
         assert "everything is acknowledged" in run("explain", topic, "s").stdout
-        assert run("topics", "skip", topic, "s", "--message", "77:0", check=False).exit_code
-        assert run("topics", "skip", topic, "s", "--message", "77", check=False).exit_code == 2
-        assert run("topics", "skip", topic, "s", check=False).exit_code == 2
+        assert run("subscriptions", "skip", topic, "s", "--message", "77:0", check=False).exit_code
+        assert run("subscriptions", "skip", topic, "s", "--message", "77", check=False).exit_code == 2
+        assert run("subscriptions", "skip", topic, "s", check=False).exit_code == 2
 
 
 def test_explain_looks_at_every_partition(run: Any) -> None:
     run("topics", "create", "cli-explain-parts", "--partitions", "6")
-    assert isinstance(run("explain", "cli-explain-parts", "s", check=False).exception, TopicNotFound)
+    assert isinstance(run("explain", "cli-explain-parts", "s", check=False).exception, SubscriptionNotFound)
     run("consume", "cli-explain-parts", "-s", "s", "--timeout", "0.2", "-n", "1", check=False)
     assert len(_lines(run("explain", "cli-explain-parts", "s", "--json"))) == 6
 

@@ -59,6 +59,34 @@ def test_the_error_tree_is_described() -> None:
             assert value.__doc__ or value.code or name == "UnknownError", name
 
 
+def test_every_command_and_option_has_words() -> None:
+    import click
+
+    from geminga.cli.main import COMMANDS, command
+
+    def look(path: str, one: click.Command) -> list[str]:
+        context = click.Context(one, info_name=path)
+        found = [] if (one.help or "").strip() else [path]
+        found += [
+            f"{path} {option.opts[0]}"
+            for option in one.params
+            if isinstance(option, click.Option) and not (option.help or "").strip()
+        ]
+        names = one.list_commands(context) if isinstance(one, click.Group) else []
+        for name in names:
+            inner = one.get_command(context, name)  # type: ignore[attr-defined]
+            assert inner is not None
+            found += look(f"{path} {name}", inner)
+        return found
+
+    wordless: list[str] = []
+    for name in COMMANDS:
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        wordless += look(f"geminga {name}", found)
+    assert not wordless
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_modules_say_what_they_are_and_stay_small(module: Path) -> None:
     text = module.read_text()

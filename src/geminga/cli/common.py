@@ -1,4 +1,4 @@
-"""What several sub-commands share: the options for addresses and JSON, and how a result is printed."""
+"""What several sub-commands share: lazy groups, number types, ``--json``, and how a result is printed."""
 
 from __future__ import annotations
 
@@ -12,28 +12,7 @@ import click
 
 from geminga.config import suggestion
 
-DEFAULT_URL = "pulsar://127.0.0.1:6650"
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
-
 PORT = click.IntRange(0, 65535)
-
-
-class _Size(click.ParamType[int]):
-    """Bytes, with K, M, G or T for multiples of 1,024."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).strip().upper().removesuffix("B").removesuffix("I")
-        factor = 1024 ** ("KMGT".find(text[-1:]) + 1) if text[-1:] else 1
-        number = text[:-1] if factor > 1 else text
-        try:
-            return int(float(number) * factor)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no size: give bytes, or a number with K, M, G or T", param, ctx)
-
-
-SIZE = _Size()
 
 
 class LazyGroup(click.Group):
@@ -72,6 +51,26 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self._commands_by_name.items()])
 
 
+class Commands(click.Group):
+    """A group whose help shows the first sentence of each command whole, in the order in which they were
+    written, and those that set policies in a section of their own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Commands": [], "Policies": []}
+        for name in self.list_commands(ctx):
+            command = self.commands[name]
+            sentence = " ".join((command.help or "").split("\n\n")[0].split())
+            about = name.startswith("set-") or name in ("policies", "policy", "unset")
+            sections["Policies" if about else "Commands"].append((name, sentence))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 class Number(click.FloatRange):
     """A range of finite numbers: click's own lets "nan" through every comparison."""
 
@@ -84,14 +83,6 @@ class Number(click.FloatRange):
 
 SECONDS = Number(0.1, 1_000_000)
 
-url_option = click.option(
-    "--url", "service_url", default=DEFAULT_URL, envvar="PULSAR_SERVICE_URL", show_default=True,
-    help="The broker's service URL.",
-)  # fmt: skip
-admin_url_option = click.option(
-    "--admin-url", default=DEFAULT_ADMIN_URL, envvar="PULSAR_ADMIN_URL", show_default=True,
-    help="The broker's web address.",
-)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 

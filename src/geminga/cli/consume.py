@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, json_option, show_warnings, url_option
+from geminga.cli.common import SECONDS, json_option, show_warnings
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.peek import line, payload_of
+from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
 
 TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
@@ -25,28 +27,21 @@ def describe(message: Any) -> dict[str, Any]:
         "properties": message.properties(),
         "redelivery_count": message.redelivery_count(),
     }
-    payload = bytes(message.data())
-    try:
-        row["value"] = payload.decode()
-    except UnicodeDecodeError:
-        row["value_base64"] = base64.b64encode(payload).decode()
-    return row
+    return {**row, **payload_of(bytes(message.data()))}
 
 
-def _line(row: dict[str, Any]) -> str:
-    value = row.get("value", row.get("value_base64"))
-    extras = [f"key={row['key']}"] if row["key"] else []
-    extras += [f"{name}={text}" for name, text in row["properties"].items()]
-    return f"{row['message_id']}  {' '.join(extras)}{'  ' if extras else ''}{value}"
-
-
-@click.command("consume")
+@click.command("consume", cls=ConnectingCommand)
 @click.argument("topic")
 @click.option(
     "--subscription", "-s", help="Consume under this name and acknowledge; without: only look (a reader)."
 )
 @click.option(
-    "--type", "kind", type=click.Choice(TYPES, case_sensitive=False), default="Exclusive", show_default=True
+    "--type",
+    "kind",
+    type=click.Choice(TYPES, case_sensitive=False),
+    default="Exclusive",
+    show_default=True,
+    help="How consumers share the subscription.",
 )
 @click.option(
     "--from", "position", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
@@ -58,7 +53,7 @@ def _line(row: dict[str, Any]) -> str:
     help="Stop when nothing came for so many seconds. Default: 5 without --follow.",
 )  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for ever for new messages.")
-@url_option
+@connecting
 @json_option
 def command(
     topic: str,
@@ -68,7 +63,7 @@ def command(
     count: int | None,
     timeout_seconds: float | None,
     follow: bool,
-    service_url: str,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one a line."""
@@ -78,7 +73,7 @@ def command(
     wait_ms = None if follow else round((timeout_seconds or 5.0) * 1000)
     printed = 0
     operation_seconds = max(1.0, timeout_seconds or 30.0)
-    with geminga.Client(service_url, operation_timeout_seconds=operation_seconds) as client:
+    with cluster.client(operation_timeout_seconds=operation_seconds) as client:
         if subscription is None:
             start = geminga.MessageId.earliest if position == "earliest" else geminga.MessageId.latest
             source: Any = client.create_reader(topic, start)
@@ -99,7 +94,7 @@ def command(
             except Timeout:
                 break
             row = describe(message)
-            click.echo(json.dumps(row, separators=(",", ":")) if as_json else _line(row))
+            click.echo(json.dumps(row, separators=(",", ":")) if as_json else line(row))
             if subscription is not None:
                 source.acknowledge(message)
             printed += 1

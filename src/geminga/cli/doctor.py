@@ -151,8 +151,8 @@ def examine(folder: Path, port: int, web_port: int) -> list[Finding]:
     "--data-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."),
     help="Where the store would be.",
 )  # fmt: skip
-@click.option("--port", type=PORT, default=6650, show_default=True)
-@click.option("--web-port", type=PORT, default=8080, show_default=True)
+@click.option("--port", type=PORT, default=6650, show_default=True, help="Where the broker would be.")
+@click.option("--web-port", type=PORT, default=8080, show_default=True, help="Where admin REST would be.")
 @json_option
 def command(data_dir: Path, port: int, web_port: int, as_json: bool) -> None:
     """Check Java, Python packages, ports and the disk. Exits 1 when something cannot work."""

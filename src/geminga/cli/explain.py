@@ -2,63 +2,68 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import click
 
-from geminga.cli.common import admin_url_option, emit, json_option
-from geminga.client.admin import admin, topic_path
-from geminga.ids import TopicName
+from geminga.cli.common import emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.client.admin.types import Explanation
+from geminga.client.cluster import Cluster
 
 QUIET_SHOWN_MAX = 3
 """Partitions of a topic on which nothing is wrong and that are named one by one."""
 
 
-@click.command("explain")
+@click.command("explain", cls=ConnectingCommand)
 @click.argument("topic")
 @click.argument("subscription")
-@admin_url_option
+@connecting
 @json_option
-def command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
-    """Say why SUBSCRIPTION does not receive the messages of TOPIC, and what mends it."""
-    name = TopicName.parse(topic)
-    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/explain"
+def command(topic: str, subscription: str, cluster: Cluster, as_json: bool) -> None:
+    """Say why SUBSCRIPTION does not receive the messages of TOPIC, and what mends it.
+
+    Geminga's broker looks at the messages themselves; for Apache Pulsar it is concluded from its statistics.
+    """
     quiet = 0
-    for found in admin(admin_url, "GET", path):
-        if not as_json and not found["findings"]:
+    for found in cluster.admin().subscriptions.explain(topic, subscription):
+        if not as_json and not found.findings:
             quiet += 1
             if quiet > QUIET_SHOWN_MAX:
                 continue
-        emit(found, as_json=as_json, text=as_text(found))
+        emit(dataclasses.asdict(found), as_json=as_json, text=as_text(found))
     if quiet > QUIET_SHOWN_MAX:
         click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions with nothing to say)")
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(found: Explanation) -> str:
     """One subscription for people."""
-    facts = found["facts"]
+    facts = found.facts
     count = facts["consumers"]
     consumers = f"{count} {facts['type']} consumer{'s' if count > 1 else ''}" if count else "no consumers"
+    unread = facts.get("entriesNotReadYet")
     lines = [
-        f"{found['topic']}  {found['subscription']}: {found['summary']}",
+        f"{found.topic}  {found.subscription}: {found.summary}",
         f"  {consumers}; {_backlog(facts)}",
-        f"  oldest open message {facts['oldestOpenMessage']}, read up to {facts['readPosition']}, "
-        f"{facts['entriesNotReadYet']} entries not read yet",
+        f"  oldest open message {facts['oldestOpenMessage']}, read up to {facts['readPosition']}"
+        + (f", {unread} entries not read yet" if unread is not None else ""),
     ]
-    if facts["redeliverUnackedAfterSeconds"]:
+    if facts.get("redeliverUnackedAfterSeconds"):
         lines.append(
             f"  unacknowledged messages are pushed again after {facts['redeliverUnackedAfterSeconds']:g} s: "
             f"{facts['messagesPushedAgain']} so far"
         )
-    for finding in found["findings"]:
-        lines.append(f"{'!' if finding['stops'] else '-'} {finding['kind']}: {finding['text']}")
-        if finding["mend"]:
-            lines.append(f"    {finding['mend']}")
+    for finding in found.findings:
+        mark = click.style("!", fg="red", bold=True) if finding.stops else "-"
+        lines.append(f"{mark} {finding.kind}: {finding.text}")
+        if finding.mend:
+            lines.append(f"    {finding.mend}")
     return "\n".join(lines)
 
 
-def _backlog(facts: dict[str, Any]) -> str:
+def _backlog(facts: Mapping[str, Any]) -> str:
     if facts["messagesInBacklog"] < 0:
         return f"a backlog of {facts['entriesInBacklog']} entries"
     text = f"a backlog of {facts['messagesInBacklog']} messages, {facts['bytesInBacklog']} bytes"

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import DEFAULT_URL, show_warnings
+from geminga.cli.common import show_warnings
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.client.cluster import Cluster
 
 
 @click.group("function")
@@ -16,7 +18,7 @@ def command() -> None:
     """Functions between topics, without a cluster of workers."""
 
 
-@command.command("run")
+@command.command("run", cls=ConnectingCommand)
 @click.argument("function", required=False)
 @click.option(
     "--config",
@@ -68,18 +70,14 @@ def command() -> None:
     help="Of results.  [default: none]",
 )
 @click.option("--parallelism", type=click.IntRange(1), help="Processes.  [default: 1]")
-@click.option(
-    "--url",
-    "service_url",
-    envvar="PULSAR_SERVICE_URL",
-    help=f"The broker's service URL.  [default: {DEFAULT_URL}]",
-)
+@connecting
 def run(
     function: str | None,
     config_file: Path | None,
     inputs: tuple[str, ...],
     no_order: bool,
     user_config: str | None,
+    cluster: Cluster,
     **options: Any,
 ) -> None:
     """Call FUNCTION (module:callable) for every message of the input topics.
@@ -93,6 +91,8 @@ def run(
     from geminga.functions.settings import from_config, read_config
 
     given = {name: value for name, value in options.items() if value is not None}
+    given["connection"] = cluster.as_dict()
+    given["service_url"] = cluster.service_url
     for name in ("guarantee", "compression"):
         if name in given:
             given[name] = given[name].upper()

@@ -10,7 +10,9 @@ from typing import IO, Any
 
 import click
 
-from geminga.cli.common import SECONDS, Number, emit, json_option, show_warnings, url_option
+from geminga.cli.common import SECONDS, Number, emit, json_option, show_warnings
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.client.cluster import Cluster
 
 COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
 """As it is written here: as the enumeration (and pulsar-client) spells it."""
@@ -39,7 +41,7 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
         yield line.rstrip(b"\r\n")
 
 
-@click.command("produce")
+@click.command("produce", cls=ConnectingCommand)
 @click.argument("topic")
 @click.option("--message", "-m", "messages", multiple=True, help="A message; may be repeated.")
 @click.option(
@@ -62,10 +64,14 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
     type=click.Choice(tuple(COMPRESSIONS), case_sensitive=False),
     default="none",
     show_default=True,
+    help="How batches are compressed.",
 )
 @click.option("--rate", type=Number(min=0.001), help="At most this many messages a second.")
-@click.option("--timeout", "timeout_seconds", type=SECONDS, default=30.0, show_default=True)
-@url_option
+@click.option(
+    "--timeout", "timeout_seconds", type=SECONDS, default=30.0, show_default=True,
+    help="Seconds that connecting, and each receipt, may take.",
+)  # fmt: skip
+@connecting
 @json_option
 def command(
     topic: str,
@@ -77,7 +83,7 @@ def command(
     compression: str,
     rate: float | None,
     timeout_seconds: float,
-    service_url: str,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Publish to TOPIC and wait for every receipt."""
@@ -94,7 +100,7 @@ def command(
             failures.append(result)
 
     started = time.perf_counter()
-    with geminga.Client(service_url, operation_timeout_seconds=max(1, round(timeout_seconds))) as client:
+    with cluster.client(operation_timeout_seconds=max(1, round(timeout_seconds))) as client:
         producer = client.create_producer(
             topic,
             send_timeout_millis=round(timeout_seconds * 1000),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from geminga.broker.settings import SYNC_MODES, BrokerSettings
-from geminga.cli.common import PORT, SIZE
+from geminga.cli.common import PORT
+from geminga.cli.units import SIZE
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import emit, json_option
+from geminga.cli.common import Commands, emit, json_option
 
 EXIT_DAMAGED = 1
 
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
-@click.group("store")
+@click.group("store", cls=Commands)
 def command() -> None:
     """Check and repair the folder of a broker that is stopped."""
 

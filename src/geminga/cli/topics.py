@@ -1,326 +1,316 @@
-"""``geminga topics``: the everyday part of admin REST."""
+"""``geminga topics``: topics, their policies and permissions."""
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 import click
 
-from geminga.cli.common import SIZE, admin_url_option, emit, json_option
-from geminga.client.admin import admin, topic_path
-from geminga.ids import TopicName
+from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.policies import add_policy_commands
+from geminga.cli.tables import Column, print_rows
+from geminga.cli.units import SIZE, count, size, span
+from geminga.client.admin.sync.namespaces import ACTIONS
+from geminga.client.admin.sync.policies import TopicPolicies
+from geminga.client.admin.types import LedgerInfo, SubscriptionStats
+from geminga.client.cluster import Cluster
+from geminga.ids import MessageId, TopicName
 
 _LOOK_AGAIN_SECONDS = 0.2
+_LISTED = (
+    Column("topic", "topic"),
+    Column("partitions", "partitions", lambda n: f"{n} partitions" if n else ""),
+)
+topic_argument = click.argument("topic")
 
 
-@click.group("topics")
+@click.group("topics", cls=Commands)
 def command() -> None:
-    """List, create, describe, compact, offload and delete topics."""
+    """List, create, describe, configure, compact, offload and delete topics."""
 
 
-@command.command("list")
+@command.command("list", cls=ConnectingCommand)
 @click.argument("namespace", default="public/default")
-@admin_url_option
+@connecting
 @json_option
-def list_topics(namespace: str, admin_url: str, as_json: bool) -> None:
+def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """Topics of NAMESPACE (tenant/namespace), partitioned ones as one."""
     if namespace.count("/") != 1 or not all(namespace.split("/")):
         raise click.BadParameter(f"{namespace!r} is not tenant/namespace", param_hint="NAMESPACE")
-    plain = [TopicName.parse(t) for t in admin(admin_url, "GET", f"persistent/{quote(namespace)}") or []]
-    partitioned = admin(admin_url, "GET", f"persistent/{quote(namespace)}/partitioned") or []
-    rows: list[dict[str, Any]] = []
-    for name in partitioned:
-        answer = admin(admin_url, "GET", f"{topic_path(TopicName.parse(name))}/partitions")
-        rows.append({"topic": name, "partitions": answer["partitions"]})
+    topics = cluster.admin().topics
+    plain = [TopicName.parse(t) for t in topics.list(namespace)]
+    partitioned = topics.list_partitioned(namespace)
+    rows: list[dict[str, Any]] = [
+        {"topic": name, "partitions": topics.partitions(name)} for name in partitioned
+    ]
     inside = set(partitioned)
     rows += [
         {"topic": str(t), "partitions": 0} for t in plain if t.partition < 0 or str(t.base) not in inside
     ]
-    for row in sorted(rows, key=lambda r: r["topic"]):
-        count = row["partitions"]
-        emit(row, as_json=as_json, text=row["topic"] + (f"  ({count} partitions)" if count else ""))
+    print_rows(sorted(rows, key=lambda row: str(row["topic"])), _LISTED, as_json=as_json)
 
 
-@command.command("create")
-@click.argument("topic")
+@command.command("create", cls=ConnectingCommand)
+@topic_argument
 @click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0 makes a plain topic.")
-@admin_url_option
+@connecting
 @json_option
-def create(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None:
     """Make TOPIC."""
     name = TopicName.parse(topic)
-    if partitions:
-        admin(admin_url, "PUT", f"{topic_path(name)}/partitions", partitions)
-    else:
-        admin(admin_url, "PUT", topic_path(name), {})
+    cluster.admin().topics.create(name, partitions=partitions)
     emit({"topic": str(name), "partitions": partitions}, as_json=as_json, text=f"created {name}")
 
 
-@command.command("partitions")
-@click.argument("topic")
+@command.command("partitions", cls=ConnectingCommand)
+@topic_argument
 @click.option("--set", "new_count", type=click.IntRange(1), help="Grow to this many partitions.")
-@admin_url_option
+@connecting
 @json_option
-def partitions(topic: str, new_count: int | None, admin_url: str, as_json: bool) -> None:
+def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show or grow the number of partitions of TOPIC."""
-    name = TopicName.parse(topic)
+    name, topics = TopicName.parse(topic), cluster.admin().topics
     if new_count is not None:
-        admin(admin_url, "POST", f"{topic_path(name)}/partitions", new_count)
-    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
-    emit({"topic": str(name), "partitions": count}, as_json=as_json, text=str(count))
+        topics.update_partitions(name, new_count)
+    found = topics.partitions(name)
+    emit({"topic": str(name), "partitions": found}, as_json=as_json, text=str(found))
 
 
-@command.command("delete")
-@click.argument("topic")
+@command.command("delete", cls=ConnectingCommand)
+@topic_argument
 @click.option("--force", is_flag=True, help="Also with producers and consumers connected.")
-@admin_url_option
+@connecting
 @json_option
-def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+def delete(topic: str, force: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TOPIC with its messages and subscriptions."""
     name = TopicName.parse(topic)
-    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
-    path = topic_path(name) + ("/partitions" if count else "")
-    admin(admin_url, "DELETE", f"{path}?force={str(force).lower()}")
+    cluster.admin().topics.delete(name, force=force)
     emit({"topic": str(name), "deleted": True}, as_json=as_json, text=f"deleted {name}")
 
 
-@command.command("stats")
-@click.argument("topic")
-@admin_url_option
+@command.command("stats", cls=ConnectingCommand)
+@topic_argument
+@click.option("--internal", is_flag=True, help="Ledgers and cursors, of a plain topic or one partition.")
+@connecting
 @json_option
-def stats(topic: str, admin_url: str, as_json: bool) -> None:
+def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     """Rates, backlog, producers and subscriptions of TOPIC."""
-    name = TopicName.parse(topic)
-    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
-    answer = admin(admin_url, "GET", f"{topic_path(name)}/{'partitioned-stats' if count else 'stats'}")
+    name, topics = TopicName.parse(topic), cluster.admin().topics
+    if internal:
+        _internal(topics.internal_stats(name), as_json)
+        return
+    found = topics.stats(name)
     lines = [
-        str(name) + (f", {count} partitions" if count else ""),
-        f"  in {answer['msgRateIn']:.1f} msg/s, {answer['msgThroughputIn'] / 1e6:.2f} MB/s; "
-        f"{answer['msgInCounter']} messages since the topic was loaded",
-        f"  kept {answer['storageSize'] / 1e6:.2f} MB; {len(answer['publishers'])} producers",
+        str(name) + (f", {len(found.partitions)} partitions" if found.partitions else ""),
+        f"  in {found.msg_rate_in:.1f} msg/s, {found.msg_throughput_in / 1e6:.2f} MB/s; "
+        f"{found.msg_in_counter} messages since the topic was loaded",
+        f"  kept {found.storage_size / 1e6:.2f} MB; {len(found.publishers)} producers",
     ]
-    for subscription, row in sorted(answer["subscriptions"].items()):
+    for subscription, row in sorted(found.subscriptions.items()):
         lines.append(
-            f"  {subscription}: {row.get('type') or 'no consumer'}, backlog {_backlog(row)}, "
-            f"unacknowledged {row.get('unackedMessages', 0)}, {len(row['consumers'])} consumers"
+            f"  {subscription}: {row.type or 'no consumer'}, backlog {backlog(row)}, "
+            f"unacknowledged {row.unacked_messages}, {len(row.consumers)} consumers"
         )
-    emit(answer, as_json=as_json, text="\n".join(lines))
+    emit(found.raw, as_json=as_json, text="\n".join(lines))
 
 
-def _backlog(row: dict[str, Any]) -> str:
+def backlog(row: SubscriptionStats) -> str:
     """A subscription's backlog in messages where the broker counts them, else in entries."""
-    messages = row.get("messagesInBacklog", -1)
-    if messages < 0:
-        return f"{row['msgBacklog']} entries"
-    text = f"{messages} messages, {row['bytesInBacklog'] / 1e6:.2f} MB"
-    if row["oldestBacklogMessageAgeSeconds"] >= 0:
-        text += f", the oldest {row['oldestBacklogMessageAgeSeconds']} s old"
-    return text + (f", {row['ackHoles']} ack holes" if row["ackHoles"] else "")
+    if row.messages_in_backlog < 0:
+        return f"{row.msg_backlog} entries"
+    text = f"{row.messages_in_backlog} messages, {row.bytes_in_backlog / 1e6:.2f} MB"
+    if row.oldest_backlog_message_age_seconds >= 0:
+        text += f", the oldest {span(row.oldest_backlog_message_age_seconds)} old"
+    return text + (f", {row.ack_holes} ack holes" if row.ack_holes > 0 else "")
 
 
-@command.command("compact")
-@click.argument("topic")
+def _internal(found: Any, as_json: bool) -> None:
+    if as_json:
+        emit(found.raw, as_json=True, text="")
+        return
+    click.echo(
+        f"{found.state or 'open'}; {count(found.number_of_entries)} entries, {size(found.total_size)}; last "
+        f"{found.last_confirmed_entry}"
+    )
+    rows = [{"ledger": one.ledger_id, "entries": one.entries, "size": one.size} for one in found.ledgers]
+    columns = (
+        Column("ledger", "ledger", right=True),
+        Column("entries", "entries", count, right=True),
+        Column("size", "size", size, right=True),
+    )
+    print_rows(rows, columns, as_json=False)
+    for name, cursor in sorted(found.cursors.items()):
+        click.echo(
+            f"{name}: acknowledged up to {cursor.mark_delete_position}, read up to "
+            f"{cursor.read_position}, holes {cursor.individually_deleted_messages or '[]'}"
+        )
+
+
+@command.command("compact", cls=ConnectingCommand)
+@topic_argument
 @click.option("--status", is_flag=True, help="Only say what became of the last compaction.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
-@admin_url_option
+@connecting
 @json_option
-def compact(topic: str, status: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Compact TOPIC: readers of what is compacted get the newest message of each key.
 
     Exits with 1 when it fails.
     """
-    name = TopicName.parse(topic)
-    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
-    names = [name.partition_name(index) for index in range(count)] if count else [name]
+    topics = cluster.admin().topics
+    names = topics.names(topic)
     if not status:
-        admin(admin_url, "PUT", f"{topic_path(name)}/compaction")
-    failed = False
-    for each in names:
-        answer = admin(admin_url, "GET", f"{topic_path(each)}/compaction")
-        while wait and not status and answer["status"] == "RUNNING":
-            time.sleep(_LOOK_AGAIN_SECONDS)
-            answer = admin(admin_url, "GET", f"{topic_path(each)}/compaction")
-        failed |= answer["status"] == "ERROR"
-        error = f": {answer['lastError']}" if answer["lastError"] else ""
-        emit({"topic": str(each), **answer}, as_json=as_json, text=f"{each}  {answer['status']}{error}")
-    if failed and not status:
-        raise SystemExit(1)
+        topics.compact(topic)
+    _look_after(names, topics.compaction_status, status, wait, as_json)
 
 
-@command.command("offload")
-@click.argument("topic")
+@command.command("offload", cls=ConnectingCommand)
+@topic_argument
 @click.option("--keep", type=SIZE, default="0", help="Leave about so much of the newest here, such as 1G.")
 @click.option("--status", is_flag=True, help="Only say what became of the last offload.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
-@admin_url_option
+@connecting
 @json_option
-def offload(topic: str, keep: int, status: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Move the closed ledgers of TOPIC to the broker's offload location; readers notice nothing.
 
     Exits with 1 when it fails.
     """
-    name = TopicName.parse(topic)
-    count = admin(admin_url, "GET", f"{topic_path(name)}/partitions")["partitions"]
+    topics = cluster.admin().topics
+    names = topics.names(topic)
+    for each in names if not status else ():
+        first_kept = _first_kept(topics.internal_stats(each).ledgers, keep)
+        if first_kept is not None:
+            topics.offload(each, MessageId(-1, first_kept, 0))
+    _look_after(names, topics.offload_status, status, wait, as_json)
+
+
+def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int | None:
+    """The oldest ledger that stays: the last one, and as many before it as ``keep`` bytes have room for."""
+    kept, size = None, 0
+    for ledger in reversed(ledgers):
+        size += ledger.size
+        if kept is not None and size > keep:
+            break
+        kept = ledger.ledger_id
+    return kept
+
+
+def _look_after(names: Sequence[str], look: Any, status: bool, wait: bool, as_json: bool) -> None:
+    """Say what became of a process on each of the topics, at its end with ``wait``."""
     failed = False
-    for each in [name.partition_name(index) for index in range(count)] if count else [name]:
-        path = f"{topic_path(each)}/offload"
-        if not status:
-            ledgers = admin(admin_url, "GET", f"{topic_path(each)}/internalStats")["ledgers"]
-            first_kept = _first_kept(ledgers, keep)
-            if first_kept is not None:
-                admin(admin_url, "PUT", path, {"ledgerId": first_kept, "entryId": 0, "partitionIndex": -1})
-        answer = admin(admin_url, "GET", path)
-        while wait and not status and answer["status"] == "RUNNING":
+    for each in names:
+        found = look(each)
+        while wait and not status and found.status == "RUNNING":
             time.sleep(_LOOK_AGAIN_SECONDS)
-            answer = admin(admin_url, "GET", path)
-        failed |= answer["status"] == "ERROR"
-        error = f": {answer['lastError']}" if answer["lastError"] else ""
-        emit({"topic": str(each), **answer}, as_json=as_json, text=f"{each}  {answer['status']}{error}")
+            found = look(each)
+        failed |= found.status == "ERROR"
+        error = f": {found.last_error}" if found.last_error else ""
+        emit(
+            {"topic": each, **found.raw},
+            as_json=as_json,
+            text=f"{each}  {found.status}{error}",
+        )
     if failed and not status:
         raise SystemExit(1)
 
 
-def _first_kept(ledgers: list[dict[str, Any]], keep: int) -> int | None:
-    """The oldest ledger that stays: the last one, and as many before it as ``keep`` bytes have room for."""
-    kept, size = None, 0
-    for ledger in reversed(ledgers):
-        size += ledger["size"]
-        if kept is not None and size > keep:
-            break
-        kept = int(ledger["ledgerId"])
-    return kept
-
-
-@command.command("subscriptions")
-@click.argument("topic")
-@admin_url_option
+@command.command("unload", cls=ConnectingCommand)
+@topic_argument
+@connecting
 @json_option
-def subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
-    """Names of the subscriptions of TOPIC."""
-    for name in admin(admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/subscriptions") or []:
-        emit({"subscription": name}, as_json=as_json, text=name)
-
-
-@command.command("skip")
-@click.argument("topic")
-@click.argument("subscription")
-@click.option("--count", "-n", type=click.IntRange(1), help="The next so many messages.")
-@click.option("--message", metavar="LEDGER:ENTRY", help="This message alone, for example a damaged one.")
-@admin_url_option
-@json_option
-def skip(
-    topic: str, subscription: str, count: int | None, message: str | None, admin_url: str, as_json: bool
-) -> None:
-    """Let SUBSCRIPTION go on without messages; those of a batch are counted one by one."""
-    if (count is None) == (message is None):
-        raise click.UsageError("give either --count or --message")
-    name = TopicName.parse(topic)
-    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/skip"
-    if message is not None:
-        ledger, _, entry = message.partition(":")
-        if not (ledger.isdecimal() and entry.isdecimal()):
-            raise click.BadParameter(f"{message!r} is not LEDGER:ENTRY", param_hint="--message")
-        admin(admin_url, "POST", f"{path}/{int(ledger)}/{int(entry)}")
-        emit(
-            {"topic": str(name), "subscription": subscription, "skipped": 1, "unit": "entries"},
-            as_json=as_json,
-            text=f"{subscription} goes on without {message}",
-        )
-        return
-    path += f"/{count}"
-    answer = admin(admin_url, "POST", f"{path}?unit=messages")
-    if answer is None:
-        # Apache Pulsar knows no unit and says nothing.
-        unit, skipped = "entries (this broker counts a batch as one)", count
-    else:
-        unit, skipped = "messages", answer["skippedMessages"]
-    emit(
-        {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit.split()[0]},
-        as_json=as_json,
-        text=f"{subscription} goes on behind {skipped} {unit}",
-    )
-
-
-@command.command("reset-cursor")
-@click.argument("topic")
-@click.argument("subscription")
-@click.option("--time", "timestamp_ms", type=int, required=True, help="Publish time in ms since 1970.")
-@admin_url_option
-@json_option
-def reset_cursor(topic: str, subscription: str, timestamp_ms: int, admin_url: str, as_json: bool) -> None:
-    """Let SUBSCRIPTION read TOPIC again from a publish time."""
-    name = TopicName.parse(topic)
-    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/resetcursor/{timestamp_ms}"
-    admin(admin_url, "POST", path)
-    emit(
-        {"topic": str(name), "subscription": subscription, "timestamp": timestamp_ms},
-        as_json=as_json,
-        text=f"{subscription} reads from {timestamp_ms} on",
-    )
-
-
-@command.command("unload")
-@click.argument("topic")
-@admin_url_option
-@json_option
-def unload(topic: str, admin_url: str, as_json: bool) -> None:
+def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
     """Disconnect everybody from TOPIC: clients come back, and what was not acknowledged is dealt out anew."""
     name = TopicName.parse(topic)
-    admin(admin_url, "PUT", f"{topic_path(name)}/unload")
+    cluster.admin().topics.unload(name)
     emit({"topic": str(name), "unloaded": True}, as_json=as_json, text=f"unloaded {name}")
 
 
-@command.command("policy")
-@click.argument("topic")
-@click.argument("policy")
-@click.argument("value", required=False)
-@click.option("--remove", is_flag=True, help="What the namespace says is in force again.")
-@admin_url_option
+@command.command("terminate", cls=ConnectingCommand)
+@topic_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connecting
 @json_option
-def policy(topic: str, policy: str, value: str | None, remove: bool, admin_url: str, as_json: bool) -> None:
-    """Show, set or remove a POLICY of TOPIC, by its name in admin REST: retention, messageTTL ...
-
-    VALUE is JSON.
-    """
-    if remove and value is not None:
-        raise click.UsageError("give either a value or --remove")
+def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+    """Take nothing into TOPIC any more; consumers read to its end. There is no way back."""
     name = TopicName.parse(topic)
-    path = f"{topic_path(name)}/{quote(policy, safe='?=&')}"
-    base = policy.partition("?")[0]
-    if remove:
-        admin(admin_url, "DELETE", path)
-    elif value is not None:
-        try:
-            content = json.loads(value)
-        except ValueError:
-            raise click.BadParameter(f"{value!r} is no JSON", param_hint="VALUE") from None
-        if base == "messageTTL":
-            admin(admin_url, "POST", f"{path}?messageTTL={quote(str(content))}")
+    if not yes:
+        click.confirm(f"Never take a message into {name} again?", abort=True, err=True)
+    for each, last in cluster.admin().topics.terminate(name).items():
+        place = f"{int(last.ledger_id)}:{int(last.entry_id)}"
+        emit({"topic": each, "last": place}, as_json=as_json, text=f"{each} ends with {place}")
+
+
+@command.command("truncate", cls=ConnectingCommand)
+@topic_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connecting
+@json_option
+def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+    """Delete all messages of TOPIC, acknowledged or not."""
+    name = TopicName.parse(topic)
+    if not yes:
+        click.confirm(f"Delete all messages of {name}?", abort=True, err=True)
+    cluster.admin().topics.truncate(name)
+    emit({"topic": str(name), "truncated": True}, as_json=as_json, text=f"truncated {name}")
+
+
+@command.command("properties", cls=ConnectingCommand)
+@topic_argument
+@click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
+@connecting
+@json_option
+def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+    """Show the properties of TOPIC, or set some; NAME= takes one away."""
+    topics = cluster.admin().topics
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="NAME=VALUE")
+        if value:
+            topics.update_properties(topic, {name: value})
         else:
-            admin(admin_url, "PUT" if base == "schemaCompatibilityStrategy" else "POST", path, content)
-    shown = f"{topic_path(name)}/backlogQuotaMap" if base == "backlogQuota" else path
-    found = admin(admin_url, "GET", shown)
-    emit({"topic": str(name), "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
+            topics.remove_property(topic, name)
+    rows = [{"name": name, "value": value} for name, value in sorted(topics.properties(topic).items())]
+    print_rows(rows, (Column("name", "name"), Column("value", "value")), as_json=as_json)
 
 
-@command.command("redeliver-unacked")
-@click.argument("topic")
-@click.argument("subscription")
-@click.argument("seconds", type=click.FloatRange(0))
-@admin_url_option
+@command.command("permissions", cls=ConnectingCommand)
+@topic_argument
+@connecting
 @json_option
-def redeliver_unacked(topic: str, subscription: str, seconds: float, admin_url: str, as_json: bool) -> None:
-    """Have messages of SUBSCRIPTION pushed again that are not acknowledged within SECONDS; 0: not."""
-    name = TopicName.parse(topic)
-    path = f"{topic_path(name)}/subscription/{quote(subscription, safe='')}/properties"
-    properties = admin(admin_url, "GET", path) or {}
-    admin(admin_url, "PUT", path, {**properties, "redeliver-unacked-after-seconds": f"{seconds:g}"})
-    emit(
-        {"topic": str(name), "subscription": subscription, "seconds": seconds},
-        as_json=as_json,
-        text=f"{subscription}: unacknowledged messages "
-        + (f"are pushed again after {seconds:g} s" if seconds else "are not pushed again"),
-    )
+def permissions(topic: str, cluster: Cluster, as_json: bool) -> None:
+    """What each role may do with TOPIC."""
+    found = cluster.admin().topics.permissions(topic)
+    rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
+    print_rows(rows, (Column("role", "role"), Column("actions", "actions", ", ".join)), as_json=as_json)
+
+
+@command.command("grant", cls=ConnectingCommand)
+@topic_argument
+@click.argument("role")
+@click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
+@connecting
+@json_option
+def grant(topic: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+    """Let ROLE do ACTIONS with TOPIC."""
+    cluster.admin().topics.grant(topic, role, actions)
+    text = f"{role} may {', '.join(actions)} in {topic}"
+    emit({"topic": topic, "role": role, "actions": actions}, as_json=as_json, text=text)
+
+
+@command.command("revoke", cls=ConnectingCommand)
+@topic_argument
+@click.argument("role")
+@connecting
+@json_option
+def revoke(topic: str, role: str, cluster: Cluster, as_json: bool) -> None:
+    """Take from ROLE what it was granted for TOPIC."""
+    cluster.admin().topics.revoke(topic, role)
+    emit({"topic": topic, "role": role, "actions": []}, as_json=as_json, text=f"{role}: grant taken back")
+
+
+add_policy_commands(command, "topic_policies", "TOPIC", TopicPolicies)

@@ -10,16 +10,17 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number, admin_url_option, json_option
+from geminga.cli.common import Number, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     OutputFile,
     picture_option,
     read_samples,
     sample_option,
-    service_url_option,
     traffic_options,
     traffic_profile,
 )
+from geminga.client.cluster import Cluster
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
@@ -32,11 +33,10 @@ from geminga.tuning.stock import STOCK, stock
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 
 
-@click.command("advise")
+@click.command("advise", cls=ConnectingCommand)
 @traffic_options()
 @click.option("--topic", help="A live topic to watch instead of giving its traffic in numbers.")
-@service_url_option
-@admin_url_option
+@connecting
 @click.option(
     "--watch",
     "watch_seconds",
@@ -90,8 +90,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
 def command(
     traffic: dict[str, Any],
     topic: str | None,
-    service_url: str,
-    admin_url: str,
+    cluster: Cluster,
     watch_seconds: float,
     sample: Path | None,
     compression: str | None,
@@ -116,9 +115,10 @@ def command(
     observed = None
     if topic is not None:
         observed = observe(
-            service_url,
-            admin_url,
+            cluster.service_url,
+            cluster.admin_url,
             topic,
+            cluster=cluster,
             seconds=watch_seconds,
             latency_budget_seconds=traffic["latency_budget_ms"] / 1000,
         )

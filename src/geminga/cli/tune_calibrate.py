@@ -7,22 +7,22 @@ from pathlib import Path
 
 import click
 
-from geminga.cli.common import Number, admin_url_option, json_option
+from geminga.cli.common import Number, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     OutputFile,
     namespace_option,
     picture_option,
     server_pid_option,
-    service_url_option,
 )
+from geminga.client.cluster import Cluster
 from geminga.tuning import cost_report
 from geminga.tuning.calibrate import Calibration, CalibrationPlan
 from geminga.tuning.pictures import check_picture
 
 
-@click.command("calibrate")
-@service_url_option
-@admin_url_option
+@click.command("calibrate", cls=ConnectingCommand)
+@connecting
 @click.option(
     "--seconds",
     type=Number(0.1, 600),
@@ -57,8 +57,7 @@ from geminga.tuning.pictures import check_picture
 @picture_option
 @json_option
 def command(
-    service_url: str,
-    admin_url: str,
+    cluster: Cluster,
     seconds: float,
     repeats: int,
     namespace: str,
@@ -76,8 +75,9 @@ def command(
     if picture_path is not None:
         check_picture(picture_path)
     plan = CalibrationPlan(
-        service_url=service_url,
-        admin_url=admin_url,
+        service_url=cluster.service_url,
+        admin_url=cluster.admin_url,
+        cluster=cluster,
         seconds=seconds,
         repeats=repeats,
         namespace=namespace,

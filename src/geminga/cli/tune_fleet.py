@@ -8,8 +8,10 @@ from pathlib import Path
 
 import click
 
-from geminga.cli.common import Number, admin_url_option, json_option
+from geminga.cli.common import Number, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_sweep import progress, read_json, spark_session
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType
 from geminga.tuning.cost import CostModel, standard
@@ -19,8 +21,8 @@ from geminga.tuning.modelled_broker import BrokerModel
 from geminga.tuning.stock import STOCK
 
 
-@click.command("fleet")
-@admin_url_option
+@click.command("fleet", cls=ConnectingCommand)
+@connecting
 @click.option(
     "--namespace", "namespaces", multiple=True, help="Whose topics; all of the cluster's by default."
 )
@@ -83,7 +85,7 @@ from geminga.tuning.stock import STOCK
 )
 @json_option
 def command(
-    admin_url: str,
+    cluster: Cluster,
     namespaces: tuple[str, ...],
     watch_seconds: float,
     file: Path | None,
@@ -119,7 +121,11 @@ def command(
     if file is None:
         with progress("looks", 0) as done:
             topics = gather(
-                admin_url, namespaces, watch_seconds=watch_seconds, progress=lambda n, total: done(n)
+                cluster.admin_url,
+                namespaces,
+                cluster=cluster,
+                watch_seconds=watch_seconds,
+                progress=lambda n, total: done(n),
             )
         pq.write_table(topics, output / "statistics.parquet")
     else:

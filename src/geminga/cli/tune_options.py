@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import DEFAULT_URL, Number
+from geminga.cli.common import Number
 from geminga.config import refuse
 from geminga.tuning.traffic import Bursts, TrafficProfile
 
@@ -26,11 +26,6 @@ class OutputFile(click.Path):
             self.fail(f"{path.parent} is no folder", param, ctx)
         return path
 
-
-service_url_option = click.option(
-    "--service-url", "--url", "service_url", default=DEFAULT_URL, envvar="PULSAR_SERVICE_URL",
-    show_default=True, help="The broker's service URL.",
-)  # fmt: skip
 
 namespace_option = click.option(
     "--namespace", default="public/default", show_default=True, help="Where topics are made."

@@ -9,22 +9,22 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number, admin_url_option
+from geminga.cli.common import Number
+from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     namespace_option,
     read_samples,
     sample_option,
     server_pid_option,
-    service_url_option,
     traffic_options,
     traffic_profile,
 )
+from geminga.client.cluster import Cluster
 from geminga.tuning.prove import PARTS, Plan, Prover
 
 
-@click.command("prove")
-@service_url_option
-@admin_url_option
+@click.command("prove", cls=ConnectingCommand)
+@connecting
 @traffic_options(rate_messages_per_second=20_000, message_bytes=200, partitions=60)
 @click.option(
     "--payload",
@@ -92,8 +92,7 @@ from geminga.tuning.prove import PARTS, Plan, Prover
     help="Folder for table, picture, JSON and the runs; continued when it exists.",
 )
 def command(
-    service_url: str,
-    admin_url: str,
+    cluster: Cluster,
     sample: Path | None,
     clients: tuple[str, ...],
     pulsar_home: Path | None,
@@ -107,7 +106,8 @@ def command(
     run by run: a broker that goes away costs the run it was in, and the same command goes on.
     """
     plan = Plan(
-        service_url=service_url, admin_url=admin_url, profile=traffic_profile(traffic),
+        service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
+        profile=traffic_profile(traffic),
         samples=read_samples(sample), clients=clients or _installed(pulsar_home), java_home=pulsar_home,
         **chosen,
     )  # fmt: skip

@@ -61,7 +61,9 @@ _AXES_HELP = "Axes: " + "; ".join(
     show_default=True,
     help="Virtual time of a run.",
 )
-@click.option("--seed", type=click.IntRange(0, 1 << 31), default=1, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(0, 1 << 31), default=1, show_default=True, help="Of what is drawn."
+)
 @click.option(
     "--cost-model",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

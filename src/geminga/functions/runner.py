@@ -128,6 +128,7 @@ class FunctionRunner:
 
     async def _main(self, signals: bool) -> None:
         from geminga.asyncio import Client
+        from geminga.client.cluster import Cluster
 
         settings = self.settings
         call = resolve(settings.function)
@@ -140,7 +141,8 @@ class FunctionRunner:
         if self._asked:
             self._stopping.set()
         shared = Shared(settings, self.metrics)
-        client = shared.client = Client(settings.service_url)
+        cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
+        client = shared.client = Client(**cluster.client_arguments())
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"function-{settings.name}")
         web = log = None
         try:

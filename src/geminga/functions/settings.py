@@ -57,6 +57,8 @@ class FunctionSettings:
     ``compression``: of results, by `CompressionType`'s names. ``batching_max_publish_delay_ms``: how long a
     result waits for others; 1 ms.
 
+    ``connection``: how one shows oneself there, as `geminga.client.cluster.Cluster`'s fields.
+
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
 
@@ -65,6 +67,7 @@ class FunctionSettings:
     topics_pattern: str | None = None
     output: str | None = None
     service_url: str = "pulsar://127.0.0.1:6650"
+    connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
     tenant: str = "public"
     namespace: str = "default"
     name: str = ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from geminga.client.cluster import Cluster
 from geminga.config import check_int
 from geminga.errors import PulsarException
 from geminga.producer.settings import CompressionType, ProducerSettings
@@ -98,6 +99,8 @@ class CalibrationPlan:
 
     service_url: str
     admin_url: str
+    cluster: Cluster | None = None
+    """How one shows oneself there."""
     seconds: float = 5.0
     """Measured time of a load."""
     repeats: int = 1
@@ -126,7 +129,7 @@ class Calibration:
         says so and the model is what the runs till then give.
         """
         plan = self._plan
-        view = BrokerView(plan.service_url, plan.admin_url, plan.server_pids)
+        view = BrokerView(plan.service_url, plan.admin_url, plan.server_pids, plan.cluster)
         log = RunLog(self._folder, {"broker": view.title, "seconds": plan.seconds})
         todo = self._todo(log, view)
         try:

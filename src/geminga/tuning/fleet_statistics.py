@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from geminga.admin import topic_path
 from geminga.client.admin.sync.admin import Admin
+from geminga.client.cluster import Cluster
 from geminga.config import check_seconds
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import TopicName
@@ -65,17 +66,19 @@ def gather(
     namespaces: Iterable[str] = (),
     *,
     watch_seconds: float = 10.0,
+    cluster: Cluster | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> pa.Table:
     """Statistics of every topic that was published to while it was watched.
 
-    ``namespaces``: all of the cluster's by default. ``progress`` is told how many of how many looks are
-    done. Raises what stands in the way of the broker, and `InvalidConfiguration` where nothing flows.
+    ``namespaces``: all of the cluster's by default; ``cluster``: how one shows oneself.
+    ``progress`` is told how many of how many looks are done.
+    Raises what stands in the way of the broker, and `InvalidConfiguration` where nothing flows.
     """
     import pyarrow as pa
 
     check_seconds("watch_seconds", watch_seconds, 0.1, 3600.0)
-    admin = Admin(admin_url)
+    admin = replace(cluster or Cluster(), admin_url=admin_url).admin()
     chosen = list(namespaces) or namespaces_of(admin)
     topics = [topic for namespace in chosen for topic in topics_of(admin, namespace)]
     if len(topics) > TOPICS_MAX:

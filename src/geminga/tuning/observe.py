@@ -16,8 +16,8 @@ from typing import Any
 
 from geminga.admin import topic_path
 from geminga.client.admin.sync.admin import Admin
+from geminga.client.cluster import Cluster
 from geminga.client.entry_reader import EntryReader
-from geminga.client.sync import Client
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import CompressionType
@@ -84,15 +84,16 @@ def observe(
     *,
     seconds: float = 5.0,
     latency_budget_seconds: float = 0.05,
+    cluster: Cluster | None = None,
 ) -> TopicObservation:
-    """Watch a topic for some seconds and read a sample of it.
+    """Watch a topic for some seconds and read a sample of it. ``cluster``: how one shows oneself there.
 
     Raises `TopicNotFound`, what stands in the way of the broker, and `InvalidConfiguration` for a topic to
     which nothing is published.
     """
     check_number("seconds", seconds, 0.1, 600, "seconds")
     name = TopicName.parse(topic).base
-    view = BrokerView(service_url, admin_url)
+    view = BrokerView(service_url, admin_url, cluster=cluster)
     partitions = view.partitions(name)
     first, started = view.counts(name, partitions), time.monotonic()
     time.sleep(seconds)
@@ -103,7 +104,7 @@ def observe(
             f"nothing was published to {name} within {elapsed:.1f} s: watch it for longer (--watch), or give "
             "the traffic in numbers"
         )
-    sampled, contents, keys = _sample(service_url, view.admin, name, partitions, last)
+    sampled, contents, keys = _sample(view, name, partitions, last)
     facts = _facts(view.admin, name, partitions)
     sizes = [len(content) for content in contents]
     mean = statistics.fmean(sizes) if sizes else max(1.0, (last.bytes_in - first.bytes_in) / messages)
@@ -157,17 +158,17 @@ def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
 
 
 def _sample(
-    service_url: str, admin: Admin, name: TopicName, partitions: int, counts: TopicCounts
+    view: BrokerView, name: TopicName, partitions: int, counts: TopicCounts
 ) -> tuple[list[SampledEntry], list[bytes], int]:
     """Entries, messages, and how many different keys messages have (0: most have none)."""
     busiest = sorted(counts.by_partition, key=lambda number: -counts.by_partition[number][0])
     entries: list[SampledEntry] = []
     contents: list[bytes] = []
     keys: list[str] = []
-    with Client(service_url) as client:
+    with view.cluster.client() as client:
         for number in busiest[:PARTITIONS_SAMPLED_MAX]:
             one = name.partition_name(number) if partitions else name
-            start = _some_entries_back(admin, one)
+            start = _some_entries_back(view.admin, one)
             if start is None:
                 continue
             with EntryReader.open(client, str(one), start) as reader:

@@ -21,6 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
+from geminga.client.cluster import Cluster
 from geminga.config import check_choice, check_int, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
@@ -53,6 +54,8 @@ class Plan:
     service_url: str
     admin_url: str
     profile: TrafficProfile
+    cluster: Cluster | None = None
+    """How one shows oneself there."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)
     parts: tuple[str, ...] = ("settings", "slow")
@@ -232,10 +235,14 @@ class Prover:
         self._say = say
         self.proof = Proof("", plan.conditions(), machine())
 
+    def _view(self) -> BrokerView:
+        plan = self._plan
+        return BrokerView(plan.service_url, plan.admin_url, plan.server_pids, plan.cluster)
+
     def prove(self) -> Proof:
         """Run what is not done yet. What ends it early is told in ``Proof.stopped``, and what was measured
         till then is in it. Raises what stands in the way of the first run."""
-        view = BrokerView(self._plan.service_url, self._plan.admin_url, self._plan.server_pids)
+        view = self._view()
         self.proof.broker = view.title
         self._log = RunLog(self._folder, {"broker": view.title, **self._plan.conditions()})
         self.proof.outcomes = self._log.outcomes
@@ -285,7 +292,7 @@ class Prover:
 
     def _measure(self, part: str, subject: Subject, run: int) -> None:
         # A view a run: after a break other processes serve.
-        view = BrokerView(self._plan.service_url, self._plan.admin_url, self._plan.server_pids)
+        view = self._view()
         conditions = replace(self._base(), part=part, idle=measure_idle(view, self._plan.idle_seconds))
         self._say(f"{part}, turn {run + 1} of {self._plan.repeats}: {subject.title}")
         if part == "slow":

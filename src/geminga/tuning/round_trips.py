@@ -12,9 +12,10 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from geminga.client.cluster import Cluster
 from geminga.client.producer import Producer
-from geminga.client.sync import Client
 from geminga.config import check_int, refuse
 from geminga.errors import Result, Timeout
 from geminga.tuning.modelled_broker import BrokerModel, quantiles_of
@@ -37,6 +38,7 @@ def measure_round_trips(
     sizes: Sequence[int] = SIZES,
     entries: int = ENTRIES,
     per_second: float = PER_SECOND,
+    cluster: Cluster | None = None,
 ) -> dict[int, list[float]]:
     """Send ``entries`` of each size, mixed, at ``per_second``, and take the time of each.
 
@@ -63,7 +65,8 @@ def measure_round_trips(
         sent_at = time.perf_counter()
         producer.send_async(payload, done)
 
-    with Client(service_url) as client, client.create_producer(topic, batching_enabled=False) as producer:
+    connecting = replace(cluster or Cluster(), service_url=service_url)
+    with connecting.client() as client, client.create_producer(topic, batching_enabled=False) as producer:
         for number, size in enumerate(order):
             send(producer, number, size)
             # Not in step with anything that the broker does at even intervals.

@@ -12,6 +12,8 @@ import pytest
 
 from geminga.broker.admin.explain import Trouble
 from geminga.cli.explain import as_text
+from geminga.client.admin.records import decode
+from geminga.client.admin.types import Explanation
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.damage import Damage, EntriesDamaged, Loss
@@ -52,7 +54,7 @@ class Case:
         found = self.harness.actions.explain(NAME, "s")
         json.dumps(found)
         assert "\n" not in found["summary"]
-        assert len(as_text(found).splitlines()) <= 25, "one screen"
+        assert len(as_text(decode(Explanation, found)).splitlines()) <= 25, "one screen"
         kinds = {each["kind"] for each in found["findings"] if each["stops"]} - {"delayed"}
         quota = any(
             each["kind"] == "quota" and each["details"]["subscription"] == "s" for each in found["findings"]
@@ -69,10 +71,10 @@ class Case:
         return [each["kind"] for each in self.explain()["findings"] if each["stops"]]
 
     def run(self, command: str) -> None:
-        """Do what ``geminga topics ...`` does."""
+        """Do what ``geminga topics ...`` and ``geminga subscriptions ...`` do."""
         for one in command.split(" && "):
             words = shlex.split(one)
-            assert words[:2] == ["geminga", "topics"], command
+            assert words[:2] in (["geminga", "topics"], ["geminga", "subscriptions"]), command
             _run(self.harness, words[2], words[3:])
 
 
@@ -139,7 +141,7 @@ def test_nobody_is_connected(case: Case) -> None:
     finding = case.finding("nobody-connected")
     assert finding["stops"]
     assert "no consumer is connected (since 2027-01-15T08:00:00.000Z)" in finding["text"]
-    assert f"geminga consume {TOPIC} -s s" in finding["mend"]
+    assert f"geminga peek {TOPIC} s" in finding["mend"]
     case.subscribe()
     assert not case.stopping()
 
@@ -211,7 +213,7 @@ def test_the_limit_of_a_subscription(
     finding = case.finding("unacked-limit")
     assert finding["stops"]
     assert "its consumers hold 4 messages" in finding["text"]
-    case.run(command_in(finding["mend"], "geminga topics redeliver-unacked"))
+    case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
     assert case.harness.actions.subscription_properties(NAME, "s")
     case.harness.advance(80)
     assert {m.redelivery_count for m in peer.messages()} >= {1}
@@ -266,10 +268,10 @@ def test_a_hole(case: Case) -> None:
     assert "message 0:1 is not acknowledged, 3 behind it are" in finding["text"]
     assert "consumer 'forgetful' at /10.0.0.1:4242 has it; published 20 s ago" in finding["text"]
     assert finding["details"]["holes"] == 2
-    case.run(command_in(finding["mend"], "geminga topics skip"))
+    case.run(command_in(finding["mend"], "geminga subscriptions skip"))
     assert "message 0:4 is not acknowledged, 1 behind it are" in case.finding("hole")["text"]
     peer.messages()
-    case.run(command_in(finding["mend"], "geminga topics redeliver-unacked"))
+    case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
     assert "it is pushed again after 60 s" in case.finding("hole")["text"]
     case.harness.advance(80)
     peer.command("ping")
@@ -302,7 +304,7 @@ def test_a_damaged_entry(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "entry 0:1 cannot be read from the disk" in finding["text"]
     peer.ack((0, 0), (0, 2), (0, 3))
     assert case.explain()["facts"]["messagesInBacklog"] == 1
-    case.run(command_in(finding["mend"], "geminga topics skip"))
+    case.run(command_in(finding["mend"], "geminga subscriptions skip"))
     assert case.explain()["summary"] == "everything is acknowledged"
 
 
@@ -336,7 +338,7 @@ def test_a_quota_stops_the_producers(
     case.harness.actions.create_subscription(NAME, "other", MessageId.latest, case.done)
     other = case.harness.actions.explain(NAME, "other")["findings"][0]
     assert other["mend"] == f"geminga explain {TOPIC} s"
-    case.run(command_in(finding["mend"], "geminga topics skip"))
+    case.run(command_in(finding["mend"], "geminga subscriptions skip"))
     # The producer's client tries again by itself.
     case.producer.frames.clear()
     assert case.producer.producer(TOPIC).producer_ready
@@ -359,7 +361,7 @@ def test_a_subscription_that_damage_took(case: Case) -> None:
     case.harness.broker.topics.find(NAME).subscriptions["s"].harmed = "its record fails its checksum"
     finding = case.finding("harmed")
     assert finding["stops"]
-    assert finding["mend"] == f"geminga topics reset-cursor {TOPIC} s --time 0"
+    assert finding["mend"] == f"geminga subscriptions reset {TOPIC} s earliest"
 
 
 def test_failover_has_one_that_receives(

@@ -187,7 +187,7 @@ class _Inquiry:
             yield Finding(
                 "harmed", True,
                 f"the subscription's state was lost to damage in the store: {subscription.harmed}",
-                f"geminga topics reset-cursor {self.place} --time 0",
+                f"geminga subscriptions reset {self.place} earliest",
             )  # fmt: skip
         elif subscription.fenced or subscription.resetting:
             yield Finding(
@@ -206,8 +206,7 @@ class _Inquiry:
             since = iso_time(subscription.last_active_ms)
             yield Finding(
                 "nobody-connected", True, f"no consumer is connected (since {since})",
-                "start the consumer; to look at what waits: geminga consume "
-                f"{shlex.quote(self.topic.text)} -s {shlex.quote(subscription.name)}",
+                f"start the consumer; to look at what waits: geminga peek {self.place}",
                 {"sinceTimestamp": subscription.last_active_ms},
             )  # fmt: skip
         yield from self._dispatching()
@@ -398,7 +397,7 @@ class _Inquiry:
         seconds = subscription.compensation.after_seconds
         mend = f"give it up: {self._skip(self.ledger.position(offset))}"
         if not seconds:
-            mend = f"have it pushed again: geminga topics redeliver-unacked {self.place} 60; or {mend}"
+            mend = f"have it pushed again: geminga subscriptions redeliver-unacked {self.place} 60; or {mend}"
         else:
             text += f"; it is pushed again after {seconds:g} s"
         yield Finding(
@@ -424,13 +423,13 @@ class _Inquiry:
         return f"geminga topics unload {shlex.quote(self.topic.text)}"
 
     def _skip(self, place: tuple[int, int]) -> str:
-        return f"geminga topics skip {self.place} --message {_text(place)}"
+        return f"geminga subscriptions skip {self.place} --message {_text(place)}"
 
     def _policy(self, name: str, value: object) -> str:
         return f"geminga topics policy {shlex.quote(self.topic.text)} {name} {shlex.quote(str(value))}"
 
     def _again(self) -> str:
-        return f"geminga topics redeliver-unacked {self.place} 60"
+        return f"geminga subscriptions redeliver-unacked {self.place} 60"
 
     def _again_or(self, policy: str, limit: int) -> str:
         return (

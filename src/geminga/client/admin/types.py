@@ -301,11 +301,12 @@ class InternalStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CompactionStatus:
-    """``status``: ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
+class LongRunningProcessStatus:
+    """What became of the last compaction or offload. ``status``: ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
 
     status: str = "NOT_RUN"
     last_error: str = ""
+    raw: Mapping[str, Any] = raw()
 
 
 # --- messages and schemas -------------------------------------------------------------------------

@@ -7,11 +7,10 @@ metrics (``process_cpu_seconds_total``, which Apache Pulsar exports).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from geminga.admin import Persistence, topic_path
-from geminga.client.admin.sync.admin import Admin
-from geminga.client.sync import Client
+from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, NotAllowedError, PulsarException, TopicNotFound
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
@@ -34,9 +33,9 @@ class TopicCounts:
     """Messages and entries of each partition."""
 
 
-def _title(service_url: str) -> str:
+def _title(cluster: Cluster) -> str:
     # A wrong address shows soon.
-    with Client(service_url, operation_timeout_seconds=5) as client:
+    with cluster.client(operation_timeout_seconds=5) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
         said = client.core.pool.connections[0].server_version
     return APACHE + said.removeprefix("Pulsar Server").strip() if said.startswith("Pulsar Server") else said
@@ -45,11 +44,19 @@ def _title(service_url: str) -> str:
 class BrokerView:
     """One cluster as seen through its admin REST and, where it is local, through the operating system."""
 
-    def __init__(self, service_url: str, admin_url: str, server_pids: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        admin_url: str,
+        server_pids: tuple[int, ...] = (),
+        cluster: Cluster | None = None,
+    ) -> None:
+        """``cluster``: how one shows oneself there; its addresses do not count."""
         self.service_url = service_url
         self.admin_url = admin_url
-        self.admin = Admin(admin_url)
-        self.title = _title(service_url)
+        self.cluster = replace(cluster or Cluster(), service_url=service_url, admin_url=admin_url)
+        self.admin = self.cluster.admin()
+        self.title = _title(self.cluster)
         """Which broker it is, for tables: what it says of itself when a client connects."""
         self.pids = server_pids or self._local_pids()
 

@@ -19,6 +19,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from geminga.client.cluster import Cluster
 from geminga.tuning.measuring import conversation
 from geminga.tuning.measuring.outcome import SLICE_NS
 from geminga.tuning.measuring.pacing import Pace
@@ -217,6 +218,17 @@ def _quiet_logger() -> Any:
     return logger
 
 
+def _client(library: Any, cluster: dict[str, Any], for_client: dict[str, Any]) -> Any:
+    """A client of either library: what says where and how is named alike in both."""
+    arguments = Cluster.from_dict(cluster).client_arguments()
+    if cluster.get("auth_plugin") is not None:
+        kind, parameters = cluster["auth_plugin"], cluster.get("auth_params") or ""
+        arguments["authentication"] = library.Authentication(kind, parameters)
+    if cluster["service_url"].startswith("pulsar://"):
+        arguments = {name: arguments[name] for name in ("service_url", "authentication")}
+    return library.Client(logger=_quiet_logger(), **arguments, **for_client)
+
+
 def publish(given: dict[str, Any]) -> None:
     """The life of the process; see `geminga.tuning.measuring.run` for the specification."""
     library = importlib.import_module(given["library"])
@@ -228,7 +240,7 @@ def publish(given: dict[str, Any]) -> None:
     baseline = _baseline(payloads, pace, keys, ok)
     settings = PublishSettings.from_dict(given["settings"])
     for_client, for_producer = library_arguments(library, settings)
-    client = library.Client(given["service_url"], logger=_quiet_logger(), **for_client)
+    client = _client(library, given["cluster"], for_client)
     producer = client.create_producer(given["topic"], **for_producer)
     conversation.report("ready", baseline_cpu_per_second=baseline)
     if not conversation.await_order("go"):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from geminga.client.cluster import Cluster
 from geminga.tuning.measuring.conversation import ChildFailedError
 from geminga.tuning.measuring.outcome import Latency
 from geminga.tuning.measuring.payloads import STAMP_BASE_NS, STAMP_SIZE, of_samples, stamp_ns, structured_json
@@ -28,6 +29,24 @@ _AGGREGATED = re.compile(
 _RECORDS = re.compile(r"Aggregated throughput stats --- (\d+) records sent")
 
 
+def _configured(cluster: Cluster, folder: Path) -> dict[str, str]:
+    """The environment that names a ``client.conf`` of our own, where credentials or TLS are needed: they are
+    not to be seen among a process's arguments."""
+    lines = []
+    if cluster.auth_plugin is not None:
+        lines += [f"authPlugin={cluster.auth_plugin}", f"authParams={cluster.auth_params or ''}"]
+    if cluster.tls_trust_certs_file_path is not None:
+        lines.append(f"tlsTrustCertsFilePath={cluster.tls_trust_certs_file_path}")
+    if cluster.tls_allow_insecure_connection:
+        lines.append("tlsAllowInsecureConnection=true")
+    if not lines:
+        return {}
+    file = folder / "client.conf"
+    file.touch(mode=0o600)
+    file.write_text("\n".join([f"brokerServiceUrl={cluster.service_url}", *lines]) + "\n")
+    return {"PULSAR_CLIENT_CONF": str(file)}
+
+
 class JavaPerf:
     """A running ``pulsar-perf produce``.
 
@@ -40,7 +59,7 @@ class JavaPerf:
         *,
         home: Path,
         folder: Path,
-        service_url: str,
+        cluster: Cluster,
         topic: str,
         rate: float,
         settings: PublishSettings,
@@ -53,11 +72,11 @@ class JavaPerf:
         self._ready = threading.Event()
         self._process = subprocess.Popen(
             [
-                str(home / "bin/pulsar-perf"), "produce", "-u", service_url, "-r", f"{rate:g}",
+                str(home / "bin/pulsar-perf"), "produce", "-u", cluster.service_url, "-r", f"{rate:g}",
                 "-time", str(round(seconds + 2)), "-f", str(file), "-fp", *arguments(settings), topic,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-            env={**os.environ, "PULSAR_MEM": MEMORY, "PULSAR_GC_LOG": " "},
+            env={**os.environ, "PULSAR_MEM": MEMORY, "PULSAR_GC_LOG": " ", **_configured(cluster, folder)},
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name="geminga-pulsar-perf", daemon=True)
         self._reader.start()

@@ -9,6 +9,7 @@ when everything that was due has its receipt or its failure.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import tempfile
 import time
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
@@ -155,7 +157,7 @@ class Run:
             Child(
                 "geminga.tuning.measuring.watch",
                 {
-                    "service_url": self._view.service_url,
+                    "cluster": self._cluster().as_dict(),
                     "topic": str(topic),
                     "subscriptions": profile.subscriptions,
                     "latency_file": str(self._folder / "end-to-end"),
@@ -164,6 +166,11 @@ class Run:
         )
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
+
+    def _cluster(self, service_url: str | None = None) -> Cluster:
+        """How processes connect; ``service_url`` is another than the broker's own."""
+        cluster = self._view.cluster
+        return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)
 
     def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[Child]:
         conditions, profile = self._conditions, self._conditions.profile
@@ -174,7 +181,7 @@ class Run:
                     "geminga.tuning.measuring.load",
                     {
                         "library": self._subject.library,
-                        "service_url": conditions.producer_service_url or self._view.service_url,
+                        "cluster": self._cluster(conditions.producer_service_url).as_dict(),
                         "topic": str(topic),
                         "rate": profile.rate_messages_per_second / count,
                         "bursts": profile.to_dict()["bursts"],
@@ -287,7 +294,7 @@ class Run:
             JavaPerf(
                 home=conditions.java_home,
                 folder=self._folder,
-                service_url=conditions.producer_service_url or self._view.service_url,
+                cluster=self._cluster(conditions.producer_service_url),
                 topic=str(topic),
                 rate=conditions.profile.rate_messages_per_second,
                 settings=self._subject.settings,

@@ -12,7 +12,7 @@ from typing import Any
 from geminga.client.admin.exchange import make_request, namespace_path, part, topic_name, topic_path
 from geminga.client.admin.messages import Moment, entry_of, id_json, id_of, messages_of, milliseconds
 from geminga.client.admin.sync.calls import Resource
-from geminga.client.admin.types import CompactionStatus, InternalStats, Messages, Names, TopicStats
+from geminga.client.admin.types import InternalStats, LongRunningProcessStatus, Messages, Names, TopicStats
 from geminga.config import check_choice, check_int
 from geminga.errors import AdminConflict
 from geminga.ids import MessageId, TopicName
@@ -138,9 +138,18 @@ class Topics(Resource):
         """Begin to compact. Raises `AdminConflict` when that is under way."""
         self._calls.call("PUT", f"{topic_path(topic)}/compaction")
 
-    def compaction_status(self, topic: Topic) -> CompactionStatus:
+    def compaction_status(self, topic: Topic) -> LongRunningProcessStatus:
         """What became of the last compaction of a plain topic, or of one partition."""
-        return self._calls.get(CompactionStatus, f"{topic_path(topic)}/compaction")
+        return self._calls.get(LongRunningProcessStatus, f"{topic_path(topic)}/compaction")
+
+    def offload(self, topic: Topic, up_to: MessageId) -> None:
+        """Begin to move the closed ledgers before a message to the broker's cheap storage; of a plain topic,
+        or of one partition. Raises `AdminConflict` when that is under way."""
+        self._calls.call("PUT", f"{topic_path(topic)}/offload", id_json(up_to))
+
+    def offload_status(self, topic: Topic) -> LongRunningProcessStatus:
+        """What became of the last offload of a plain topic, or of one partition."""
+        return self._calls.get(LongRunningProcessStatus, f"{topic_path(topic)}/offload")
 
     def properties(self, topic: Topic) -> Mapping[str, str]:
         """What the topic was labelled with."""

@@ -1,0 +1,189 @@
+"""The options of every command that connects: which cluster, and how one shows oneself there.
+
+What counts: options, then the environment, then a context (``--context``, ``GEMINGA_CONTEXT``, the current
+one), then this machine. A context counts as a whole or not at all: an address that is given by option or
+environment leaves the current context out, so that no token goes to a cluster that it was not made for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from geminga.client.cluster import DEFAULT_URL, Cluster, admin_url_for
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
+
+
+class ConnectionOption(click.Option):
+    """Shown below the command's own options."""
+
+
+class ConnectingCommand(click.Command):
+    """A command whose help shows connection options in a section of their own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Argument):
+                continue  # it stands in the usage line, and in the text
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                sections["Connection" if isinstance(parameter, ConnectionOption) else "Options"].append(
+                    record
+                )
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+_COMMON = (
+    (("--context",), {"metavar": "NAME", "envvar": "GEMINGA_CONTEXT",
+     "help": "A cluster of `geminga context`; the current one counts where no address is given."}),
+    (("--token",), {"metavar": "TOKEN", "envvar": "PULSAR_TOKEN", "show_envvar": True,
+     "help": "A token, or env:NAME or file:///PATH that holds it: others on this machine see options."}),
+    (("--token-file",), {"type": FILE, "help": "A file that holds a token."}),
+    (("--auth-plugin",), {"metavar": "KIND",
+     "help": "Another authentication: tls, basic, oauth2, or the name of Java's class."}),
+    (("--auth-params",), {"metavar": "TEXT",
+     "help": "Its parameters, as in Pulsar's client.conf."}),
+    (("--tls-trust-certs",), {"type": FILE, "help": "Certificates to trust, in PEM; else the system's."}),
+    (("--tls-cert",), {"type": FILE, "help": "Your certificate, in PEM: mutual TLS."}),
+    (("--tls-key",), {"type": FILE, "help": "Its private key, in PEM."}),
+    (("--tls-insecure",), {"is_flag": True, "help": "Trust any certificate: for tests only."}),
+    (("--tls-any-hostname",), {"is_flag": True, "help": "Do not check the certificate's host name."}),
+)  # fmt: skip
+_URL = (("--url", "--service-url", "service_url"), {"metavar": "URL", "envvar": "PULSAR_SERVICE_URL",
+        "help": f"The service URL.  [default: {DEFAULT_URL}]"})  # fmt: skip
+_ADMIN_URL = (("--admin-url",), {"metavar": "URL", "envvar": "PULSAR_ADMIN_URL",
+              "help": "The web address.  [default: port 8080 of the service URL's host]"})  # fmt: skip
+_NAMES = tuple(names[0].lstrip("-").replace("-", "_") for names, _ in _COMMON)
+
+
+def connecting(command: F) -> F:
+    """Add the options; the command gets what they mean as ``cluster``."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        chosen = {name: given.pop(name) for name in ("service_url", "admin_url", *_NAMES)}
+        return command(cluster=cluster_of(**chosen), **given)
+
+    return connection_options(wrapped)  # type: ignore[return-value]
+
+
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options as they are; `cluster_of` says what they mean."""
+    found = command
+    for names, settings in reversed((_URL, _ADMIN_URL, *_COMMON)):
+        found = click.option(*names, cls=ConnectionOption, **settings)(found)
+    return found
+
+
+def cluster_of(
+    *,
+    service_url: str | None = None,
+    admin_url: str | None = None,
+    context: str | None = None,
+    token: str | None = None,
+    token_file: str | None = None,
+    auth_plugin: str | None = None,
+    auth_params: str | None = None,
+    tls_trust_certs: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_insecure: bool = False,
+    tls_any_hostname: bool = False,
+) -> Cluster:
+    """The cluster that options, environment and contexts name. Raises `click.UsageError` and what contexts
+    do."""
+    fields: dict[str, Any] = {}
+    addressed = service_url is not None or admin_url is not None
+    if _source("context") is _ENVIRONMENT and (_given("service_url") or _given("admin_url")):
+        context = None
+    if context is not None or not addressed:
+        from geminga.cli.contexts import read_contexts
+
+        contexts = read_contexts()
+        name = context if context is not None else contexts.current
+        fields = dict(contexts.get(name)) if name is not None else {}
+        if context is not None and _from_environment("service_url", "admin_url"):
+            # The context was named on purpose, the environment was not made for this command.
+            service_url = service_url if _given("service_url") else None
+            admin_url = admin_url if _given("admin_url") else None
+    if service_url is not None:
+        fields["service_url"] = service_url
+        if admin_url is None:
+            fields["admin_url"] = admin_url_for(service_url)
+    if admin_url is not None:
+        fields["admin_url"] = admin_url
+        if service_url is None:
+            fields["service_url"] = admin_url  # topics are looked up there
+    if token is not None and not _given("token"):
+        # The environment's token is for whoever brings nothing else.
+        token = None if token_file or auth_plugin or tls_cert or "auth_plugin" in fields else token
+    fields |= _authentication(token, token_file, auth_plugin, auth_params, tls_cert, tls_key)
+    if tls_trust_certs is not None:
+        fields["tls_trust_certs_file_path"] = tls_trust_certs
+    if tls_insecure:
+        fields["tls_allow_insecure_connection"] = True
+    if tls_any_hostname:
+        fields["tls_validate_hostname"] = False
+    return Cluster.from_dict(fields)
+
+
+_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
+
+
+def _source(name: str) -> click.core.ParameterSource | None:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.get_parameter_source(name)
+
+
+def _given(name: str) -> bool:
+    return _source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _from_environment(*names: str) -> bool:
+    return any(_source(name) is _ENVIRONMENT for name in names)
+
+
+def _authentication(
+    token: str | None,
+    token_file: str | None,
+    plugin: str | None,
+    parameters: str | None,
+    certificate: str | None,
+    key: str | None,
+) -> dict[str, Any]:
+    """``auth_plugin`` and ``auth_params`` of the options; nothing when none is given."""
+    ways = {
+        "--token": token, "--token-file": token_file, "--auth-plugin": plugin, "--tls-cert": certificate,
+    }  # fmt: skip
+    named = [name for name, value in ways.items() if value is not None]
+    if len(named) > 1:
+        raise click.UsageError(f"give only one of {' and '.join(named)}")
+    if parameters is not None and plugin is None:
+        raise click.UsageError("--auth-params needs --auth-plugin")
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    if token is not None:
+        if not token.strip():
+            raise click.UsageError("--token is empty")
+        text = token if token.startswith(("token:", "file:", "env:")) else f"token:{token}"
+        if text.startswith("env:") and text.removeprefix("env:") not in os.environ:
+            raise click.UsageError(f"--token {text}: there is no such environment variable")
+        return {"auth_plugin": "token", "auth_params": text}
+    if token_file is not None:
+        return {"auth_plugin": "token", "auth_params": f"file://{token_file}"}
+    if plugin is not None:
+        return {"auth_plugin": plugin, "auth_params": parameters}
+    if certificate is not None:
+        return {"auth_plugin": "tls", "auth_params": f"tlsCertFile:{certificate},tlsKeyFile:{key}"}
+    return {}

@@ -1,0 +1,119 @@
+"""``geminga context``: clusters under names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options
+from geminga.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
+from geminga.cli.tables import Column, print_rows
+from geminga.client.cluster import Cluster
+
+_COLUMNS = (
+    Column("", "current", lambda current: "*" if current else ""),
+    Column("context", "context"),
+    Column("service url", "service_url"),
+    Column("admin url", "admin_url"),
+    Column("shows", "authentication"),
+)
+
+
+@click.group("context", cls=Commands)
+def command() -> None:
+    """Clusters under names: address, token and TLS, kept in a file that only you can read."""
+
+
+@command.command("list")
+@json_option
+def list_contexts(as_json: bool) -> None:
+    """The contexts; the current one has a star. Secrets are not shown."""
+    contexts = read_contexts()
+    rows = [_row(name, contexts) for name in sorted(contexts.by_name)]
+    if not print_rows(rows, _COLUMNS, as_json=as_json) and not as_json:
+        click.echo("no context yet: geminga context set NAME --url pulsar://host:6650", err=True)
+
+
+@command.command("show")
+@click.argument("name", required=False)
+@json_option
+def show(name: str | None, as_json: bool) -> None:
+    """What a context holds, the current one by default. Secrets are not shown."""
+    contexts = read_contexts()
+    chosen = name or contexts.current
+    if chosen is None:
+        raise click.UsageError("there is no current context: name one")
+    row = _row(chosen, contexts)
+    emit(row, as_json=as_json, text="\n".join(f"{field}: {value}" for field, value in row.items()))
+
+
+@command.command("set", cls=ConnectingCommand)
+@click.argument("name")
+@connection_options
+@json_option
+def set_context(name: str, as_json: bool, **options: Any) -> None:
+    """Make or replace the context NAME of the options; the first one becomes the current one.
+
+    A token given with --token-file is read from that file each time; one given with --token is kept in the
+    contexts' file, mode 0600.
+    """
+    if not name or any(c.isspace() for c in name):
+        raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
+    if options.pop("context") is not None or not (options["service_url"] or options["admin_url"]):
+        raise click.UsageError("give the addresses: --url, --admin-url or both")
+    cluster = cluster_of(**options)
+    contexts = read_contexts()
+    by_name = {**contexts.by_name, name: cluster.as_dict()}
+    write_contexts(Contexts(contexts.current or name, by_name))
+    row = _row(name, read_contexts())
+    emit(row, as_json=as_json, text=f"{name}: {cluster.service_url}, kept in {contexts_file()}")
+
+
+@command.command("use")
+@click.argument("name", required=False)
+@json_option
+def use(name: str | None, as_json: bool) -> None:
+    """Make NAME the context that counts where none is named; without NAME, none does."""
+    contexts = read_contexts()
+    if name is not None:
+        contexts.get(name)
+    write_contexts(dataclasses.replace(contexts, current=name))
+    emit({"current": name}, as_json=as_json, text=f"current context: {name or 'none'}")
+
+
+@command.command("delete")
+@click.argument("name")
+@json_option
+def delete(name: str, as_json: bool) -> None:
+    """Forget the context NAME."""
+    contexts = read_contexts()
+    contexts.get(name)
+    left = {other: fields for other, fields in contexts.by_name.items() if other != name}
+    write_contexts(Contexts(None if contexts.current == name else contexts.current, left))
+    emit({"context": name, "deleted": True}, as_json=as_json, text=f"deleted {name}")
+
+
+def _row(name: str, contexts: Contexts) -> dict[str, Any]:
+    """A context without its secrets."""
+    cluster = Cluster.from_dict(contexts.get(name))
+    return {
+        "current": name == contexts.current,
+        "context": name,
+        "service_url": cluster.service_url,
+        "admin_url": cluster.admin_url,
+        "authentication": _shows(cluster),
+        "tls_trust_certs_file_path": cluster.tls_trust_certs_file_path,
+        "tls_allow_insecure_connection": cluster.tls_allow_insecure_connection,
+        "tls_validate_hostname": cluster.tls_validate_hostname,
+    }
+
+
+def _shows(cluster: Cluster) -> str:
+    """Which authentication; of a token, the file or variable that holds it, never the token itself."""
+    kind, parameters = cluster.auth_plugin, cluster.auth_params or ""
+    if kind is None:
+        return ""
+    return f"{kind} ({parameters})" if parameters.startswith(("file:", "env:", "tlsCertFile:")) else kind

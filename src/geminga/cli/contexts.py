@@ -1,0 +1,83 @@
+"""Contexts: clusters under names, in a file of the user's that nobody else may read.
+
+``contexts.json`` in the user's config folder (``~/.config/geminga``; ``GEMINGA_CONFIG_HOME`` says another),
+mode 0600, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from geminga.config import suggestion
+from geminga.errors import InvalidConfiguration
+
+Fields = Mapping[str, Any]
+
+
+def contexts_file() -> Path:
+    """Where the contexts are."""
+    home = os.environ.get("GEMINGA_CONFIG_HOME")
+    return Path(home or click.get_app_dir("geminga")) / "contexts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Fields of `geminga.client.cluster.Cluster` by name, and the name that counts when none is given."""
+
+    current: str | None = None
+    by_name: Mapping[str, Fields] = field(default_factory=dict, repr=False)
+
+    def get(self, name: str) -> Fields:
+        """Raises `InvalidConfiguration` for a name that is not there."""
+        if name not in self.by_name:
+            known = ", ".join(self.by_name) or "none yet: geminga context set NAME --url ..."
+            raise InvalidConfiguration(
+                f"no context {name!r}{suggestion(name, self.by_name)}; there are: {known}"
+            )
+        return self.by_name[name]
+
+
+def read_contexts() -> Contexts:
+    """What is in the file; nothing when there is none. Raises `InvalidConfiguration` for what is no such
+    file, or one that others may read though it holds secrets."""
+    path = contexts_file()
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read()
+    except FileNotFoundError:
+        return Contexts()
+    try:
+        found = json.loads(content)
+        contexts = Contexts(found.get("current"), {str(n): dict(f) for n, f in found["contexts"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidConfiguration(f"{path} is no file of contexts; mend it, or move it away") from None
+    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+        raise InvalidConfiguration(f"{path} holds secrets and others may read it: chmod 600 {path}")
+    return contexts
+
+
+def write_contexts(contexts: Contexts) -> None:
+    """All of them, in place of what was there."""
+    path = contexts_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = json.dumps({"current": contexts.current, "contexts": contexts.by_name}, indent=2)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # 0600 from the start
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,119 @@
+"""``geminga namespaces``: namespaces, their policies and permissions."""
+
+from __future__ import annotations
+
+import click
+
+from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.policies import add_policy_commands
+from geminga.cli.tables import Column, print_rows
+from geminga.client.admin.sync.namespaces import ACTIONS, Namespaces
+from geminga.client.cluster import Cluster
+
+_NAMES = (Column("namespace", "namespace"),)
+namespace_argument = click.argument("namespace", metavar="TENANT/NAMESPACE")
+
+
+@click.group("namespaces", cls=Commands)
+def command() -> None:
+    """List, create, delete and configure namespaces."""
+
+
+@command.command("list", cls=ConnectingCommand)
+@click.argument("tenant", required=False)
+@connecting
+@json_option
+def list_namespaces(tenant: str | None, cluster: Cluster, as_json: bool) -> None:
+    """Namespaces of TENANT, or of all tenants."""
+    admin = cluster.admin()
+    tenants = [tenant] if tenant is not None else admin.tenants.list()
+    rows = [{"namespace": name} for each in tenants for name in admin.namespaces.list(each)]
+    print_rows(rows, _NAMES, as_json=as_json)
+
+
+@command.command("create", cls=ConnectingCommand)
+@namespace_argument
+@click.option("--bundles", type=click.IntRange(1), help="In how many parts brokers share it.")
+@connecting
+@json_option
+def create(namespace: str, bundles: int | None, cluster: Cluster, as_json: bool) -> None:
+    """Make a namespace."""
+    cluster.admin().namespaces.create(namespace, bundles=bundles)
+    emit({"namespace": namespace, "created": True}, as_json=as_json, text=f"created {namespace}")
+
+
+@command.command("delete", cls=ConnectingCommand)
+@namespace_argument
+@click.option("--force", is_flag=True, help="With its topics and their messages.")
+@connecting
+@json_option
+def delete(namespace: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+    """Delete a namespace."""
+    cluster.admin().namespaces.delete(namespace, force=force)
+    emit({"namespace": namespace, "deleted": True}, as_json=as_json, text=f"deleted {namespace}")
+
+
+@command.command("unload", cls=ConnectingCommand)
+@namespace_argument
+@connecting
+@json_option
+def unload(namespace: str, cluster: Cluster, as_json: bool) -> None:
+    """Close every topic of a namespace: clients come back, and a cluster may move them."""
+    cluster.admin().namespaces.unload(namespace)
+    emit({"namespace": namespace, "unloaded": True}, as_json=as_json, text=f"unloaded {namespace}")
+
+
+@command.command("clear-backlog", cls=ConnectingCommand)
+@namespace_argument
+@click.option("--subscription", "-s", help="In subscriptions of this name; without: in all.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connecting
+@json_option
+def clear_backlog(
+    namespace: str, subscription: str | None, yes: bool, cluster: Cluster, as_json: bool
+) -> None:
+    """Acknowledge everything that waits in all topics of a namespace."""
+    if not yes:
+        which = f"subscriptions {subscription!r}" if subscription else "all subscriptions"
+        click.confirm(f"Give up what waits in {which} of {namespace}?", abort=True, err=True)
+    cluster.admin().namespaces.clear_backlog(namespace, subscription=subscription)
+    emit({"namespace": namespace, "cleared": True}, as_json=as_json, text=f"cleared {namespace}")
+
+
+@command.command("permissions", cls=ConnectingCommand)
+@namespace_argument
+@connecting
+@json_option
+def permissions(namespace: str, cluster: Cluster, as_json: bool) -> None:
+    """What each role may do in a namespace."""
+    found = cluster.admin().namespaces.permissions(namespace)
+    rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
+    print_rows(rows, (Column("role", "role"), Column("actions", "actions", ", ".join)), as_json=as_json)
+
+
+@command.command("grant", cls=ConnectingCommand)
+@namespace_argument
+@click.argument("role")
+@click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
+@connecting
+@json_option
+def grant(namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+    """Let ROLE do ACTIONS in a namespace, and nothing else there."""
+    cluster.admin().namespaces.grant(namespace, role, actions)
+    text = f"{role} may {', '.join(actions)} in {namespace}"
+    emit({"namespace": namespace, "role": role, "actions": actions}, as_json=as_json, text=text)
+
+
+@command.command("revoke", cls=ConnectingCommand)
+@namespace_argument
+@click.argument("role")
+@connecting
+@json_option
+def revoke(namespace: str, role: str, cluster: Cluster, as_json: bool) -> None:
+    """Take from ROLE what it may do in a namespace."""
+    cluster.admin().namespaces.revoke(namespace, role)
+    emit({"namespace": namespace, "role": role, "actions": []}, as_json=as_json, text=f"{role} may nothing")
+
+
+add_policy_commands(command, "namespaces", "TENANT/NAMESPACE", Namespaces)

@@ -1,0 +1,413 @@
+"""Commands about policies that ``namespaces`` and ``topics`` share: ``policies``, ``set-...``, ``unset``."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from geminga.cli.common import emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.tables import Column, print_rows
+from geminga.cli.units import (
+    SIZE,
+    SIZE_OR_UNLIMITED,
+    SPAN,
+    SPAN_OR_FOREVER,
+    SWITCH,
+    count,
+    size,
+    span,
+)
+from geminga.client.admin.sync.policies import PolicyHolder
+from geminga.client.admin.types import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    BacklogQuota,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    Persistence,
+    PublishRate,
+    RedeliverUnacked,
+    Retention,
+    SubscribeRate,
+)
+from geminga.client.cluster import Cluster
+from geminga.config import check_choice
+from geminga.errors import AdminNotAllowed, AdminNotFound, AdminServerError
+
+QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+_STRATEGIES = (
+    "UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL",
+    "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE",
+)  # fmt: skip
+_NUMBER = click.IntRange(0)
+
+
+class Simple(NamedTuple):
+    """A policy whose value is one argument: its command, how it is written, and both ways to its value."""
+
+    command: str
+    kind: Any
+    make: Callable[[Any], Any]
+    show: Callable[[Any], str]
+
+
+def _seconds(value: dt.timedelta) -> int:
+    return int(value.total_seconds())
+
+
+def _number(value: Any) -> Any:
+    return value
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _limit(command: str) -> Simple:
+    return Simple(command, _NUMBER, _number, count)
+
+
+_SIMPLE: dict[str, Simple] = {
+    "message_ttl": Simple("set-ttl", SPAN, _seconds, span),
+    "deduplication": Simple("set-deduplication", SWITCH, _number, _on),
+    "compaction_threshold": Simple("set-compaction-threshold", SIZE, _number, size),
+    "max_message_size": Simple("set-max-message-size", SIZE, _number, size),
+    "encryption_required": Simple("set-encryption-required", SWITCH, _number, _on),
+    "allow_auto_update_schema": Simple("set-allow-auto-update-schema", SWITCH, _number, _on),
+    "schema_compatibility": Simple(
+        "set-schema-compatibility", click.Choice(_STRATEGIES, case_sensitive=False), _number, str
+    ),
+    "schema_validation": Simple("set-schema-validation", SWITCH, _number, _on),
+    "subscription_expiration_minutes": Simple(
+        "set-subscription-expiration", SPAN, lambda v: _seconds(v) // 60, lambda v: span(v * 60)
+    ),
+    "offload_threshold": Simple("set-offload-threshold", SIZE, _number, size),
+    "offload_threshold_seconds": Simple("set-offload-threshold-time", SPAN, _seconds, span),
+    "offload_deletion_lag_ms": Simple(
+        "set-offload-deletion-lag", SPAN, lambda v: _seconds(v) * 1000, lambda v: span(v / 1000)
+    ),
+    **{
+        name: _limit("set-" + name.replace("_", "-").replace("-messages-per-", "-per-"))
+        for name in (
+            "max_producers", "max_consumers", "max_producers_per_topic", "max_consumers_per_topic",
+            "max_consumers_per_subscription", "max_subscriptions_per_topic", "max_topics",
+            "max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription",
+            "deduplication_snapshot_interval",
+        )
+    },
+}  # fmt: skip
+
+
+def holder(cluster: Cluster, kind: str) -> Any:
+    """The part of an admin that holds policies: ``namespaces`` or ``topic_policies``."""
+    return getattr(cluster.admin(), kind)
+
+
+def shown(name: str, value: Any) -> str:
+    """A policy's value for people."""
+    if value is None:
+        return ""
+    if name in _SIMPLE:
+        return _SIMPLE[name].show(value)
+    if isinstance(value, Retention):
+        return f"{_minutes(value.minutes)}, {_megabytes(value.megabytes)}"
+    if isinstance(value, BacklogQuota):
+        limits = [size(value.limit_bytes)] if value.limit_bytes >= 0 else []
+        limits += [span(value.limit_seconds)] if value.limit_seconds > 0 else []
+        return f"{' or '.join(limits) or 'no limit'}: {value.policy}"
+    if isinstance(value, PublishRate | DispatchRate):
+        return f"{_rate(value.messages, count)} messages, {_rate(value.bytes, size)}"
+    if dataclasses.is_dataclass(value):
+        return ", ".join(
+            f"{one.name}={getattr(value, one.name)}" for one in dataclasses.fields(value) if one.name != "raw"
+        )
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return json.dumps(value)
+
+
+def _minutes(minutes: int) -> str:
+    return "forever" if minutes < 0 else span(minutes * 60)
+
+
+def _megabytes(megabytes: int) -> str:
+    return "any size" if megabytes < 0 else size(megabytes * 1024 * 1024)
+
+
+def _rate(value: int, show: Callable[[int], str]) -> str:
+    return "any" if value < 0 else f"{show(value)}/s"
+
+
+def _rows(part: Any, place: str) -> Iterator[dict[str, Any]]:
+    for policy in type(part).policies_known():
+        try:
+            value = getattr(part, policy.name).get(place)
+        except (AdminNotAllowed, AdminNotFound, AdminServerError):
+            continue  # what this broker does not know is not set there
+        yield {"policy": policy.name, "value": value, "text": policy.text}
+    for kind, quota in sorted(part.backlog_quotas(place).items()):
+        yield {"policy": f"backlog_quota {kind}", "value": quota, "text": "What happens when it is exceeded."}
+
+
+def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[PolicyHolder]) -> None:
+    """Add them to ``group``. ``kind`` is the part of an admin, ``metavar`` what is named first."""
+    known = {policy.name: policy for policy in of.policies_known()}
+
+    def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+        def decorate(function: Callable[..., Any]) -> click.Command:
+            found: Any = json_option(connecting(function))
+            found = click.argument("place", metavar=metavar)(found)
+            made = group.command(name, cls=ConnectingCommand)(found)
+            return made
+
+        return decorate
+
+    def put(cluster: Cluster, place: str, name: str, value: Any, as_json: bool) -> None:
+        getattr(holder(cluster, kind), name).set(place, value)
+        emit(
+            {"place": place, "policy": name, "value": _json(value)},
+            as_json=as_json,
+            text=f"{place}: {name} {shown(name, value)}",
+        )
+
+    @command("policies")
+    @click.option(
+        "--all", "everything", is_flag=True, help="Also those that are not set, and what each does."
+    )
+    def policies(place: str, everything: bool, cluster: Cluster, as_json: bool) -> None:
+        """Show the policies that are set here; what is not counts from above."""
+        part = holder(cluster, kind)
+        if kind == "namespaces":
+            part.policies(place)  # so that a name that is none is said
+        rows = [row for row in _rows(part, place) if everything or row["value"] not in (None, (), False)]
+        columns = [
+            Column("policy", "policy"),
+            Column("value", "shown"),
+            *([Column("meaning", "text")] if everything else []),
+        ]
+        print_rows(
+            (
+                {**row, "value": _json(row["value"])}
+                if as_json
+                else {**row, "shown": shown(row["policy"].split()[0], row["value"]) or "-"}
+                for row in rows
+            ),
+            columns,
+            as_json=as_json,
+        )
+
+    @command("unset")
+    @click.argument("policy")
+    def unset(place: str, policy: str, cluster: Cluster, as_json: bool) -> None:
+        """Take POLICY away here: what is set above counts again. `backlog_quota` takes both kinds."""
+        name = policy.replace("-", "_")
+        check_choice("POLICY", name, (*known, "backlog_quota"))
+        part = holder(cluster, kind)
+        if name == "backlog_quota":
+            for each in list(part.backlog_quotas(place)):
+                part.remove_backlog_quota(place, kind=each)
+        else:
+            getattr(part, name).remove(place)
+        emit({"place": place, "policy": name, "value": None}, as_json=as_json, text=f"{place}: {name} unset")
+
+    @command("set-retention")
+    @click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER)
+    @click.option("--size", "limit", type=SIZE_OR_UNLIMITED, default="unlimited", show_default=True,
+                  help="Delete the oldest beyond this size, such as 20G.")  # fmt: skip
+    def set_retention(place: str, time: Any, limit: Any, cluster: Cluster, as_json: bool) -> None:
+        """How long acknowledged messages stay: 7d, 12h, forever, or 0s for not at all."""
+        minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
+        megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
+        value = Retention(minutes=minutes, megabytes=megabytes if minutes else 0)
+        put(cluster, place, "retention", value, as_json)
+
+    @command("set-quota")
+    @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
+    @click.option("--age", type=SPAN, help="Counts the oldest message's age, instead of bytes.")
+    @click.option("--policy", type=click.Choice(QUOTA_POLICIES), default=QUOTA_POLICIES[0],
+                  show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
+    def set_quota(
+        place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
+    ) -> None:
+        """How large a backlog may become: SIZE such as 10G, or --age such as 1d."""
+        if (limit is None) == (age is None):
+            raise click.UsageError("give either a SIZE or --age")
+        quota = BacklogQuota(
+            limit_bytes=-1 if limit is None else limit,
+            limit_seconds=-1 if age is None else _seconds(age),
+            policy=policy,
+        )
+        which = "message_age" if limit is None else "destination_storage"
+        holder(cluster, kind).set_backlog_quota(place, quota, kind=which)
+        emit(
+            {"place": place, "policy": f"backlog_quota {which}", "value": _json(quota)},
+            as_json=as_json,
+            text=f"{place}: backlog_quota {shown('backlog_quota', quota)}",
+        )
+
+    def rate_command(name: str, make: Any, about: str) -> None:
+        @command(f"set-{name.replace('_', '-')}")
+        @click.option("--messages", type=click.IntRange(-1), default=-1, help="-1, the default: no limit.")
+        @click.option("--bytes", "size_limit", type=SIZE, help="Such as 10M; without: no limit.")
+        def set_rate(
+            place: str, messages: int, size_limit: int | None, cluster: Cluster, as_json: bool
+        ) -> None:
+            value = make(messages=messages, bytes=-1 if size_limit is None else size_limit)
+            put(cluster, place, name, value, as_json)
+
+        group.commands[f"set-{name.replace('_', '-')}"].help = about
+
+    rate_command("publish_rate", PublishRate, "What is taken in each second from producers, a topic.")
+    rate_command("dispatch_rate", DispatchRate, "What is sent in each second to consumers, a topic.")
+    rate_command(
+        "subscription_dispatch_rate",
+        DispatchRate,
+        "What is sent in each second to a subscription's consumers.",
+    )
+
+    @command("set-subscribe-rate")
+    @click.argument("subscribes", type=click.IntRange(-1))
+    @click.option("--period", type=SPAN, default="30s", show_default=True, help="In how long a time.")
+    def set_subscribe_rate(place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool) -> None:
+        """How often a consumer may subscribe in each period; -1: no limit."""
+        value = SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
+        put(cluster, place, "subscribe_rate", value, as_json)
+
+    @command("set-delayed-delivery")
+    @click.argument("active", metavar="on|off", type=SWITCH)
+    @click.option("--tick", type=SPAN, default="1s", show_default=True, help="How exactly it is kept.")
+    def set_delayed_delivery(place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool) -> None:
+        """Whether messages may ask to be delivered later."""
+        milliseconds = max(1, int(tick.total_seconds() * 1000))
+        value = DelayedDelivery(active=active, tick_milliseconds=milliseconds)
+        put(cluster, place, "delayed_delivery", value, as_json)
+
+    @command("set-inactive-topics")
+    @click.argument("delete", metavar="on|off", type=SWITCH)
+    @click.option("--after", type=SPAN, default="1d", show_default=True, help="How long nobody uses them.")
+    @click.option("--caught-up", is_flag=True, help="Also with subscriptions that have no backlog.")
+    def set_inactive_topics(
+        place: str, delete: bool, after: Any, caught_up: bool, cluster: Cluster, as_json: bool
+    ) -> None:
+        """Whether topics that nobody uses are deleted."""
+        mode = "delete_when_subscriptions_caught_up" if caught_up else "delete_when_no_subscriptions"
+        value = InactiveTopics(delete=delete, inactive_seconds_max=_seconds(after), mode=mode)
+        put(cluster, place, "inactive_topics", value, as_json)
+
+    @command("set-persistence")
+    @click.argument("copies", type=click.IntRange(1))
+    @click.option("--acks", type=click.IntRange(1), help="Copies that a receipt waits for; default: all.")
+    @click.option(
+        "--ensemble", type=click.IntRange(1), help="Bookies to spread over; default: as many as copies."
+    )
+    def set_persistence(
+        place: str, copies: int, acks: int | None, ensemble: int | None, cluster: Cluster, as_json: bool
+    ) -> None:
+        """How many bookies keep each entry: for clusters."""
+        value = Persistence(ensemble=ensemble or copies, write_quorum=copies, ack_quorum=acks or copies)
+        put(cluster, place, "persistence", value, as_json)
+
+    @command("set-redeliver-unacked")
+    @click.argument("after", type=SPAN)
+    @click.option(
+        "--messages",
+        type=click.IntRange(1),
+        default=1000,
+        show_default=True,
+        help="At most so many a second.",
+    )
+    def set_redeliver_unacked(place: str, after: Any, messages: int, cluster: Cluster, as_json: bool) -> None:
+        """Geminga's own: push messages again that are not acknowledged within AFTER; 0s: not."""
+        value = RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
+        put(cluster, place, "redeliver_unacked", value, as_json)
+
+    @command("set-auto-subscription-creation")
+    @click.argument("allow", metavar="on|off", type=SWITCH)
+    def set_auto_subscriptions(place: str, allow: bool, cluster: Cluster, as_json: bool) -> None:
+        """Whether the first consumer makes an unknown subscription."""
+        put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
+
+    @command("set-subscription-types")
+    @click.argument(
+        "types", nargs=-1, required=True, type=click.Choice(("Exclusive", "Shared", "Failover", "Key_Shared"))
+    )
+    def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+        """Which types of subscription are allowed."""
+        put(cluster, place, "subscription_types", types, as_json)
+
+    if "auto_topic_creation" in known:
+
+        @command("set-auto-topic-creation")
+        @click.argument("allow", metavar="on|off", type=SWITCH)
+        @click.option("--partitions", type=click.IntRange(1), help="Make them partitioned, of so many.")
+        def set_auto_topics(
+            place: str, allow: bool, partitions: int | None, cluster: Cluster, as_json: bool
+        ) -> None:
+            """Whether the first producer or consumer makes an unknown topic."""
+            topic_type = "partitioned" if partitions else "non-partitioned"
+            value = AutoTopicCreation(allow=allow, topic_type=topic_type, default_partitions=partitions)
+            put(cluster, place, "auto_topic_creation", value, as_json)
+
+    for name, policy in known.items():
+        if name in _SIMPLE:
+            _add_simple(command, put, name, policy.text, group)
+
+    @command("policy")
+    @click.argument("policy")
+    @click.argument("value", required=False)
+    @click.option("--remove", is_flag=True, help="What is said above is in force again.")
+    def policy_by_name(
+        place: str, policy: str, value: str | None, remove: bool, cluster: Cluster, as_json: bool
+    ) -> None:
+        """Show, set or remove a POLICY by its name in admin REST: retention, messageTTL ... VALUE is JSON.
+
+        For what has no command of its own.
+        """
+        found = _by_rest_name(holder(cluster, kind), place, policy, value, remove)
+        emit({"place": place, "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
+
+
+def _add_simple(command: Any, put: Any, name: str, text: str, group: click.Group) -> None:
+    simple = _SIMPLE[name]
+
+    def set_one(place: str, value: Any, cluster: Cluster, as_json: bool) -> None:
+        put(cluster, place, name, simple.make(value), as_json)
+
+    command(simple.command)(click.argument("value", type=simple.kind)(set_one))
+    group.commands[simple.command].help = text
+
+
+def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove: bool) -> Any:
+    if remove and value is not None:
+        raise click.UsageError("give either a value or --remove")
+    base, _, query = policy.partition("?")
+    if not base.isalnum():
+        raise click.BadParameter(f"{policy!r} is no name of a policy", param_hint="POLICY")
+    path = f"{part.path(place)}/{base}" + (f"?{query}" if query else "")
+    if remove:
+        part.calls.call("DELETE", path)
+    elif value is not None:
+        try:
+            content = json.loads(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no JSON", param_hint="VALUE") from None
+        known = {one.segment: one for one in type(part).policies_known()}
+        method = known[base].method if base in known else "POST"
+        if base in known and known[base].as_query:
+            part.calls.call(method, path, query={known[base].as_query: content})
+        else:
+            part.calls.call(method, path, content)
+    return part.calls.call("GET", f"{part.path(place)}/backlogQuotaMap" if base == "backlogQuota" else path)
+
+
+def _json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name != "raw"}
+    return value

@@ -1,0 +1,142 @@
+"""``geminga schemas``: schemas of topics."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.tables import Column, print_rows
+from geminga.client.cluster import Cluster
+from geminga.errors import AdminNotFound
+from geminga.schema_info import SchemaInfo, SchemaType
+
+_KINDS = tuple(one.name for one in SchemaType if one >= SchemaType.STRING and one is not SchemaType.KEY_VALUE)
+
+
+@click.group("schemas", cls=Commands)
+def command() -> None:
+    """Show, register, check and delete schemas of topics."""
+
+
+@command.command("get", cls=ConnectingCommand)
+@click.argument("topic")
+@click.option("--version", type=click.IntRange(0), help="Another than the newest.")
+@connecting
+@json_option
+def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
+    """Show a schema of TOPIC. Exits with 1 when there is none."""
+    found = cluster.admin().schemas.get(topic, version)
+    if found is None:
+        which = "schema" if version is None else f"version {version} of a schema"
+        raise AdminNotFound(f"{topic} has no {which}", status=404)
+    emit(_row(found), as_json=as_json, text=f"{found.type}, version {found.version}\n{found.data}")
+
+
+@command.command("versions", cls=ConnectingCommand)
+@click.argument("topic")
+@connecting
+@json_option
+def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
+    """All versions of the schema of TOPIC."""
+    rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
+    columns = (
+        Column("version", "version", right=True),
+        Column("type", "type"),
+        Column("definition", "data", lambda text: " ".join(text.split())),
+    )
+    print_rows(rows, columns, as_json=as_json)
+
+
+def _row(found: Any) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "type": found.type,
+        "data": found.data,
+        "timestamp": found.timestamp,
+        "properties": dict(found.properties),
+    }
+
+
+_source_options = (
+    click.option("--class", "named", metavar="MODULE:NAME", help="A schema, record or dataclass."),
+    click.option("--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 help="A definition, as Avro writes it; with --type."),
+    click.option("--type", "kind", type=click.Choice(_KINDS, case_sensitive=False), default="JSON",
+                 show_default=True, help="What the definition of --file is."),
+)  # fmt: skip
+
+
+def _with_source(function: Any) -> Any:
+    for option in reversed(_source_options):
+        function = option(function)
+    return function
+
+
+def _source(named: str | None, path: Path | None, kind: str) -> Any:
+    if (named is None) == (path is None):
+        raise click.UsageError("give either --class or --file")
+    if path is not None:
+        data = path.read_bytes()
+        try:
+            json.loads(data)
+        except ValueError:
+            raise click.BadParameter(f"{path} holds no JSON", param_hint="--file") from None
+        return SchemaInfo(type=SchemaType[kind.upper()], data=data)
+    module, _, name = str(named).partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.BadParameter(f"{named!r}: {error}", param_hint="--class") from None
+
+
+@command.command("upload", cls=ConnectingCommand)
+@click.argument("topic")
+@_with_source
+@connecting
+@json_option
+def upload(
+    topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
+) -> None:
+    """Register a schema for TOPIC, if it may follow those there are."""
+    version = cluster.admin().schemas.upload(topic, _source(named, path, kind))
+    emit({"topic": topic, "version": version}, as_json=as_json, text=f"{topic}: version {version}")
+
+
+@command.command("check", cls=ConnectingCommand)
+@click.argument("topic")
+@_with_source
+@connecting
+@json_option
+def check(
+    topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
+) -> int:
+    """Say whether a schema may follow those of TOPIC; changes nothing. Exits with 1 when it may not."""
+    found = cluster.admin().schemas.check(topic, _source(named, path, kind))
+    emit(
+        {"topic": topic, "compatible": found.compatible, "strategy": found.strategy},
+        as_json=as_json,
+        text=f"{'compatible' if found.compatible else 'not compatible'} ({found.strategy})",
+    )
+    return 0 if found.compatible else 1
+
+
+@command.command("delete", cls=ConnectingCommand)
+@click.argument("topic")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connecting
+@json_option
+def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+    """Delete all versions of the schema of TOPIC: messages that were written by it cannot be read by it."""
+    if not yes:
+        click.confirm(f"Delete all versions of the schema of {topic}?", abort=True, err=True)
+    cluster.admin().schemas.delete(topic)
+    emit({"topic": topic, "deleted": True}, as_json=as_json, text=f"deleted the schema of {topic}")

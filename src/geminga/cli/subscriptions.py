@@ -1,0 +1,264 @@
+"""``geminga subscriptions``: subscriptions of topics, and where they stand."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import click
+
+from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.tables import Column, print_rows, trouble
+from geminga.cli.units import SPAN, WHERE, Where, count, rate, size, span
+from geminga.client.cluster import Cluster
+from geminga.ids import MessageId, TopicName
+
+_COLUMNS = (
+    Column("subscription", "subscription"),
+    Column("type", "type"),
+    Column("consumers", "consumers", count, right=True),
+    Column("messages", "messages", count, right=True),
+    Column("entries", "entries", count, right=True),
+    Column("bytes", "bytes", size, right=True),
+    Column("oldest", "oldest_seconds", span, right=True),
+    Column("unacked", "unacknowledged", count, right=True),
+    Column("holes", "holes", count, right=True, style=trouble),
+    Column("out", "rate_out", rate, right=True),
+)
+
+
+@click.group("subscriptions", cls=Commands)
+def command() -> None:
+    """List, create, move and delete subscriptions of topics."""
+
+
+@command.command("list", cls=ConnectingCommand)
+@click.argument("topic")
+@connecting
+@json_option
+def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
+    """Subscriptions of TOPIC with their backlogs.
+
+    Of what a broker does not count there is a dash: Apache Pulsar counts entries, a batch being one.
+    """
+    stats = cluster.admin().topics.stats(TopicName.parse(topic))
+    rows = [
+        {
+            "subscription": name,
+            "type": one.type if one.consumers else "",
+            "consumers": len(one.consumers),
+            "messages": one.messages_in_backlog,
+            "entries": one.msg_backlog,
+            "bytes": one.bytes_in_backlog if one.messages_in_backlog >= 0 else one.backlog_size,
+            "oldest_seconds": one.oldest_backlog_message_age_seconds,
+            "unacknowledged": one.unacked_messages,
+            "holes": one.ack_holes if one.ack_holes >= 0 else one.non_contiguous_deleted_messages_ranges,
+            "rate_out": one.msg_rate_out,
+        }
+        for name, one in sorted(stats.subscriptions.items())
+    ]
+    print_rows(rows, _COLUMNS, as_json=as_json)
+
+
+@command.command("create", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--from",
+    "where",
+    type=WHERE,
+    default="latest",
+    show_default=True,
+    help="earliest, latest, '2h ago', a time, or LEDGER:ENTRY.",
+)
+@connecting
+@json_option
+def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
+    """Make SUBSCRIPTION on TOPIC."""
+    part = cluster.admin().subscriptions
+    if isinstance(where, MessageId):
+        part.create(topic, subscription, position=where)
+    else:
+        part.create(topic, subscription)
+        part.reset_to_time(topic, subscription, where)
+    emit(
+        {"topic": topic, "subscription": subscription, "from": _said(where)},
+        as_json=as_json,
+        text=f"created {subscription} on {topic}, from {_said(where)}",
+    )
+
+
+@command.command("delete", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--force", is_flag=True, help="Also with consumers connected.")
+@connecting
+@json_option
+def delete(topic: str, subscription: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+    """Delete SUBSCRIPTION of TOPIC: what waits in it is lost to it."""
+    cluster.admin().subscriptions.delete(topic, subscription, force=force)
+    emit(
+        {"topic": topic, "subscription": subscription, "deleted": True},
+        as_json=as_json,
+        text=f"deleted {subscription} of {topic}",
+    )
+
+
+@command.command("clear", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connecting
+@json_option
+def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+    """Give up everything that waits in SUBSCRIPTION now."""
+    admin = cluster.admin()
+    if not yes:
+        waiting = admin.topics.stats(topic).subscriptions.get(subscription)
+        many = "" if waiting is None else f" ({count(waiting.msg_backlog)} entries)"
+        click.confirm(f"Give up what waits in {subscription!r} of {topic}{many}?", abort=True, err=True)
+    admin.subscriptions.clear(topic, subscription)
+    emit(
+        {"topic": topic, "subscription": subscription, "cleared": True},
+        as_json=as_json,
+        text=f"{subscription} goes on behind the last message",
+    )
+
+
+@command.command("skip", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--count", "-n", "messages", type=click.IntRange(1), help="The next so many messages.")
+@click.option("--entries", type=click.IntRange(1), help="The next so many entries: a batch is one.")
+@click.option("--message", metavar="LEDGER:ENTRY", help="This entry alone, for example a damaged one.")
+@connecting
+@json_option
+def skip(
+    topic: str,
+    subscription: str,
+    messages: int | None,
+    entries: int | None,
+    message: str | None,
+    cluster: Cluster,
+    as_json: bool,
+) -> None:
+    """Let SUBSCRIPTION go on without messages; those of a batch are counted one by one.
+
+    Of Apache Pulsar's batches none can be skipped in part: then nothing is skipped, and it is said what can.
+    """
+    if [messages, entries, message].count(None) != 2:
+        raise click.UsageError("give one of --count, --entries and --message")
+    part, name = cluster.admin().subscriptions, TopicName.parse(topic)
+    if message is not None:
+        ledger, _, entry = message.partition(":")
+        if not (ledger.isdecimal() and entry.isdecimal()):
+            raise click.BadParameter(f"{message!r} is not LEDGER:ENTRY", param_hint="--message")
+        part.skip_entry(name, subscription, MessageId(name.partition, int(ledger), int(entry)))
+        skipped, unit, text = 1, "entries", f"{subscription} goes on without {message}"
+    else:
+        unit = "messages" if entries is None else "entries"
+        skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
+        text = f"{subscription} goes on behind {skipped} {unit}"
+    emit(
+        {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit},
+        as_json=as_json,
+        text=text,
+    )
+
+
+@command.command("reset", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.argument("where", nargs=-1, required=True)
+@click.option("--after", is_flag=True, help="Behind the message of WHERE, which does not come again.")
+@connecting
+@json_option
+def reset(
+    topic: str, subscription: str, where: tuple[str, ...], after: bool, cluster: Cluster, as_json: bool
+) -> None:
+    """Let SUBSCRIPTION read TOPIC again from WHERE.
+
+    earliest, latest, 2h ago, 2026-01-31T12:00 (local unless it names a zone), milliseconds since 1970, or
+    LEDGER:ENTRY, with :PARTITION behind on a partitioned topic.
+    """
+    place = WHERE.convert(" ".join(where), None, None)
+    part = cluster.admin().subscriptions
+    if isinstance(place, MessageId):
+        part.reset_to_id(topic, subscription, place, exclusive=after)
+    elif after:
+        raise click.UsageError("--after is for LEDGER:ENTRY")
+    else:
+        part.reset_to_time(topic, subscription, place)
+    emit(
+        {"topic": topic, "subscription": subscription, "from": _said(place)},
+        as_json=as_json,
+        text=f"{subscription} reads from {_said(place)} on",
+    )
+
+
+@command.command("expire", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--older-than", "age", type=SPAN, help="What was published longer ago, such as 2h.")
+@click.option("--to", "position", metavar="LEDGER:ENTRY", help="Up to this message, and that too.")
+@connecting
+@json_option
+def expire(
+    topic: str,
+    subscription: str,
+    age: dt.timedelta | None,
+    position: str | None,
+    cluster: Cluster,
+    as_json: bool,
+) -> None:
+    """Give up old messages of SUBSCRIPTION, as if they had been acknowledged."""
+    if (age is None) == (position is None):
+        raise click.UsageError("give either --older-than or --to")
+    part = cluster.admin().subscriptions
+    if age is not None:
+        part.expire(topic, subscription, age)
+        text = f"{subscription} goes on without what is older than {span(age.total_seconds())}"
+    else:
+        place = WHERE.convert(position, None, None)
+        if not isinstance(place, MessageId):
+            raise click.BadParameter(f"{position!r} is not LEDGER:ENTRY", param_hint="--to")
+        part.expire_to_id(topic, subscription, place)
+        text = f"{subscription} goes on behind {position}"
+    emit({"topic": topic, "subscription": subscription, "expired": True}, as_json=as_json, text=text)
+
+
+@command.command("redeliver-unacked", cls=ConnectingCommand)
+@click.argument("topic")
+@click.argument("subscription")
+@click.argument("seconds", type=click.FloatRange(0))
+@connecting
+@json_option
+def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool) -> None:
+    """Have messages of SUBSCRIPTION pushed again that are not acknowledged within SECONDS; 0: not.
+
+    Geminga's own: Apache Pulsar keeps the property and does nothing.
+    """
+    part, name = cluster.admin().subscriptions, TopicName.parse(topic)
+    properties = dict(part.properties(name, subscription))
+    part.set_properties(name, subscription, {**properties, "redeliver-unacked-after-seconds": f"{seconds:g}"})
+    emit(
+        {"topic": str(name), "subscription": subscription, "seconds": seconds},
+        as_json=as_json,
+        text=f"{subscription}: unacknowledged messages "
+        + (f"are pushed again after {seconds:g} s" if seconds else "are not pushed again"),
+    )
+
+
+def _said(where: Any) -> str:
+    if isinstance(where, dt.timedelta):
+        return f"{span(where.total_seconds())} ago"
+    if isinstance(where, dt.datetime):
+        return where.isoformat(timespec="seconds")
+    if where == MessageId.earliest:
+        return "earliest"
+    if where == MessageId.latest:
+        return "latest"
+    if isinstance(where, MessageId):
+        return f"{int(where.ledger_id)}:{int(where.entry_id)}"
+    return str(where)

@@ -1,0 +1,81 @@
+"""``geminga tenants``: tenants."""
+
+from __future__ import annotations
+
+import click
+
+from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.tables import Column, print_rows
+from geminga.client.cluster import Cluster
+
+_COLUMNS = (
+    Column("tenant", "tenant"),
+    Column("administrators", "admin_roles", ", ".join),
+    Column("clusters", "allowed_clusters", ", ".join),
+)
+
+
+@click.group("tenants", cls=Commands)
+def command() -> None:
+    """List, create, change and delete tenants."""
+
+
+@command.command("list", cls=ConnectingCommand)
+@connecting
+@json_option
+def list_tenants(cluster: Cluster, as_json: bool) -> None:
+    """Tenants, with who administers them."""
+    admin = cluster.admin()
+    rows = []
+    for name in admin.tenants.list():
+        info = admin.tenants.get(name)
+        rows.append(
+            {
+                "tenant": name,
+                "admin_roles": list(info.admin_roles),
+                "allowed_clusters": list(info.allowed_clusters),
+            }
+        )
+    print_rows(rows, _COLUMNS, as_json=as_json)
+
+
+@command.command("create", cls=ConnectingCommand)
+@click.argument("tenant")
+@click.option("--admin-role", "roles", multiple=True, help="Who administers it; may be given again.")
+@click.option("--cluster", "clusters", multiple=True, help="Which it may use; without: all.")
+@connecting
+@json_option
+def create(
+    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
+) -> None:
+    """Make TENANT."""
+    cluster.admin().tenants.create(tenant, admin_roles=roles, allowed_clusters=clusters or None)
+    emit({"tenant": tenant, "created": True}, as_json=as_json, text=f"created {tenant}")
+
+
+@command.command("update", cls=ConnectingCommand)
+@click.argument("tenant")
+@click.option("--admin-role", "roles", multiple=True, help="These in place of those there are.")
+@click.option("--cluster", "clusters", multiple=True, help="These in place of those there are.")
+@connecting
+@json_option
+def update(
+    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
+) -> None:
+    """Change TENANT; what is not given stays."""
+    if not roles and not clusters:
+        raise click.UsageError("give --admin-role or --cluster")
+    cluster.admin().tenants.update(tenant, admin_roles=roles or None, allowed_clusters=clusters or None)
+    emit({"tenant": tenant, "updated": True}, as_json=as_json, text=f"updated {tenant}")
+
+
+@command.command("delete", cls=ConnectingCommand)
+@click.argument("tenant")
+@click.option("--force", is_flag=True, help="With its namespaces and all that is in them.")
+@connecting
+@json_option
+def delete(tenant: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+    """Delete TENANT."""
+    cluster.admin().tenants.delete(tenant, force=force)
+    emit({"tenant": tenant, "deleted": True}, as_json=as_json, text=f"deleted {tenant}")

@@ -1,0 +1,150 @@
+"""Times, sizes and counts as people write them: ``7d``, ``2h ago``, ``20G``, ``off``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any, Generic, TypeVar
+
+import click
+
+from geminga.ids import MessageId
+
+T = TypeVar("T")
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|min|s|m|h|d|w)")
+_SPAN_FORM = "a time such as 90s, 30m, 2h, 7d or 1h30m"
+_POSITION = re.compile(r"([0-9]+):([0-9]+)(?::(-?[0-9]+))?\Z")
+_WORDS = {"seconds": "s", "second": "s", "sec": "s", "minutes": "m", "minute": "m", "hours": "h", "hour": "h",
+          "days": "d", "day": "d", "weeks": "w", "week": "w"}  # fmt: skip
+
+
+def parse_span(text: str) -> dt.timedelta:
+    """``1h30m``, ``7d``, ``2 hours``. Raises `ValueError`."""
+    shorter = re.sub(r"[a-z]{2,}", lambda word: _WORDS.get(word[0], word[0]), text.strip().lower())
+    total, position = 0.0, 0
+    while position < len(shorter):
+        found = _PART.match(shorter, position)
+        if found is None:
+            raise ValueError(f"{text!r} is not {_SPAN_FORM}")
+        total += float(found[1]) * _SECONDS[found[2]]
+        position = found.end()
+    if not shorter:
+        raise ValueError(f"{text!r} is not {_SPAN_FORM}")
+    try:
+        return dt.timedelta(seconds=total)
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long") from None
+
+
+def parse_size(text: str) -> int:
+    """Bytes, with K, M, G or T for multiples of 1,024. Raises `ValueError`."""
+    upper = text.strip().upper().removesuffix("B").removesuffix("I")
+    factor = 1024 ** ("KMGT".find(upper[-1:]) + 1) if upper[-1:] else 1
+    number = upper[:-1] if factor > 1 else upper
+    try:
+        size = int(float(number) * factor)
+    except (ValueError, OverflowError):
+        size = -1
+    if size < 0:
+        raise ValueError(f"{text!r} is no size: give bytes, or a number with K, M, G or T")
+    return size
+
+
+Where = MessageId | dt.timedelta | dt.datetime | int
+"""A message, a time back from now, a time, or milliseconds since 1970."""
+
+
+def parse_where(text: str) -> Where:
+    """``earliest``, ``latest``, ``2h ago``, ``LEDGER:ENTRY[:PARTITION]``, an ISO time (local where it names
+    no zone), or milliseconds since 1970. Raises `ValueError`."""
+    word = text.strip()
+    if word.lower() in ("earliest", "latest"):
+        return MessageId.earliest if word.lower() == "earliest" else MessageId.latest
+    if (found := _POSITION.match(word)) is not None:
+        return MessageId(int(found[3] or -1), int(found[1]), int(found[2]))
+    if word.lower().endswith("ago"):
+        return parse_span(word[:-3])
+    if word.isdecimal() and len(word) >= 9:
+        return int(word)
+    try:
+        moment = dt.datetime.fromisoformat(word)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no place in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
+            "milliseconds since 1970, or LEDGER:ENTRY"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+def parse_switch(text: str) -> bool:
+    """``on`` or ``off``. Raises `ValueError`."""
+    word = text.strip().lower()
+    if word in ("on", "true", "yes"):
+        return True
+    if word in ("off", "false", "no"):
+        return False
+    raise ValueError(f"{text!r} is neither on nor off")
+
+
+class _Parsed(click.ParamType[Any], Generic[T]):
+    def __init__(self, name: str, parse: Any, *also: str) -> None:
+        self.name = name
+        self._parse = parse
+        self._also = also
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.strip().lower() in self._also:
+            return value.strip().lower()
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            also = f", or {' or '.join(self._also)}" if self._also else ""
+            self.fail(f"{error}{also}", param, ctx)
+
+
+SPAN = _Parsed[dt.timedelta]("span", parse_span)
+SPAN_OR_FOREVER = _Parsed[Any]("span", parse_span, "forever")
+SIZE = _Parsed[int]("size", parse_size)
+SIZE_OR_UNLIMITED = _Parsed[Any]("size", parse_size, "unlimited")
+WHERE = _Parsed[Where]("where", parse_where)
+SWITCH = _Parsed[bool]("on|off", parse_switch)
+
+
+# --- the other way --------------------------------------------------------------------------------
+
+
+def size(value: float) -> str:
+    """``1.5 GB``, in multiples of 1,024; ``-`` for what is not known (below 0)."""
+    if value < 0:
+        return "-"
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"
+
+
+def span(seconds: float) -> str:
+    """``1h 30m``, ``7d``: the two largest parts; ``-`` for what is not known (below 0)."""
+    if seconds < 0:
+        return "-"
+    left, parts = round(seconds), []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def rate(value: float) -> str:
+    """``1,234/s``; small ones with a decimal."""
+    return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
+
+
+def count(value: int) -> str:
+    """``1,234``; ``-`` for what is not known (below 0)."""
+    return "-" if value < 0 else f"{value:,}"

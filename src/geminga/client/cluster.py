@@ -1,0 +1,114 @@
+"""`Cluster`: where a cluster is and how one shows oneself there, as command lines and files name it.
+
+One frozen object instead of a service URL, an admin URL and half a dozen options: it makes clients and
+admins, and goes to other processes as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from geminga.config import check_type, suggestion
+from geminga.connection.addresses import ServiceUrl
+from geminga.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from geminga.client.admin.sync.admin import Admin
+    from geminga.client.authentication import Authentication
+    from geminga.client.sync import Client
+
+DEFAULT_URL = "pulsar://127.0.0.1:6650"
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """``auth_plugin`` and ``auth_params`` are those of Pulsar's ``client.conf``: a kind (``token``, ``tls``,
+    ``basic``, ``oauth2``, or the name of Java's class) with its parameters, as ``token:...``,
+    ``file:///path``, ``env:NAME`` or ``tlsCertFile:/path,tlsKeyFile:/path``. They do not show in reprs."""
+
+    service_url: str = DEFAULT_URL
+    admin_url: str = DEFAULT_ADMIN_URL
+    auth_plugin: str | None = None
+    auth_params: str | None = field(default=None, repr=False)
+    tls_trust_certs_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_validate_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("service_url", "admin_url"):
+            check_type(name, getattr(self, name), str)
+        for name in ("auth_plugin", "auth_params", "tls_trust_certs_file_path"):
+            check_type(name, getattr(self, name), str, optional=True)
+        for name in ("tls_allow_insecure_connection", "tls_validate_hostname"):
+            check_type(name, getattr(self, name), bool)
+        if self.auth_params is not None and self.auth_plugin is None:
+            raise InvalidConfiguration("auth_params need auth_plugin: token, tls, basic or oauth2")
+
+    def authentication(self) -> Authentication | None:
+        """What clients and admins show; None: nothing. Raises `InvalidConfiguration`."""
+        if self.auth_plugin is None:
+            return None
+        from geminga.client.authentication import Authentication
+
+        return Authentication(self.auth_plugin, self.auth_params or "")
+
+    def _tls(self) -> dict[str, Any]:
+        return {
+            "tls_trust_certs_file_path": self.tls_trust_certs_file_path,
+            "tls_allow_insecure_connection": self.tls_allow_insecure_connection,
+            "tls_validate_hostname": self.tls_validate_hostname,
+        }
+
+    def client_arguments(self) -> dict[str, Any]:
+        """The arguments of `geminga.Client` that say where and how."""
+        return {
+            "service_url": self.service_url,
+            "authentication": self.authentication(),
+            **self._tls(),
+        }
+
+    def client(self, **arguments: Any) -> Client:
+        """A client; ``arguments`` are more of `geminga.Client`'s."""
+        from geminga.client.sync import Client
+
+        return Client(**self.client_arguments(), **arguments)
+
+    def admin(self, **arguments: Any) -> Admin:
+        """An admin; ``arguments`` are more of `geminga.Admin`'s."""
+        from geminga.client.admin.sync.admin import Admin
+
+        return Admin(self.admin_url, self.authentication(), **self._tls(), **arguments)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What differs from the defaults, and both URLs, for JSON: **with the secrets**."""
+        return {
+            one.name: getattr(self, one.name)
+            for one in dataclasses.fields(self)
+            if getattr(self, one.name) != one.default or one.name.endswith("_url")
+        }
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> Cluster:
+        """The inverse. Raises `InvalidConfiguration` for names that are none."""
+        known = {one.name for one in dataclasses.fields(Cluster)}
+        for name in given:
+            if name not in known:
+                raise InvalidConfiguration(f"a cluster has no {name!r}{suggestion(name, known)}")
+        return Cluster(**given)
+
+
+def admin_url_for(service_url: str) -> str:
+    """Where the REST interface of a service URL's hosts usually is: port 8080, or 8443 with TLS.
+
+    Raises `InvalidUrl`.
+    """
+    url = ServiceUrl.parse(service_url)
+    if url.http:
+        return service_url
+    hosts = (f"[{one.host}]" if ":" in one.host else one.host for one in url.addresses)
+    port = 8443 if url.tls else 8080
+    return f"{'https' if url.tls else 'http'}://" + ",".join(f"{host}:{port}" for host in hosts)

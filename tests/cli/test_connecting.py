@@ -1,0 +1,183 @@
+"""Which cluster a command means, and how it shows itself there: options, environment, contexts."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import geminga
+from geminga.cli.connecting import connecting
+from geminga.cli.main import command
+from geminga.client.cluster import Cluster, admin_url_for
+from geminga.errors import ConnectError, InvalidConfiguration
+from geminga.testing.certificates import Authority
+
+SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    for name in ("PULSAR_SERVICE_URL", "PULSAR_ADMIN_URL", "PULSAR_TOKEN", "GEMINGA_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GEMINGA_CONFIG_HOME", str(tmp_path / "config"))
+
+    def run(*words: str, check: bool = True, **environment: str) -> Result:
+        done = CliRunner().invoke(command, words, env=environment)
+        assert not check or done.exit_code == 0, (done.output, done.exception)
+        return done
+
+    return run
+
+
+@pytest.fixture
+def meant(invoke: Invoke) -> Callable[..., Cluster]:
+    """The cluster that options mean."""
+
+    @click.command("what")
+    @connecting
+    def what(cluster: Cluster) -> None:
+        found.append(cluster)
+
+    found: list[Cluster] = []
+
+    def run(*words: str, **environment: str) -> Cluster:
+        done = CliRunner().invoke(what, words, env=environment, standalone_mode=False)
+        if done.exception is not None:
+            raise done.exception
+        return found.pop()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, str]]:
+    """A broker that asks for tokens over TLS, the file that trusts it, and a file with a token."""
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder)
+    certificate, key = authority.sign("broker")
+    made = CliRunner().invoke(command, ["token", "create", "--secret-key", SECRET, "--subject", "boss"])
+    assert made.exit_code == 0, made.output
+    token = folder / "token"
+    token.write_text(made.stdout)
+    with geminga.embedded(
+        tls_certificate=certificate, tls_key=key, token_secret_key=SECRET, super_user_roles=("boss",)
+    ) as broker:
+        yield broker, str(authority.certificate), str(token)
+
+
+def test_what_counts_before_what(meant: Callable[..., Cluster], invoke: Invoke) -> None:
+    assert meant() == Cluster()
+    assert meant("--url", "pulsar://a:1") == Cluster(service_url="pulsar://a:1", admin_url="http://a:8080")
+    assert meant("--admin-url", "http://a:1").service_url == "http://a:1"
+    assert meant(PULSAR_SERVICE_URL="pulsar+ssl://b").admin_url == "https://b:8443"
+    invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
+    invoke("context", "set", "other", "--url", "pulsar://d:1", "--admin-url", "http://e:2")
+    mine = Cluster(
+        service_url="pulsar://c:1", admin_url="http://c:8080", auth_plugin="token", auth_params="token:sesame"
+    )
+    assert meant() == mine
+    # A token goes to the cluster that it was made for, and to no other.
+    assert meant("--url", "pulsar://a:1").auth_params is None
+    assert meant(PULSAR_SERVICE_URL="pulsar://a:1").auth_params is None
+    assert meant("--context", "mine", PULSAR_SERVICE_URL="pulsar://a:1") == mine
+    assert meant(PULSAR_TOKEN="env") == mine
+    assert meant("--token", "new").auth_params == "token:new"
+    assert meant("--context", "other") == Cluster(service_url="pulsar://d:1", admin_url="http://e:2")
+    invoke("context", "use", "other")
+    assert meant().admin_url == "http://e:2"
+    assert meant(PULSAR_TOKEN="env").auth_params == "token:env"
+    assert meant(GEMINGA_CONTEXT="mine") == mine
+    assert meant("--url", "pulsar://a:1", GEMINGA_CONTEXT="mine").auth_params is None
+    invoke("context", "use")
+    assert meant() == Cluster()
+    with pytest.raises(InvalidConfiguration, match="did you mean 'mine'"):
+        meant("--context", "mein")
+
+
+def test_wrong_combinations(meant: Callable[..., Cluster], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    file = str(tmp_path / "file")
+    for words in (
+        ("--token", "a", "--token-file", file), ("--token", "a", "--auth-plugin", "tls"), ("--token", " "),
+        ("--tls-cert", file), ("--tls-key", file), ("--token", "env:THERE_IS_NONE"),
+        ("--auth-params", "x"),
+    ):  # fmt: skip
+        with pytest.raises(click.UsageError):
+            meant(*words)
+
+
+def test_secrets_are_kept_to_oneself(invoke: Invoke, tmp_path: Path) -> None:
+    done = invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
+    shown = done.output + "".join(
+        invoke(*words).output
+        for words in (("context", "list"), ("context", "list", "--json"), ("context", "show"),
+                      ("context", "show", "mine", "--json"), ("context", "use", "mine"))
+    )  # fmt: skip
+    assert "mine" in shown
+    assert "sesame" not in shown
+    file = tmp_path / "config/contexts.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    file.chmod(0o644)
+    done = invoke("context", "list", check=False)
+    assert "others may read it" in str(done.exception)
+    file.chmod(0o600)
+    file.write_text("{")
+    assert "is no file of contexts" in str(invoke("context", "list", check=False).exception)
+    assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
+
+
+def test_contexts_come_and_go(invoke: Invoke) -> None:
+    assert "no context yet" in invoke("context", "list").stderr
+    invoke("context", "set", "a", "--url", "pulsar://a:1")
+    invoke("context", "set", "b", "--admin-url", "http://b:1", "--tls-insecure")
+    rows = [json.loads(line) for line in invoke("context", "list", "--json").stdout.splitlines()]
+    assert [(row["context"], row["current"]) for row in rows] == [("a", True), ("b", False)]
+    assert rows[1]["tls_allow_insecure_connection"]
+    invoke("context", "delete", "a")
+    assert invoke("context", "show", check=False).exit_code == 2
+    assert isinstance(invoke("context", "delete", "a", check=False).exception, InvalidConfiguration)
+    assert invoke("context", "set", "c", check=False).exit_code == 2
+    assert invoke("context", "set", "c d", "--url", "pulsar://a:1", check=False).exit_code == 2
+
+
+def test_every_connecting_command_shows_a_token_over_tls(
+    invoke: Invoke, secured: tuple[Any, str, str]
+) -> None:
+    broker, trust, token = secured
+    place = ("--url", broker.service_url, "--admin-url", broker.admin_url, "--tls-trust-certs", trust)
+    invoke("context", "set", "secured", *place, "--token-file", token)
+    invoke("produce", "t", "-m", "x")
+    assert "x" in invoke("consume", "t", "-n", "1").stdout
+    assert "x" in invoke("tail", "t", "--since", "1h", "-n", "1").stdout
+    invoke("subscriptions", "create", "t", "s", "--from", "earliest")
+    for words in (
+        ("topics", "list"), ("topics", "stats", "t"), ("explain", "t", "s"), ("peek", "t", "s"),
+        ("namespaces", "policies", "public/default"), ("tenants", "list"), ("schemas", "versions", "t"),
+        ("subscriptions", "list", "t"), ("top",), ("bench", "--seconds", "100ms"),
+    ):  # fmt: skip
+        invoke(*words)
+        refused = invoke(*words, *place, check=False)
+        assert isinstance(refused.exception, geminga.PulsarException), words
+        assert "Traceback" not in refused.output
+    untrusted = invoke("topics", "list", "--admin-url", broker.admin_url, "--token-file", token, check=False)
+    assert isinstance(untrusted.exception, ConnectError)
+    assert "is not trusted" in str(untrusted.exception)
+    invoke("topics", "list", "--admin-url", broker.admin_url, "--token-file", token, "--tls-insecure")
+
+
+def test_admin_urls_from_service_urls() -> None:
+    for service_url, expected in {
+        "pulsar://a": "http://a:8080", "pulsar://a:1,b:2": "http://a:8080,b:8080",
+        "pulsar+ssl://[::1]:6651": "https://[::1]:8443", "https://x:1": "https://x:1",
+    }.items():  # fmt: skip
+        assert admin_url_for(service_url) == expected

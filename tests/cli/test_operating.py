@@ -1,0 +1,31 @@
+"""The command line against our broker: the checks of ``tests/suites``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "suites"))
+suite: Any = importlib.import_module("operating")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    with geminga.embedded() as running:
+        yield running
+
+
+@pytest.mark.parametrize("check", suite.CHECKS)
+def test_the_suite(broker: Any, tmp_path: Path, check: str) -> None:
+    run = suite.runner(suite.environment_of(broker, tmp_path))
+    found = suite.CHECKS[check]
+    more = [tmp_path] if "folder" in inspect.signature(found).parameters else []
+    found(run, broker, *more)

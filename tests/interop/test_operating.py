@@ -1,0 +1,27 @@
+"""The command line against Apache Pulsar: the checks of ``tests/suites``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.testing.apache_pulsar import ApachePulsar
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "suites"))
+suite: Any = importlib.import_module("operating")
+
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("check", suite.CHECKS)
+def test_the_suite(apache_pulsar: ApachePulsar, tmp_path: Path, check: str) -> None:
+    run = suite.runner(suite.environment_of(apache_pulsar, tmp_path))
+    found = suite.CHECKS[check]
+    more = [tmp_path] if "folder" in inspect.signature(found).parameters else []
+    found(run, apache_pulsar, *more)
