@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from geminga.cli import store as module
+from geminga.errors import NotAStore, StoreError
 from geminga.ledger.store import FileStore
 
 
@@ -68,3 +69,31 @@ def test_repair_without_questions_puts_a_wrong_bit_right(folder: Path) -> None:
     assert lines[2] == {"repaired": 1}
     with FileStore.open(folder) as store:
         assert store.read(0, 3, entries_max=1, bytes_max=1) == [b"entry 3" * 50]
+
+
+def test_a_backup_of_a_broker_that_runs_is_brought_back(tmp_path: Path) -> None:
+    import geminga
+
+    with geminga.embedded(tmp_path / "store") as broker, broker.client() as client:
+        producer = client.create_producer("flights")
+        for number in range(20):
+            producer.send(b"%d" % number)
+        done = run("backup", str(tmp_path / "store"), str(tmp_path / "backup"), "--verify")
+        assert done.return_value == 0, done.output
+        assert "backed up 1 log files" in done.output
+        assert "all is well" in done.output
+        producer.send(b"later")
+    (row, report) = [
+        json.loads(line)
+        for line in run(
+            "restore", str(tmp_path / "backup"), str(tmp_path / "again"), "--json"
+        ).output.splitlines()
+    ]
+    assert (row["log_files"], report["damaged"]) == (1, 0)
+    with geminga.embedded(tmp_path / "again") as broker, broker.client() as client:
+        reader = client.create_reader("flights", geminga.MessageId.earliest)
+        assert [reader.read_next(60_000).data() for _ in range(20)] == [b"%d" % n for n in range(20)]
+        assert not reader.has_message_available()
+    assert isinstance(run("backup", str(tmp_path / "none"), str(tmp_path / "x")).exception, NotAStore)
+    full = run("restore", str(tmp_path / "backup"), str(tmp_path / "again")).exception
+    assert isinstance(full, StoreError)

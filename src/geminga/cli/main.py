@@ -40,7 +40,7 @@ COMMANDS = {
     "function": ("geminga.cli.function", "Call a function for every message of some topics."),
     "pipeline": ("geminga.cli.pipeline", "Pipelines from topics to a lake and back, on Spark."),
     "token": ("geminga.cli.token", "Make keys and tokens, and look at them."),
-    "store": ("geminga.cli.store", "Check and repair the folder of a broker that is stopped."),
+    "store": ("geminga.cli.store", "A broker's folder: check, repair, back up, restore."),
     "tune": ("geminga.cli.tune", "Producer settings: advised, measured and proven."),
     "demo": (
         "geminga.cli.demo",

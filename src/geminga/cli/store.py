@@ -1,7 +1,8 @@
-"""``geminga store``: looking at a store that no broker has open, and mending it."""
+"""``geminga store``: a broker's folder, checked and mended, backed up and brought back."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
 
 @click.group("store", cls=Commands)
 def command() -> None:
-    """Check and repair the folder of a broker that is stopped."""
+    """The folder of a broker: check and repair it, back it up and bring it back."""
 
 
 @command.command("check")
@@ -72,6 +73,69 @@ def repair(folder: Path, yes: bool, as_json: bool) -> int:
     if not left:
         emit({"repaired": len(report.findings)}, as_json=as_json, text="Done: nothing is damaged any more.")
     return 0
+
+
+@command.command("backup")
+@folder_argument
+@click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.option("--verify", is_flag=True, help="Read all of the backup again and check it.")
+@json_option
+def backup(folder: Path, target: Path, verify: bool, as_json: bool) -> int:
+    """Copy the store in DIR to BACKUP, a new or empty folder, while a broker uses it or not.
+
+    The copy is the store as it was at one moment: everything that was receipted before is in it.
+    """
+    from geminga.ledger.backup import backup as copy_store
+
+    return _copy(copy_store, folder, target, verify, as_json, "backed up")
+
+
+@command.command("restore")
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@folder_argument
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Check all of it afterwards.")
+@json_option
+def restore(source: Path, folder: Path, verify: bool, as_json: bool) -> int:
+    """Copy BACKUP to DIR, a new or empty folder, for a broker to be started on.
+
+    Exits with 1 when what was brought back is damaged.
+    """
+    from geminga.ledger.backup import restore as copy_store
+
+    return _copy(copy_store, source, folder, verify, as_json, "restored")
+
+
+def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bool, what: str) -> int:
+    if as_json or not sys.stderr.isatty():
+        copied = copy_store(source, target)
+    else:
+        with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
+
+            def say(done: int, total: int) -> None:
+                bar.length = total
+                bar.update(done - bar.pos)
+
+            copied = copy_store(source, target, say=say)
+    emit(
+        {
+            "source": str(source),
+            "target": str(target),
+            "log_files": copied.files,
+            "log_bytes": copied.bytes,
+            "end": copied.end,
+            "seconds": round(copied.seconds, 3),
+        },
+        as_json=as_json,
+        text=f"{what} {copied.files} log files, {copied.bytes / 1e6:,.1f} MB, in {copied.seconds:.1f} s, "
+        f"up to {copied.end}: {target}",
+    )
+    if not verify:
+        return 0
+    from geminga.ledger.inspection import inspect
+
+    report = inspect(target)
+    _print(report, as_json=as_json)
+    return 0 if report.is_well else EXIT_DAMAGED
 
 
 def _print(report: Any, *, as_json: bool) -> None:

@@ -1,0 +1,273 @@
+"""Backups: a store copied as it was at one moment, whether or not a process has it open, and brought back.
+
+The log is the only truth, and only its end grows: all of it up to one place in the order of writes *is* the
+store at that moment. So a backup is the log files as they are, the newest only up to the end of its last
+whole group; the catalog is left out, and rebuilt when the copy is opened. The process that has the store
+open is not asked and not held up.
+
+What makes it one moment: files are only added at the end, and one is deleted only when the log says so
+before. They are opened, so that they stay although they may be deleted, and listed again: when nothing came
+or went meanwhile, all that the log of that moment needs is at hand. The end is looked for after that.
+
+The superblock is written last: what was left unfinished is no store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from geminga.errors import NotAStore, StoreDamaged, StoreError
+from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
+from geminga.ledger.folder import SUPERBLOCK_FILE
+from geminga.ledger.format import (
+    FILE_HEADER_BYTES,
+    MARK_BYTES,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    SUPERBLOCK_BYTES,
+    GroupHeader,
+    decode_mark,
+    decode_superblock,
+    encode_superblock,
+    file_name,
+    file_number,
+)
+from geminga.ledger.log import MARK_FILE, ReadAhead, read_directory, read_payload, scan_headers
+from geminga.wire.checksum import crc32c
+
+PIECE_BYTES = 1024 * 1024
+LOOKS_MAX = 1000
+"""So often the folder is listed until nothing came or went between two looks."""
+
+Say = Callable[[int, int], None]
+"""Is told how many bytes of how many are copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied. ``end`` is the file and offset up to which the log is in the copy."""
+
+    files: int
+    bytes: int
+    end: str
+    seconds: float
+
+
+def backup(
+    folder: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    filesystem: FileSystem | None = None,
+    say: Say = lambda done, total: None,
+) -> Copied:
+    """Copy the store in ``folder``, which may be in use, to ``target``, a new or empty folder.
+
+    Everything that was receipted before the call is in the copy. Raises `NotAStore`, `StoreDamaged` when the
+    newest file cannot be read, `StoreError` when ``target`` cannot be made, `OSError` of the disks; what was
+    begun is removed.
+    """
+    began = time.monotonic()
+    found: Copied | None = None
+    for step in steps(_path(folder), _path(target), filesystem or RealFileSystem(), say):
+        found = step or found
+    assert found is not None
+    return Copied(found.files, found.bytes, found.end, time.monotonic() - began)
+
+
+def restore(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    filesystem: FileSystem | None = None,
+    say: Say = lambda done, total: None,
+) -> Copied:
+    """Bring a backup back into ``folder``, a new or empty one: a broker can be given it then.
+
+    It is copied, the backup stays as it is. Raises as `backup` does.
+    """
+    return backup(source, folder, filesystem=filesystem, say=say)
+
+
+def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterator[Copied | None]:
+    """`backup` a step at a time; the last gives what was copied."""
+    store_id = _store_id(filesystem, folder)
+    _prepare(filesystem, target, folder)
+    made: list[str] = []
+    files: dict[int, File] = {}
+    try:
+        # The mark comes first: it must not be ahead of what is copied.
+        mark = _mark(filesystem, folder, store_id)
+        yield None
+        files = _held(filesystem, folder)
+        yield None
+        number = max(files, default=0)
+        stop = _end(files[number], number, store_id, mark) if files else 0
+        sizes = {one: stop if one == number else file.size() for one, file in files.items()}
+        total, done = sum(sizes.values()), 0
+        for one, file in sorted(files.items()):
+            path = f"{target}/{file_name(one)}"
+            made.append(path)
+            copy = filesystem.open(path, create=True)
+            try:
+                start = 0
+                while start < sizes[one]:
+                    data = file.read(min(PIECE_BYTES, sizes[one] - start), start)
+                    if not data:
+                        break  # what was allocated ahead was given back
+                    write_fully(copy, [data], start)
+                    start += len(data)
+                    done += len(data)
+                    say(done, total)
+                    yield None
+                copy.sync()
+            finally:
+                copy.close()
+        yield None
+        if mark is not None:
+            made.append(f"{target}/{MARK_FILE}")
+            _write(filesystem, made[-1], mark)
+        made.append(f"{target}/{SUPERBLOCK_FILE}.new")
+        _write(filesystem, made[-1], encode_superblock(store_id))
+        filesystem.sync_folder(target)
+        yield None
+        filesystem.rename(made[-1], f"{target}/{SUPERBLOCK_FILE}")
+        filesystem.sync_folder(target)
+        made.clear()
+        end = f"{file_name(number)} at offset {stop}" if files else "nothing"
+        yield Copied(len(files), done, end, 0.0)
+    finally:
+        for file in files.values():
+            file.close()
+        for path in made:
+            with contextlib.suppress(OSError):
+                filesystem.unlink(path)
+
+
+def _write(filesystem: FileSystem, path: str, content: bytes) -> None:
+    file = filesystem.open(path, create=True)
+    try:
+        write_fully(file, [content], 0)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _mark(filesystem: FileSystem, folder: str, store_id: bytes) -> bytes | None:
+    """The synced-through mark as it is now, which tells damage from a torn tail; None without a whole one."""
+    try:
+        file = filesystem.open_to_read(f"{folder}/{MARK_FILE}")
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(MARK_BYTES, 0)
+    finally:
+        file.close()
+    return data if decode_mark(data, crc32c(store_id)) is not None else None
+
+
+def _path(folder: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.fspath(folder))
+
+
+def _store_id(filesystem: FileSystem, folder: str) -> bytes:
+    try:
+        names = filesystem.list_folder(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    if SUPERBLOCK_FILE not in names:
+        raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
+    file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
+    try:
+        superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
+    finally:
+        file.close()
+    if superblock is None:
+        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store mends it")
+    return superblock[1]
+
+
+def _prepare(filesystem: FileSystem, target: str, source: str) -> None:
+    """Make the folder; one that holds anything is not touched."""
+    if (target + "/").startswith(source + "/"):
+        raise StoreError(f"{target} is in the store itself: name another folder")
+    try:
+        names = [name for name in filesystem.list_folder(target) if name != "lost+found"]
+    except FileNotFoundError:
+        filesystem.make_folder(target)
+        filesystem.sync_folder(os.path.dirname(target))
+        return
+    except NotADirectoryError:
+        raise StoreError(f"{target} is a file: name a new or an empty folder") from None
+    if names:
+        raise StoreError(f"{target} is not empty: name a new or an empty folder")
+
+
+def _held(filesystem: FileSystem, folder: str) -> dict[int, File]:
+    """All log files of one moment, open: deleted meanwhile, they are there still."""
+    held: dict[int, File] = {}
+    try:
+        for _ in range(LOOKS_MAX):
+            numbers = _numbers(filesystem, folder)
+            for number in [one for one in held if one not in numbers]:
+                held.pop(number).close()
+            try:
+                for number in numbers:
+                    if number not in held:
+                        held[number] = filesystem.open_to_read(f"{folder}/{file_name(number)}")
+            except FileNotFoundError:
+                continue
+            if _numbers(filesystem, folder) == numbers:
+                return held
+    except OSError as error:
+        _close(held)
+        if error.errno == errno.EMFILE:
+            raise StoreError(
+                f"{len(held)} log files are open and no more may be: raise the limit with ulimit -n"
+            ) from None
+        raise
+    except BaseException:
+        _close(held)
+        raise
+    _close(held)
+    raise StoreError(f"the files in {folder} come and go too fast: try again")
+
+
+def _close(held: dict[int, File]) -> None:
+    for file in held.values():
+        file.close()
+    held.clear()
+
+
+def _numbers(filesystem: FileSystem, folder: str) -> set[int]:
+    return {number for name in filesystem.list_folder(folder) if (number := file_number(name)) is not None}
+
+
+def _end(file: File, number: int, store_id: bytes, mark: bytes | None) -> int:
+    """The end of the newest file's last whole group, or what is marked as synced where damage is: what lies
+    before it does not change any more."""
+    stop = FILE_HEADER_BYTES
+    reader = ReadAhead(file)
+    for item in scan_headers(reader, number, FILE_HEADER_BYTES, crc32c(store_id)):
+        if isinstance(item, GroupHeader) and _is_whole(reader, item):
+            stop = max(stop, item.end & OFFSET_MASK)
+    marked = decode_mark(mark, crc32c(store_id)) if mark is not None else None
+    if marked is not None and marked[0] >> OFFSET_BITS == number:
+        stop = max(stop, marked[0] & OFFSET_MASK)
+    return min(stop, file.size())
+
+
+def _is_whole(reader: ReadAhead, header: GroupHeader) -> bool:
+    directory = read_directory(reader, header)
+    if directory is None or header.was_mended or directory.was_mended:
+        return False
+    payload, position = read_payload(reader, header), 0
+    for size, crc in zip(directory.sizes, directory.crcs, strict=True):
+        if crc32c(payload[position : position + size]) != crc:
+            return False
+        position += size
+    return True

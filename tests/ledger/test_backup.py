@@ -1,0 +1,227 @@
+"""Backups of stores in use are what the store was at one moment, however busy it is."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import itertools
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import NotAStore, StoreError, StoreLocked
+from geminga.ledger import backup as module
+from geminga.ledger.backup import backup, restore, steps
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.inspection import inspect
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from geminga.testing.store_auditor import StoreAuditor
+
+FOLDER, TARGET = "/data/store", "/data/backup"
+
+
+def live(auditor: StoreAuditor, store: FileStore, chance: random.Random, count: int) -> None:
+    """Some writes of every kind; small files roll, are rewritten and dropped meanwhile."""
+    ledgers = [number for number in range(1000) if number in _living(auditor)]
+    for _ in range(count):
+        kind = chance.randrange(10)
+        if kind == 0 or not ledgers:
+            ledgers.append(auditor.create_ledger(store, f"topic-{chance.randrange(3)}"))
+        elif kind < 5:
+            auditor.append(store, chance.choice(ledgers), chance.randbytes(chance.randrange(1, 600)))
+        elif kind == 5:
+            auditor.merge(store, f"cursor-{chance.randrange(2)}", chance.randbytes(9))
+        elif kind == 6:
+            auditor.put(store, f"policy-{chance.randrange(3)}", chance.randbytes(30))
+        elif kind == 7 and len(ledgers) > 2:
+            auditor.delete_ledgers(store, [ledgers.pop(0)])
+        else:
+            store.poll()
+
+
+def _living(auditor: StoreAuditor) -> set[int]:
+    living: set[int] = set()
+    for operation in auditor.operations:
+        if operation[0] == "create":
+            living.add(operation[1])
+        elif operation[0] == "delete_ledger":
+            living.discard(operation[1])
+    return living
+
+
+@pytest.mark.simulation(40, 10)
+def test_a_busy_store(seeds: range, small_settings: StoreSettings) -> None:
+    for seed in seeds:
+        chance = random.Random(seed)
+        filesystem = FaultyFileSystem(SimulatedDisk())
+        store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
+        auditor = StoreAuditor()
+        live(auditor, store, chance, chance.randrange(0, 80))
+        receipted = auditor.receipted
+        for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None):
+            live(auditor, store, chance, chance.randrange(0, 25))
+        then = copy.deepcopy(auditor)
+        then.receipted = receipted
+        store.close()
+        with FileStore.open(TARGET, settings=small_settings, filesystem=filesystem, threads=False) as found:
+            assert found.damage == [], f"seed {seed}"
+            then.check_restarted(found)
+            live(then, found, chance, 20)  # and it is a store like any other
+            found.poll()
+
+
+def test_a_backup_that_does_not_end_is_no_store(small_settings: StoreSettings) -> None:
+    """The power goes at every operation of the backup."""
+
+    def made(plan: Plan | None) -> tuple[SimulatedDisk, bool]:
+        disk = SimulatedDisk()
+        whole = FaultyFileSystem(disk)
+        store = FileStore.open(FOLDER, settings=small_settings, filesystem=whole, threads=False)
+        auditor = StoreAuditor()
+        live(auditor, store, random.Random(1), 60)
+        store.close()
+        filesystem = FaultyFileSystem(disk, plan)
+        try:
+            backup(FOLDER, TARGET, filesystem=filesystem)
+        except PowerLoss:
+            return disk, False
+        return disk, True
+
+    finished = 0
+    for number in itertools.count(1):
+        disk, ended = made(Plan(crash_at=number))
+        after = FaultyFileSystem(disk.crash(Fate.by_chance(random.Random(number))))
+        if "superblock" in _names(after, TARGET):
+            with FileStore.open(TARGET, settings=small_settings, filesystem=after, threads=False) as found:
+                assert found.damage == []
+            finished += 1
+        else:
+            with pytest.raises(NotAStore):
+                backup(TARGET, "/data/other", filesystem=after)
+        if ended:
+            break
+    assert finished
+
+
+def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
+    try:
+        return filesystem.list_folder(folder)
+    except FileNotFoundError:
+        return []
+
+
+def test_a_store_that_another_thread_writes_to(tmp_path: Path, small_settings: StoreSettings) -> None:
+    """The real thing: group commits, rewriting and checkpoints run while files are copied."""
+    receipted: list[int] = []
+    stop, opened = threading.Event(), threading.Event()
+
+    def write() -> None:
+        wakeup = threading.Event()
+        with FileStore.open(tmp_path / "store", settings=small_settings, wakeup=wakeup.set) as store:
+            kept, passing = store.create_ledger("kept"), store.create_ledger("passing")
+            for number in itertools.count():
+                text = b"%09d" % number
+
+                def done(error: Exception | None, number: int = number) -> None:
+                    assert error is None
+                    receipted.append(number)
+                    opened.set()
+
+                store.append(passing, text * 60, lambda error: None)
+                store.put("newest", text)
+                store.append(kept, text, done)
+                if number % 10 == 9:
+                    store.delete_ledgers([passing])
+                    passing = store.create_ledger("passing")
+                    wakeup.wait(1)
+                    wakeup.clear()
+                    store.poll()
+                if stop.is_set():
+                    return
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert opened.wait(60)
+        for round_ in range(8):
+            sure = receipted[-1]
+            target = tmp_path / f"backup-{round_}"
+            assert backup(tmp_path / "store", target).files
+            with pytest.raises(StoreLocked):
+                FileStore.open(tmp_path / "store")
+            with FileStore.open(target) as found:
+                assert found.damage == []
+                (ledger,) = found.ledgers("kept")
+                entries: list[bytes] = []
+                while len(entries) < ledger.entries:
+                    entries += found.read(ledger.ledger_id, len(entries), entries_max=1000, bytes_max=1 << 20)
+                assert entries == [b"%09d" % number for number in range(len(entries))]
+                assert len(entries) > sure
+                newest = found.get("newest")
+                assert newest is not None
+                assert int(newest.base) in (len(entries) - 1, len(entries))
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def test_damage_goes_with_the_backup_and_is_not_cut(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path / "store") as store:
+        ledger = store.create_ledger("topic")
+        for number in range(9):
+            store.append(ledger, b"entry %d" % number * 50, lambda error: None)
+            store.poll()
+    log = tmp_path / "store/log-0000000001"
+    log.write_bytes(log.read_bytes().replace(b"entry 8entry 8", b"entry 8ENTRY 8", 1))
+    backup(tmp_path / "store", tmp_path / "backup")
+    assert (
+        [one.damage.thing for one in inspect(tmp_path / "backup").findings]
+        == [one.damage.thing for one in inspect(tmp_path / "store").findings]
+        != []
+    )
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path / "store") as store:
+        ledger = store.create_ledger("topic")
+        store.append(ledger, b"entry", lambda error: None)
+        store.put("key", b"value")
+    told: list[tuple[int, int]] = []
+    copied = backup(tmp_path / "store", tmp_path / "backup", say=lambda *both: told.append(both))
+    assert (copied.files, told[-1][0]) == (1, copied.bytes)
+    restore(tmp_path / "backup", tmp_path / "again")
+    assert inspect(tmp_path / "again").is_well
+    with FileStore.open(tmp_path / "again") as store:
+        assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"entry"]
+
+
+def test_folders_that_are_not_taken(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path / "store"):
+        pass
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine").touch()
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStore):
+        backup(tmp_path / "nothing", tmp_path / "backup")
+    for target in ("full", "file", "store/inside"):
+        with pytest.raises(StoreError, match=r"name a new or an empty folder|in the store itself"):
+            backup(tmp_path / "store", tmp_path / target)
+    assert (tmp_path / "full/mine").exists()
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FileStore.open(tmp_path / "store") as store:
+        ledger = store.create_ledger("topic")
+        store.append(ledger, b"entry" * 1000, lambda error: None)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_fully", full)
+    with pytest.raises(OSError, match="No space left"):
+        backup(tmp_path / "store", tmp_path / "backup", filesystem=RealFileSystem())
+    assert list((tmp_path / "backup").iterdir()) == []
