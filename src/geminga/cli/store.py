@@ -83,7 +83,8 @@ def repair(folder: Path, yes: bool, as_json: bool) -> int:
 def backup(folder: Path, target: Path, verify: bool, as_json: bool) -> int:
     """Copy the store in DIR to BACKUP, a new or empty folder, while a broker uses it or not.
 
-    The copy is the store as it was at one moment: everything that was receipted before is in it.
+    The copy is the store as it was at one moment: everything that was receipted before is in it. Ledgers
+    that were offloaded stay where they are: keep their files as long as the backup.
     """
     from geminga.ledger.backup import backup as copy_store
 

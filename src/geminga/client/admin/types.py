@@ -302,7 +302,7 @@ class InternalStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongRunningProcessStatus:
-    """What became of the last compaction or offload. ``status``: ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
+    """What became of the last compaction or offload: ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
 
     status: str = "NOT_RUN"
     last_error: str = ""
