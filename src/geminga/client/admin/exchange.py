@@ -222,9 +222,10 @@ class Exchange:
                 self.address = self._hosts[0]
                 return 0.0
             self._unreached.clear()
+        final = ConnectError(str(error)) if isinstance(error, Unsent) else error
         if not (self.request.safe or isinstance(error, Unsent)) or not isinstance(error, ConnectError):
-            raise error
-        return self._again(error, now)
+            raise final
+        return self._again(final, now)
 
     def answered(self, answer: Answer, now: float) -> float | None:
         """None: this is the answer. Otherwise seconds to pause before the next try. Raises what it means."""

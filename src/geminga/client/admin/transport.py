@@ -49,7 +49,7 @@ class _Tls:
 
 def _unsent(address: Address, error: OSError | ValueError) -> Unsent:
     """What went wrong while connecting, and what to do about it."""
-    where = address.host_port
+    where = f"{'https' if address.tls else 'http'}://{address.host_port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return Unsent(
             f"the TLS certificate of {where} is not trusted: {error.verify_message}; give the signing "
