@@ -399,7 +399,7 @@ def test_messages_that_are_held_for_long_are_worth_a_word(case: Case) -> None:
     )
     found = case.explain()
     assert (found["trouble"], found["sentence"]) == (Trouble.WATCH, finding["text"])
-    case.run(command_in(finding["mend"], "geminga topics redeliver-unacked"))
+    case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
 
 
 @pytest.mark.parametrize("kind", TYPES)
