@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import importlib
 import json
 import os
 import random
@@ -192,6 +193,8 @@ def main(seed: int, url: str, topic: str, receipts: str) -> None:
 
 def serve() -> bool:
     """True in a program that is to run, with `sys.argv` as if it had been started."""
+    for name in ("aio", "consumer", "producer", "reader", "sync", "table_view"):
+        importlib.import_module(f"geminga.client.{name}")
     for line in sys.stdin:
         given = json.loads(line)
         with open(given["said"], "wb") as said:

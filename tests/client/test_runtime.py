@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
+from interrupting import Raised, interruptions, raise_it
 
 from geminga.client.runtime import LoopThread, new_event_loop
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
@@ -204,3 +206,22 @@ def test_a_farewell_is_said_at_the_end_of_the_interpreter():
         [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "farewell\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_a_handler_that_raises_while_a_thread_is_made_leaves_none(capfd):
+    name = "interrupted-io"
+    count = 0
+    for interruption in interruptions(raise_it):
+        count += 1
+        try:
+            interruption(lambda: LoopThread(name)).close()
+        except Raised:
+            continue
+    assert count > 10
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while any(thread.name == name for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, "threads that nobody can end"
+        time.sleep(0.01)
+    assert capfd.readouterr() == ("", "")

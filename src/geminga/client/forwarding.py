@@ -6,19 +6,17 @@ import asyncio
 import base64
 import binascii
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from geminga.client.core import ClientCore
+from geminga.client.producer import AsyncProducer, create_producer
 from geminga.consumer.dead_letters import Forward
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerDeadLetterPolicy
 from geminga.errors import CorruptPayload, CryptoError, IncompatibleSchema
 from geminga.producer.message import KeyedContent
+from geminga.producer.settings import ProducerSettings
 from geminga.schema.schema import Schema, SchemaInfo, SchemaType
-
-if TYPE_CHECKING:
-    from geminga.client.producer import AsyncProducer
-
 
 logger = logging.getLogger("geminga")
 
@@ -132,9 +130,6 @@ class Forwarder:
     async def _open(
         self, keys: tuple[str, ...], plan: Forward, policy: ConsumerDeadLetterPolicy | None
     ) -> AsyncProducer:
-        from geminga.client.producer import create_producer
-        from geminga.producer.settings import ProducerSettings
-
         kind = "DLQ" if plan.dead else "RETRY"
         local = plan.topic.rsplit("/", 1)[-1]
         settings = ProducerSettings(

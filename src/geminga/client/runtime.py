@@ -99,8 +99,9 @@ class _Call:
 class _Loop:
     """The thread, its loop, and the calls on their way. It knows nothing of whoever uses it."""
 
+    loop: asyncio.AbstractEventLoop
+
     def __init__(self, name: str) -> None:
-        self.loop = new_event_loop()
         self.name = name
         self.forked = False
         self.closed = False
@@ -108,11 +109,27 @@ class _Loop:
         self.farewell: Farewell | None = None
         self.sweep: Callable[[], None] | None = None
         self._stopped = False
+        self._begun = False
+        self._ready = Waiter()
+        self._refused: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.thread.start()
+
+    def start(self) -> None:
+        """Raises what making a loop fails with."""
+        try:
+            self.thread.start()
+            self._ready.wait()
+        except BaseException:
+            # A signal's handler raised: nobody will use it.
+            self.stop()
+            raise
+        if self._refused is not None:
+            raise self._refused
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Raises ``RuntimeError`` when the loop has ended."""
+        """Raises ``RuntimeError`` when the loop has ended, or has not begun."""
+        if not self._begun:
+            raise RuntimeError("the loop has not begun")
         self.loop.call_soon_threadsafe(callback, *arguments)
 
     def stop(self) -> None:
@@ -131,6 +148,9 @@ class _Loop:
         """Nobody can use it any more, and nobody has closed it. From any thread, in the middle of anything:
         the garbage collector calls."""
         if self.closed or self.forked:
+            return
+        if not self._begun:
+            self.closed = True  # somebody was interrupted who was just making it
             return
         warnings.warn(
             f"{self.name} was not closed: call close(), or use it in a with statement",
@@ -154,9 +174,19 @@ class _Loop:
                     await farewell()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
+        # Made here, where no signal's handler interrupts: it is closed in any case.
         try:
-            self.loop.run_forever()
+            self.loop = new_event_loop()
+        except BaseException as error:
+            self._refused, self.closed = error, True
+            self._ready.wake()
+            return
+        asyncio.set_event_loop(self.loop)
+        self._begun = True
+        self._ready.wake()
+        try:
+            if not self.closed:
+                self.loop.run_forever()
         finally:
             self.closed = True
             try:
@@ -194,9 +224,11 @@ class LoopThread:
 
     def __init__(self, name: str = "geminga-io") -> None:
         self._inner = _Loop(name)
-        self.loop = self._inner.loop
+        # Before it starts: whatever a signal's handler interrupts from here on, it ends.
         self._finalizer = weakref.finalize(self, self._inner.dropped)
         self._finalizer.atexit = False  # the end of the interpreter is no mistake of the application's
+        self._inner.start()
+        self.loop = self._inner.loop
         _live.add(self)
 
     @property

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
+from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
 from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
@@ -19,7 +20,6 @@ from geminga.schema import Schema
 
 if TYPE_CHECKING:
     from geminga.client.message import Message
-    from geminga.client.reader import AsyncReader
 
 logger = logging.getLogger("geminga")
 
@@ -80,8 +80,6 @@ class AsyncTableView:
 
     async def open(self) -> None:
         """Read all that the topic holds now, then go on in the background."""
-        from geminga.client.reader import create_reader
-
         settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
         try:
             for partition in await self._core.partition_topics(self.topic):
