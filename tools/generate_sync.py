@@ -1,6 +1,9 @@
 """Make the threads' face of the client of the one for asyncio: ``make docs`` runs it, ``--check`` compares.
 
-``client/sync.py``: ``client/aio.py`` is written by hand. Its signatures, docstrings and the steps of its
+``client/aio.py`` is written by hand, but for the arguments that are options: those come from the settings
+(``tools/signatures.py``).
+
+``client/sync.py`` is made of it. Its signatures, docstrings and the steps of its
 methods become those of the client for threads: a coroutine function becomes a plain one, ``await`` goes, and
 classes change to those for threads. Where ``pulsar-client``'s two faces differ themselves, `FACE` says so.
 What the hand-written base has (``client/sync_base.py``) is left out.
@@ -24,6 +27,9 @@ import sys
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from signatures import with_signatures
 
 CLIENT = Path(__file__).parent.parent / "src/geminga/client"
 CLASSES = {
@@ -222,10 +228,14 @@ def _methods(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
-def sync() -> str:
-    """The text of ``client/sync.py``."""
-    source = CLIENT / "aio.py"
-    client = _class(source, "Client")
+def aio() -> str:
+    """The text of ``client/aio.py``, which is written by hand but for the arguments that are options."""
+    return _formatted(with_signatures((CLIENT / "aio.py").read_text()), "aio.py")
+
+
+def sync(source: str) -> str:
+    """The text of ``client/sync.py``, made of that of ``client/aio.py``."""
+    (client,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Client")
     by_hand = {m.name for m in _methods(_class(CLIENT / "sync_base.py", "SyncBase"))}
     made = ast.ClassDef(
         name="Client",
@@ -241,7 +251,7 @@ def sync() -> str:
     ]
     imports = [
         _Plain(()).visit(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else _typing(node)
-        for node in ast.parse(source.read_text()).body
+        for node in ast.parse(source).body
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.If))
         and not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
     ]
@@ -380,8 +390,10 @@ def _formatted(text: str, name: str) -> str:
 def files() -> dict[Path, str]:
     """Path and text of each generated module."""
     sources = sorted((CLIENT / "admin/aio").glob("[a-z]*.py"))
+    by_hand = aio()
     return {
-        CLIENT / "sync.py": sync(),
+        CLIENT / "aio.py": by_hand,
+        CLIENT / "sync.py": sync(by_hand),
         CLIENT / "sync_faces.py": sync_faces(),
         **{CLIENT / "admin/sync" / source.name: admin(source) for source in sources},
     }

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 generate_sync: Any = importlib.import_module("generate_sync")
 compare_clients: Any = importlib.import_module("compare_clients")
 client_differences: Any = importlib.import_module("client_differences")
+signatures: Any = importlib.import_module("signatures")
 
 CLIENTS = pytest.mark.parametrize(
     "client", [geminga.Client, geminga.asyncio.Client], ids=["threads", "asyncio"]
@@ -35,6 +36,38 @@ URL = "pulsar://localhost:6650"
 def test_the_face_for_threads_is_fresh() -> None:
     for path, text in generate_sync.files().items():
         assert path.read_text() == text, f"client/{path.name} is stale: run `make docs`"
+
+
+def test_an_option_is_written_once(monkeypatch: Any) -> None:
+    """A new field of the settings is an argument with its kind and default; one that changes changes it."""
+    fields = signatures.fields_of
+
+    def changed(options: Any) -> Any:
+        kind = ast.parse("Patience | None", mode="eval").body
+        new = fields(options)
+        new["receiver_queue_size"] = dataclasses.replace(new["receiver_queue_size"], default=ast.Constant(7))
+        return new | {"patience": signatures._Field(kind, ast.Constant(None))}
+
+    monkeypatch.setattr(signatures, "fields_of", changed)
+    monkeypatch.setattr(signatures, "METHODS", {"subscribe": signatures.METHODS["subscribe"]})
+    source = (generate_sync.CLIENT / "aio.py").read_text()
+    drawn = signatures.with_signatures(source)
+    assert "receiver_queue_size: int=7" in drawn
+    assert "patience: Patience | None=None,) -> AsyncConsumer" in drawn
+
+
+def test_fields_that_are_no_arguments_are_named_with_a_reason(monkeypatch: Any) -> None:
+    options = signatures.METHODS["create_reader"]
+    assert all(options.none.values())
+    for none in ({}, {**options.none, "no_such_field": "x"}, {**options.none, "reader_name": "x"}):
+        other = dataclasses.replace(options, none=none)
+        monkeypatch.setitem(signatures.METHODS, "create_reader", other)
+        source = (generate_sync.CLIENT / "aio.py").read_text()
+        if none:
+            with pytest.raises(SystemExit, match="is an argument, or no field"):
+                signatures.with_signatures(source)
+        else:
+            assert "reader_listener: " in signatures.with_signatures(source)
 
 
 def made(text: str) -> str:

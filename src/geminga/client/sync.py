@@ -152,7 +152,7 @@ class Client(SyncBase):
         batching_partition_switch_frequency: int = 10,
         blocked_after_ms: int = 1000,
         step_over_blocked_partitions: bool = True,
-        partitions_refresh_seconds: float = 60.0,
+        partitions_refresh_seconds: float = 60,
         interceptors: Sequence[Any] = (),
         encryption_keys: Sequence[str] = (),
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
