@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructType
 
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.offload import manifest
@@ -13,6 +20,7 @@ from geminga.offload.arrow_place import ArrowPlace
 from geminga.offload.file import LedgerWriter
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.places import folder_of
+from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
 from geminga.wire.metadata import RawEntry, build_entry
@@ -127,3 +135,83 @@ def test_the_driver_gives_a_range_its_own_ledgers(tmp_path: Path) -> None:
     (tmp_path / folder_of(TOPIC) / "manifest.json").write_text("{")
     with pytest.raises(InvalidConfiguration, match="offloadLocation"):
         Manifests(str(tmp_path)).within(PARTITION, Offset(4, 0), Offset(6, 2))
+
+
+# --- through planner and tasks, with a broker ---
+def source(broker: EmbeddedBroker, place: Path, **options: Any) -> PulsarDataSource:
+    given = {
+        "service.url": broker.service_url, "topic": TOPIC, "pollTimeoutMs": 20_000, "offloadLocation": place,
+        "maxEntriesPerSplit": 7, **options,
+    }  # fmt: skip
+    return PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+
+
+def publish(broker: EmbeddedBroker, first: int, count: int) -> None:
+    with broker.client() as client, client.create_producer(TOPIC, batching_max_messages=5) as producer:
+        values = [b"%d" % number for number in range(first, first + count)]
+        producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
+
+
+def offload_all(broker: EmbeddedBroker) -> None:
+    path = TOPIC.replace("://", "/")
+    newest = {"ledgerId": MessageId.latest.ledger_id, "entryId": 0, "partitionIndex": -1}
+    admin(broker.admin_url, "PUT", f"{path}/offload", newest)
+    deadline = time.monotonic() + 60
+    while admin(broker.admin_url, "GET", f"{path}/offload")["status"] == "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    while len(broker._server.store.tier.local_ledgers(TOPIC)) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def rows(reader: Any, parts: Any) -> list[bytes]:
+    return [value for part in parts for batch in reader.read(part) for value in batch.column(0).to_pylist()]
+
+
+def test_a_scan_takes_files_and_the_live_tail_each_message_once(tmp_path: Path) -> None:
+    place = tmp_path / "tier"
+    schema = StructType().add("value", BinaryType())
+    with embedded(
+        tmp_path / "store", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
+    ) as broker:
+        publish(broker, 0, 200)
+        offload_all(broker)
+        publish(broker, 200, 30)
+        reader = source(broker, place).reader(schema)
+        parts = reader.partitions()
+        assert len({each.ledger for part in parts for each in part.range.offloaded}) == 4
+        assert rows(reader, parts) == [b"%d" % number for number in range(230)]
+
+        stream = source(broker, place, startingOffsets="earliest").streamReader(schema)
+        start = stream.initialOffset()
+        taken: list[bytes] = []
+        published = 230
+        for _ in range(3):
+            end = stream.latestOffset(start, ReadAllAvailable())
+            parts = stream.partitions(start, end)
+            # What was planned stays right when everything is offloaded before it is read.
+            publish(broker, published, 60)
+            published += 60
+            offload_all(broker)
+            taken += rows(stream, parts)
+            start = end
+        taken += rows(stream, stream.partitions(start, stream.latestOffset(start, ReadAllAvailable())))
+        assert taken == [b"%d" % number for number in range(published)]
+
+
+def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
+    place = tmp_path / "tier"
+    with embedded(
+        tmp_path / "store", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
+    ) as broker:
+        publish(broker, 0, 200)
+        offload_all(broker)
+        reader = source(broker, place).reader(StructType().add("value", BinaryType()))
+        parts = reader.partitions()
+    # The first task has to learn where the topic begins, the last ones read what was not offloaded.
+    last = max(each.ledger for part in parts for each in part.range.offloaded)
+    alone = [part for part in parts[1:] if part.range.end.ledger <= last]
+    found = [int(value) for value in rows(reader, alone)]
+    assert found == list(range(found[0], found[-1] + 1))
+    assert len(found) >= 100

@@ -68,6 +68,20 @@ class TierReader:
         """The reading of entries from ``first`` on, within both limits, at least one."""
         return lambda: self._read(path, record, max(first, 0), entries_max, bytes_max)
 
+    def at_hand(self, path: str, first: int, entries_max: int, bytes_max: int) -> list[bytes] | None:
+        """The same at once, if it is in memory and well; else None. Waits for nothing."""
+        with self._lock:
+            opened = self._files.get(path)
+            file = None if opened is None else opened.file
+            if file is None:
+                return None
+            group = self._groups.get((path, file.group_of(first)))
+        if group is None:
+            return None
+        begin, entries, lost, _ = group
+        found = _cut(entries, lost, first - begin, entries_max, bytes_max)
+        return found or None
+
     def _read(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
     ) -> Offloaded:
@@ -88,14 +102,7 @@ class TierReader:
         at = first - begin
         if at in lost:
             return Offloaded([], damage=_damage(path, record, first, first, "the entry fails its checksum"))
-        found: list[bytes] = []
-        size = 0
-        for place in range(at, min(len(entries), at + entries_max)):
-            size += len(entries[place])
-            if place in lost or (found and size > bytes_max):
-                break
-            found.append(entries[place])
-        return Offloaded(found)
+        return Offloaded(_cut(entries, lost, at, entries_max, bytes_max))
 
     def _group(self, path: str, record: OffloadedLedger, entry_id: int) -> _Group:
         with self._lock:
@@ -188,6 +195,20 @@ class _GroupDamaged(Exception):
     def __init__(self, damage: Damage) -> None:
         super().__init__(damage.what)
         self.damage = damage
+
+
+def _cut(
+    entries: list[bytes], lost: frozenset[int], at: int, entries_max: int, bytes_max: int
+) -> list[bytes]:
+    """The entries from a place on within both limits, at least one, up to the first that is lost."""
+    found: list[bytes] = []
+    size = 0
+    for place in range(at, min(len(entries), at + entries_max)):
+        size += len(entries[place])
+        if place in lost or (found and size > bytes_max):
+            break
+        found.append(entries[place])
+    return found
 
 
 def _damage(path: str, record: OffloadedLedger, first: int, last: int, what: str) -> Damage:

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError
@@ -54,8 +54,10 @@ logger = logging.getLogger("geminga.ledger")
 READ_THREADS = 2
 READS_WAITING_MAX = 1024
 READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
-READ_WAIT_SECONDS = 0.25
-"""So long the owner waits for what cannot be put off, as with the store's own reads."""
+READ_WAIT_SECONDS = 0.02
+"""So long the owner waits for what cannot be put off; who was told that it takes longer asks again."""
+LOOKS_BYTES_MAX = 8 * 1024 * 1024
+"""Of single entries that were asked for: a search that has to ask again finds what it has seen."""
 STOP_SECONDS_MAX = 10.0
 NICENESS = 10
 """Of the worker's thread, where threads have one: publishing comes first."""
@@ -86,6 +88,8 @@ class TieredStore:
         self.catalog = TierCatalog(local)
         self._reader = TierReader(place)
         self._under_way: dict[int, Offloading] = {}
+        self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
+        self._looks_bytes = 0
         self._is_closing = False
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
         # What is called most goes straight to the store.
@@ -296,9 +300,26 @@ class TieredStore:
             record = self.catalog.record(ledger_id)
             if record is None:
                 raise
-        job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
+        if entries_max == 1:
+            found = self._looks.get((ledger_id, first_entry_id))
+            if found is not None:
+                return found
+        path = self._path(record)
+        at_hand = self._reader.at_hand(path, first_entry_id, entries_max, bytes_max)
+        if at_hand is not None:
+            return at_hand
+        job = self._reader.job(path, record, first_entry_id, entries_max, bytes_max)
         key = (ledger_id, first_entry_id, entries_max, bytes_max)
-        return _taken(job() if self._pool is None else self._pool.ask(key, job))
+        found = _taken(job() if self._pool is None else self._pool.ask(key, job))
+        if entries_max == 1 and found:
+            self._remember((ledger_id, first_entry_id), found)
+        return found
+
+    def _remember(self, key: tuple[int, int], found: list[bytes]) -> None:
+        self._looks[key] = found
+        self._looks_bytes += len(found[0])
+        while self._looks_bytes > LOOKS_BYTES_MAX and len(self._looks) > 1:
+            self._looks_bytes -= len(self._looks.popitem(last=False)[1][0])
 
     def fetch(
         self,

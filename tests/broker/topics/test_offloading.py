@@ -19,6 +19,7 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.broker.topics import upkeep
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
+from geminga.ledger.tier_reading import TierReader
 
 TOPIC = "persistent://public/default/flights"
 PATH = "persistent/public/default/flights"
@@ -191,3 +192,32 @@ def test_the_names_of_topics_stay_in_the_place() -> None:
         path = folder_of(str(TopicName.parse(f"persistent://public/default/{name}")))
         assert path.count("/") == 3
         assert ".." not in path.split("/")
+
+
+def test_a_place_that_is_slow_is_searched_without_holding_anybody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(tmp_path, retention_minutes=-1) as broker, broker.client() as client:
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+        times = []
+        for number in range(41):
+            producer.send(b"flight %d" % number)
+            times.append(int(time.time() * 1000))
+            time.sleep(0.002)
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: len(here(broker)) == 1)
+        load = TierReader._load
+
+        def slowly(*arguments: Any) -> Any:
+            time.sleep(0.3)
+            return load(*arguments)
+
+        monkeypatch.setattr(TierReader, "_load", slowly)
+        monkeypatch.setattr("geminga.ledger.tier_reading.GROUPS_BYTES_MAX", 1)
+        reader = client.create_reader(TOPIC, geminga.MessageId.latest)
+        reader.seek(times[17] + 1)
+        assert reader.read_next(60_000).data() == b"flight 18"
+        found = rest(broker, "GET", f"{PATH}/messageid/{times[5] + 1}")
+        entry = f"{PATH}/ledger/{found['ledgerId']}/entry/{found['entryId']}"
+        request = urllib.request.urlopen(f"{broker.admin_url}/admin/v2/{entry}", timeout=30)
+        assert request.read() == b"flight 6"

@@ -28,6 +28,7 @@ from geminga.errors import (
     InvalidConfiguration,
     InvalidTopicName,
     LedgerNotFound,
+    StoreBusy,
     StoreError,
 )
 from geminga.ids import MessageId, TopicName
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
+LOOKING_SECONDS_MAX = 25.0
+"""So long a call may ask again for entries that are slow to come."""
+_LOOK_AGAIN_SECONDS = 0.05
 """How long a request waits for the store before it answers 504 (the change may still be made)."""
 _BEHIND_SECONDS = 0.05
 """Whether the store is still behind is looked at this often."""
@@ -104,7 +108,7 @@ class Resource:
             else:
                 finished.set_exception(error)
 
-        result = self.server.call(lambda: call(done))
+        result = await self.looking(lambda: call(done))
         try:
             async with asyncio.timeout(DONE_SECONDS_MAX):
                 await finished
@@ -125,6 +129,20 @@ class Resource:
                     if time.monotonic() - began >= STEP_SECONDS:
                         await asyncio.sleep(0)
                         began = time.monotonic()
+
+    async def looking(self, call: Callable[[], T]) -> T:
+        """Runs ``call()`` on the core; again while entries that it looks at are slow to come.
+
+        What was seen is remembered there, so that a search goes on where it was.
+        """
+        deadline = time.monotonic() + LOOKING_SECONDS_MAX
+        while True:
+            try:
+                return self.server.call(call)
+            except StoreBusy:
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def now(self, call: Callable[[], Any]) -> Any:
         """Runs ``call()`` on the core where there is nothing to wait for."""

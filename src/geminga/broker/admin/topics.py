@@ -192,14 +192,16 @@ class Topics(TopicResource):
 
     async def message_id_at(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
-        found = self.actions.message_id_at(topic, whole_number(part(request, "timestamp"), "timestamp"))
+        timestamp = whole_number(part(request, "timestamp"), "timestamp")
+        found = await self.looking(lambda: self.actions.message_id_at(topic, timestamp))
         return answer(message_id_json(found))
 
     async def entry(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
         ledger_id = whole_number(part(request, "ledger"), "ledgerId")
         entry_id = whole_number(part(request, "entry"), "entryId")
-        return entry_answer(ledger_id, entry_id, self.actions.read_entry(topic, ledger_id, entry_id))
+        entry = await self.looking(lambda: self.actions.read_entry(topic, ledger_id, entry_id))
+        return entry_answer(ledger_id, entry_id, entry)
 
     async def examine(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
@@ -207,7 +209,7 @@ class Topics(TopicResource):
         if start not in ("earliest", "latest"):
             raise AdminError(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
         nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
-        position, entry = self.actions.examine(topic, start, nth)
+        position, entry = await self.looking(lambda: self.actions.examine(topic, start, nth))
         return entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def backlog_size(self, request: web.Request) -> web.Response:

@@ -20,10 +20,14 @@ from geminga.broker.rates import iso_time
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
-from geminga.errors import StoreError
+from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed
 from geminga.wire.acks import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+SEEK_SECONDS_MAX = 20.0
+"""So long a seek looks for its place among entries that are slow to come; clients wait for 30 s."""
+SEEK_AGAIN_SECONDS = 0.05
 
 
 # --- SUBSCRIBE ---
@@ -274,12 +278,23 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         else:
             session.output.write(answers.success(request_id))
 
-    try:
-        consumer.subscription.seek(body, moved)
-    except Refused as refused:
-        session.refuse(request_id, refused)
-    except StoreError as error:
-        session.refuse(request_id, storage_refusal(error))
+    deadline = session.agenda.now + SEEK_SECONDS_MAX
+
+    def seek() -> None:
+        try:
+            consumer.subscription.seek(body, moved)
+        except Refused as refused:
+            session.refuse(request_id, refused)
+        except StoreBusy as busy:
+            # Looking for a moment among old entries takes several reads; what was read is remembered.
+            if session.agenda.now < deadline and session.consumers.get(body.consumer_id) is consumer:
+                session.agenda.after(SEEK_AGAIN_SECONDS, seek, session)
+            else:
+                session.refuse(request_id, storage_refusal(busy))
+        except StoreError as error:
+            session.refuse(request_id, storage_refusal(error))
+
+    seek()
 
 
 def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:

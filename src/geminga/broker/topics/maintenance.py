@@ -16,7 +16,7 @@ from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
-from geminga.errors import StoreError
+from geminga.errors import StoreBusy, StoreError
 
 log = logging.getLogger("geminga.broker")
 
@@ -36,6 +36,9 @@ def keep(topic: PersistentTopic) -> None:
         trim(topic)
         compaction.check(topic)
         offloading.check(topic)
+    except StoreBusy as error:
+        log.info("%r: housekeeping waits for the disk: %s", topic, error)
+        topic.touch()
     except StoreError as error:
         log.error("%r: housekeeping failed: %s", topic, error)
 

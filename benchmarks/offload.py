@@ -1,0 +1,177 @@
+"""Offloading: what it writes and how fast, reading it back, and what publishing meanwhile loses.
+
+Run: ``python -m benchmarks.offload [--messages 2000000] [--folder DIR]``; prints Markdown tables. The
+messages are JSON of about 100 B and, for the worst case, random bytes of 100 B, in batches of 1,000. CPU is
+the broker process's, all its threads. What publishing loses is told by runs in turn, with and without an
+offload going on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+import geminga
+from benchmarks import brokers, load
+from benchmarks.brokers import RunningBroker
+from benchmarks.harness import process_cpu_seconds
+from geminga.client.admin import admin, topic_path
+from geminga.ids import TopicName
+from geminga.offload.places import folder_of
+
+BATCH = 1_000
+DROPPED_SECONDS = 5.0
+"""By then the copies in the store are checked and gone."""
+
+
+def values(kind: str, count: int) -> pa.Array:
+    chance = random.Random(count)
+    if kind == "random":
+        return pa.array([chance.randbytes(100) for _ in range(count)], pa.binary())
+    origins = ("JFK", "LGA", "EWR")
+    return pa.array(
+        [
+            b'{"flight": "UA%d", "origin": "%s", "delay": %d, "scheduled": %d, "tail": "N%05dUA", "leg": %d}'
+            % (
+                chance.randrange(2000), origins[number % 3].encode(), chance.randrange(-20, 400),
+                1_357_034_400 + 60 * (number // 9), chance.randrange(4000), number,
+            )
+            for number in range(count)
+        ],
+        pa.binary(),
+    )  # fmt: skip
+
+
+def fill(broker: RunningBroker, topic: str, kind: str, messages: int, compression: str) -> None:
+    """Publish, and see that the ledger is closed."""
+    with geminga.Client(broker.service_url) as client:
+        producer = client.create_producer(
+            topic, batching_max_messages=BATCH, batching_max_allowed_size_in_bytes=4 << 20,
+            compression_type=getattr(geminga.CompressionType, compression),
+        )  # fmt: skip
+        table = pa.table({"value": values(kind, 100_000)})
+        for _ in range(messages // 100_000):
+            producer.send_table(table)
+        producer.flush()
+    path = topic_path(TopicName.parse(topic))
+    admin(broker.admin_url, "PUT", f"{path}/unload")
+    with geminga.Client(broker.service_url) as client:
+        client.create_producer(topic).send(b"the next ledger begins")
+
+
+def offload(broker: RunningBroker, topic: str) -> tuple[float, float, int]:
+    """Seconds, CPU seconds and ledger bytes of offloading all that is closed."""
+    path = topic_path(TopicName.parse(topic))
+    newest = admin(broker.admin_url, "GET", f"{path}/internalStats")["ledgers"][-1]["ledgerId"]
+    cpu, start = process_cpu_seconds(broker.pid), time.perf_counter()
+    admin(
+        broker.admin_url, "PUT", f"{path}/offload", {"ledgerId": newest, "entryId": 0, "partitionIndex": -1}
+    )
+    while (found := admin(broker.admin_url, "GET", f"{path}/offload"))["status"] == "RUNNING":
+        time.sleep(0.05)
+    if found["status"] != "SUCCESS":
+        raise RuntimeError(found["lastError"])
+    seconds, cpu = time.perf_counter() - start, process_cpu_seconds(broker.pid) - cpu
+    return seconds, cpu, admin(broker.admin_url, "GET", f"{path}/stats")["offloadedStorageSize"]
+
+
+def files_of(folder: Path, topic: str) -> list[Path]:
+    return sorted((folder / "tier" / folder_of(topic)).glob("*.parquet"))
+
+
+def sizes_and_rates(folder: Path, broker: RunningBroker, messages: int) -> None:
+    print(
+        "| messages | file / ledger | written | CPU µs | to a consumer | CPU µs | columnar, value "
+        "| all columns |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    offload_warm = "persistent://public/default/warm"
+    fill(broker, offload_warm, "json", 100_000, "NONE")
+    offload(broker, offload_warm)
+    for kind, compression in (("json", "NONE"), ("json", "LZ4"), ("json", "ZSTD"), ("random", "NONE")):
+        topic = f"persistent://public/default/{kind}-{compression.lower()}"
+        fill(broker, topic, kind, messages, compression)
+        seconds, cpu, ledger_bytes = offload(broker, topic)
+        files = files_of(folder, topic)
+        ratio = sum(file.stat().st_size for file in files) / ledger_bytes
+        time.sleep(DROPPED_SECONDS)
+        path = topic_path(TopicName.parse(topic))
+        ledgers = admin(broker.admin_url, "GET", f"{path}/internalStats")["ledgers"]
+        receiver = load.Receiver(broker.address, topic, "all")
+        read_cpu = process_cpu_seconds(broker.pid)
+        read_seconds = receiver.receive(
+            entries=sum(each["entries"] for each in ledgers), messages=BATCH, permits=200_000
+        )
+        read_cpu = process_cpu_seconds(broker.pid) - read_cpu
+        receiver.close()
+        columnar = []
+        for columns in (["value"], None):
+            start = time.perf_counter()
+            rows = ds.dataset(files, format="parquet").to_table(columns=columns).num_rows
+            columnar.append(rows / (time.perf_counter() - start))
+        print(
+            f"| {kind}, {compression} | {ratio:.2f} | {messages / seconds / 1e6:.2f} M/s "
+            f"| {cpu / messages * 1e6:.2f} | {messages / read_seconds / 1e6:.2f} M/s "
+            f"| {read_cpu / messages * 1e6:.2f} | {columnar[0] / 1e6:.1f} M/s "
+            f"| {columnar[1] / 1e6:.1f} M/s |",
+            flush=True,
+        )
+
+
+def slowdown(broker: RunningBroker, messages: int, runs: int) -> None:
+    """Publishing ready-made batches, with and without an offload going on, in turn."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    overlap = []
+    for run in range(runs):
+        topic = f"persistent://public/default/old-{run}"
+        fill(broker, topic, "json", messages, "NONE")
+        for is_going in (False, True) if run % 2 else (True, False):
+            took: list[float] = []
+            worker = None
+            if is_going:
+                worker = threading.Thread(
+                    target=lambda topic=topic, took=took: took.append(offload(broker, topic)[0])
+                )
+                worker.start()
+                time.sleep(0.1)
+            one = load.measure(
+                "", "", broker.address, broker.pid, f"persistent://public/default/new-{run}-{is_going}",
+                entries=2_000, messages=BATCH, window=64,
+            )  # fmt: skip
+            rates[is_going].append(one.rate)
+            if worker is not None:
+                worker.join()
+                overlap.append(min(1.0, took[0] / one.seconds))
+    going, alone = statistics.median(rates[True]), statistics.median(rates[False])
+    print(
+        f"\nPublishing with an offload going on: × {going / alone:.2f} "
+        f"(medians {going / 1e6:.2f} and {alone / 1e6:.2f} M/s; "
+        f"it went on for {statistics.median(overlap):.0%} of the time)"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    with brokers.work_folder(given.folder) as folder:
+        extra = ("--offload-location", str(folder / "tier"))
+        with brokers.geminga(folder, extra=extra) as broker:
+            admin(broker.admin_url, "PUT", "namespaces/public/default/offloadDeletionLagMs", 0)
+            sizes_and_rates(folder, broker, given.messages)
+            slowdown(broker, given.messages, given.runs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
