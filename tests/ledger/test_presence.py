@@ -51,6 +51,9 @@ def test_wanted() -> None:
         return presence.may_have_any(Wanted(keys, owners))
 
     assert not may()
+    assert not Presence().may_have_any(Wanted())
+    assert presence.may_have_any(Wanted(pages=(("topic/", ""),)))
+    assert presence.may_have_any(Wanted(ledgers_after=(3,)))
     assert not may(("b", "b"), ("c", "c"))
     assert may(("b", "b"), ("k", "k"))
     assert may(("cursor/a\0", f"cursor/a\0{KEYS_END}"))

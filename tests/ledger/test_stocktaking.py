@@ -68,6 +68,11 @@ def test_after_many_denials_the_catalog_is_counted_in(folder: Path) -> None:
         assert len(store.ledgers("207")) == 1
 
 
+def test_whoever_wants_nothing_waits_for_nothing(folder: Path) -> None:
+    with FileStore.open(folder) as store:
+        assert store.bring(Wanted(), lambda error: None)
+
+
 def test_a_catalog_that_cannot_be_read_is_asked_as_ever(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -136,8 +136,10 @@ class Presence:
 
     def may_have_any(self, wanted: Wanted) -> bool:
         """False: it has nothing of that."""
-        if not self.is_complete:
+        if wanted.pages or wanted.ledgers_after:
             return True
+        if not self.is_complete:
+            return bool(wanted.keys or wanted.owners)
         has = self._served.has
         for first, last in wanted.keys:
             if first == last:

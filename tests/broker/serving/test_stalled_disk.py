@@ -282,6 +282,35 @@ def test_a_disk_that_fails_is_told_and_the_next_attempt_succeeds() -> None:
     asyncio.run(check())
 
 
+def test_a_catalog_that_stays_unreadable_is_told_to_each_who_asks_and_nobody_else_minds() -> None:
+    async def check() -> None:
+        async with Stalling() as broker:
+            peer, bystander = await broker.connect(), await broker.connect()
+            bystander.send("producer", topic="t", producer_id=1, request_id=1)
+            await bystander.expect(Command.PRODUCER_SUCCESS)
+            broker.filesystem.database_errors.extend(["disk I/O error"] * 10_000)
+            for number, topic in enumerate(("other", "doomed", "fresh") * 10):
+                peer.send("producer", topic=topic, producer_id=number, request_id=number)
+            peer.send("getTopicsOfNamespace", namespace="public/default", request_id=100)
+            errors = await peer.expect(Command.ERROR, 31)
+            assert {each.command.error.error for each in errors} == {pb.PersistenceError}
+            answers = await asyncio.gather(
+                *(broker.web("GET", "/admin/v2/persistent/public/default") for _ in range(5))
+            )
+            assert {answer.split(b" ", 2)[1] for answer in answers} == {b"503"}
+            bystander.publish(20)
+            await bystander.expect(Command.SEND_RECEIPT, 20)
+            assert await bystander.ping() < PING_SECONDS_MAX
+            assert broker.server.store.failure is None
+            broker.filesystem.database_errors.clear()
+            peer.send("producer", topic="other", producer_id=200, request_id=200)
+            await peer.expect(Command.PRODUCER_SUCCESS)
+            peer.send("producer", topic="fresh", producer_id=201, request_id=201)
+            await peer.expect(Command.PRODUCER_SUCCESS)
+
+    asyncio.run(check())
+
+
 def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs() -> None:
     async def check() -> None:
         async with Stalling() as broker:
