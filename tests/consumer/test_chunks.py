@@ -134,7 +134,7 @@ def test_never_finished_messages_expire() -> None:
 def test_no_expiry() -> None:
     chunks = assembler(expiry_seconds=0.0)
     add(chunks, chunk("a", 0), 0)
-    assert chunks.next_deadline() is None
+    assert chunks.next_deadline() == float("inf")
 
 
 def test_larger_than_announced_or_accepted() -> None:

@@ -353,7 +353,7 @@ def test_grouping_time(subscribed: Make, make: SimpleNamespace) -> None:
     assert consumer.advance(0.05) == []
     (ack,) = consumer.advance(0.06)
     assert [m.entryId for m in ack.ack.message_id] == [0, 1, 2]
-    assert consumer.core.next_deadline() is None
+    assert consumer.core.next_deadline() == float("inf")
 
 
 def test_receipts(subscribed: Make, make: SimpleNamespace) -> None:

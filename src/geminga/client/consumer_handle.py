@@ -194,7 +194,7 @@ class ConsumerHandle:
             if self._connection is not None:
                 self._connection.write_many(output)  # type: ignore[arg-type]
         deadline = consumer.next_deadline()
-        if deadline is not None and deadline < self._timer_at:
+        if deadline < self._timer_at:
             self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:

@@ -60,9 +60,9 @@ class AckTimeout:
         self._deadlines.clear()
         self._taken.clear()
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         if not self._deadlines:
-            return None
+            return float("inf")
         first = next(iter(self._deadlines.values()))
         # The next tick at or after the first deadline.
         ticks = -(-first // self._tick_seconds)

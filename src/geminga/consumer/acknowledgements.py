@@ -81,7 +81,7 @@ class AckTracker:
         self._cumulative: _Cumulative | None = None
         self._cumulative_pending = False
         self._tokens: list[Any] = []
-        self._deadline: float | None = None
+        self._deadline = float("inf")
         self._requests: dict[int, AckRequest] = {}
         self._batches: dict[EntryKey, EntryAcks] = {}
         self._chunked: dict[EntryKey, list[EntryKey]] = {}
@@ -298,17 +298,16 @@ class AckTracker:
         return len(self._requests)
 
     def _arm(self, now: float) -> None:
-        if self._deadline is None:
-            self._deadline = now + self._grouping_seconds
+        self._deadline = min(self._deadline, now + self._grouping_seconds)
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         return self._deadline
 
     def due(self, now: float) -> bool:
         """Time, or number, says that the pending acknowledgements leave."""
-        return self._deadline is not None and (
-            self._deadline <= now or len(self._pending) >= self._grouping_max
-        )
+        if self._deadline == float("inf"):
+            return False
+        return self._deadline <= now or len(self._pending) >= self._grouping_max
 
     # --- the wire --------------------------------------------------------------------------------
 
@@ -318,7 +317,7 @@ class AckTracker:
         With receipts no token is settled here: `answered` returns them. ``new_request_id`` is only
         needed with receipts.
         """
-        self._deadline = None
+        self._deadline = float("inf")
         tokens, self._tokens = self._tokens, []
         frames: list[bytes] = []
         pending, self._pending = self._pending, {}
@@ -381,7 +380,7 @@ class AckTracker:
         self._chunked.clear()
         self._cumulative = None
         self._cumulative_pending = False
-        self._deadline = None
+        self._deadline = float("inf")
         return tokens
 
 

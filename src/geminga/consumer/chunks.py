@@ -69,20 +69,18 @@ class ChunkAssembler:
         """Forget all: after a reconnect or a seek the broker sends every chunk again."""
         self._open.clear()
 
-    def next_deadline(self) -> float | None:
-        """When the oldest open message expires; they are kept in the order of their opening."""
+    def next_deadline(self) -> float:
+        """When the oldest open message expires, infinite without one; the order is that of their opening."""
         if not self._open or not self._expiry_seconds:
-            return None
+            return float("inf")
         return next(iter(self._open.values())).opened_at + self._expiry_seconds
 
     def expire(self, now: float) -> list[EntryKey]:
         """Drop what has been open for too long; returns the entries to acknowledge."""
         expired: list[EntryKey] = []
-        while True:
-            deadline = self.next_deadline()
-            if deadline is None or deadline > now:
-                return expired
+        while self.next_deadline() <= now:
             expired += self._open.pop(next(iter(self._open))).ids
+        return expired
 
     def add(
         self, metadata: pb.MessageMetadata, payload: Buffer, key: EntryKey, now: float, now_ms: int

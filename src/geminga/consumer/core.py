@@ -662,15 +662,14 @@ class ConsumerCore:
 
     # --- time and output -------------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When `tick` has something to do; None for never."""
-        deadlines = (
+    def next_deadline(self) -> float:
+        """When `tick` has something to do; infinite for never."""
+        return min(
             self.acks.next_deadline(),
             self.negative_acks.next_deadline(),
             self.ack_timeout.next_deadline(),
             self.opener.chunks.next_deadline(),
         )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Do what is due. Without a connection only time-outs that the reconnect makes moot pass by."""

@@ -44,19 +44,17 @@ class NegativeAcks:
         self._due.clear()
         self._heap.clear()
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         heap = self._heap
         while heap and self._due.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        return heap[0][0] if heap else float("inf")
 
     def take_due(self, now: float) -> list[EntryKey]:
         """The entries whose time has come, in order of time."""
         due: list[EntryKey] = []
-        while True:
-            deadline = self.next_deadline()
-            if deadline is None or deadline > now:
-                return due
+        while self.next_deadline() <= now:
             _, key = heapq.heappop(self._heap)
             del self._due[key]
             due.append(key)
+        return due

@@ -353,7 +353,7 @@ class Assembler:
         if batch is None:
             return None
         self.trim_lease()
-        partition.batch = None
+        partition.batch_closed()
         if self._tuning is not None and len(batch):
             keyed = isinstance(batch, KeyedBatches) or (
                 batch.first is not None and batch.first.partition_key is not None

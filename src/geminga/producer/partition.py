@@ -315,6 +315,10 @@ class PartitionProducer:
         self.batch = batch
         self._agenda.batch_opened(self, batch)
 
+    def batch_closed(self) -> None:
+        """The open batch becomes operations."""
+        self.batch = None
+
     def wants_reclaim(self) -> bool:
         """Nothing is left to take: whether unused leases were given back."""
         return self._reclaim()
