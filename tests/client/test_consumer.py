@@ -636,6 +636,28 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
     assert [len(core.ack_timeout) for core in cores] == [0]
 
 
+# --- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("receipts", [False, True])
+def test_a_list_is_acknowledged_by_one_call(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, receipts: bool
+) -> None:
+    consumer = pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST, ack_receipt_enabled=receipts
+    )
+    publish(pulsar_client, pulsar_topic, 5, batched=False)
+    messages = receive(consumer, 5)
+    consumer.acknowledge([])
+    with pytest.raises(OperationNotSupported, match="not str"):
+        consumer.acknowledge([messages[4], "another"])
+    consumer.acknowledge([messages[0], messages[1].message_id(), messages[2]])
+    consumer.acknowledge((messages[3],))
+    if receipts:
+        assert backlog(pulsar_broker, pulsar_topic) == 1, "nothing of the refused list"
+    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 1)
+
+
 # --- statistics ----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
@@ -34,6 +35,9 @@ TAKEN_GROUPING_SECONDS = 0.05
 """How long the note that a message was taken may wait: little beside any acknowledgement time-out."""
 
 Acknowledgeable = Message | MessageId
+
+Several = Sequence[Acknowledgeable]
+"""Acknowledged by one call, and with receipts by one wait."""
 
 
 class Acknowledging:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from geminga.client.acknowledging import Acknowledgeable, Acknowledging
+from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
 from geminga.client.forwarding import Forwarder
@@ -244,8 +244,8 @@ class AsyncConsumer:
 
     # --- acknowledging ---------------------------------------------------------------------------
 
-    async def acknowledge(self, message: Acknowledgeable) -> None:
-        """The message is done: it is not delivered to this subscription again.
+    async def acknowledge(self, message: Acknowledgeable | Several) -> None:
+        """The message, or each of a list, is done: it is not delivered to this subscription again.
 
         Returns when the acknowledgement is noted; with ``ack_receipt_enabled``, when the broker has stored
         it. Raises `AlreadyClosed`, `OperationNotSupported` for anything but a message or its id.
@@ -253,10 +253,21 @@ class AsyncConsumer:
         if message.__class__ is Message:
             self.inbox.add(message)
         else:
-            self.check_place(message)
-            self.inbox.add(AcknowledgedId(message))  # type: ignore[arg-type]
+            self.acknowledge_others(message)
         if self.settings.ack_receipt_enabled:
             await self.acknowledging.receipt()
+
+    def acknowledge_others(self, given: object) -> None:
+        """What is no single message: an id, or a list, of which nothing is acknowledged if one is refused. On
+        any thread."""
+        if not isinstance(given, (list, tuple)):
+            self.check_place(given)
+            self.inbox.add(AcknowledgedId(given))  # type: ignore[arg-type]
+            return
+        for each in given:
+            self.check_place(each)
+        for each in given:
+            self.inbox.add(each if isinstance(each, Message) else AcknowledgedId(each))
 
     async def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
         """This message and all before it (of its topic or partition) are done.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from geminga.client.acknowledging import Acknowledgeable
+from geminga.client.acknowledging import Acknowledgeable, Several
 from geminga.client.async_consumer import (
     DEFAULT_BATCH_RECEIVE,
     AsyncConsumer,
@@ -30,7 +30,7 @@ from geminga.client.sync_faces import ConsumerFace
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
-from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, Taken
+from geminga.consumer.inbox import AcknowledgedThrough, Taken
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
@@ -234,8 +234,8 @@ class Consumer(ConsumerFace):
 
     # --- acknowledging ---------------------------------------------------------------------------
 
-    def acknowledge(self, message: Acknowledgeable) -> None:
-        """The message is done: it is not delivered to this subscription again.
+    def acknowledge(self, message: Acknowledgeable | Several) -> None:
+        """The message, or each of a list, is done: it is not delivered to this subscription again.
 
         Returns when the acknowledgement is noted; with ``ack_receipt_enabled``, when the broker has stored
         it. Raises `AlreadyClosed`, `OperationNotSupported` for anything but a message or its id.
@@ -245,8 +245,7 @@ class Consumer(ConsumerFace):
         elif self._receipts:
             self._call(self._consumer.acknowledge(message))
         else:
-            self._consumer.check_place(message)
-            self._add(AcknowledgedId(message))  # type: ignore[arg-type]
+            self._consumer.acknowledge_others(message)
 
     def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
         """This message and all before it (of its topic or partition) are done.
