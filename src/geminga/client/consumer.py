@@ -94,6 +94,7 @@ class Consumer(ConsumerFace):
         message = None
         try:
             while True:
+                message = None  # a `try` right at the loop's beginning would be outside of the other one
                 try:
                     # Taken in a loop's head, and returned from here: CPython lets signals' handlers run after
                     # calls, and at the start of functions and of a loop's next round, never between these.
