@@ -14,7 +14,7 @@ from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.inspection import inspect
+from geminga.ledger.inspection import inspect, repair
 from geminga.ledger.offload_folder import FolderPlace
 from geminga.ledger.offloading import OffloadFailed
 from geminga.ledger.settings import StoreSettings
@@ -432,3 +432,31 @@ def test_a_check_knows_what_is_offloaded_and_what_is_wrong_there() -> None:
     assert "its checksum is" in wrong
     assert "it is not there" in gone
     assert "is of no ledger; nobody knows it" in over
+
+
+def test_a_record_that_damage_took_is_put_back_by_what_the_manifest_says() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    kept = fill(store)
+    store.put(f"topic/{TOPIC}", b"{}")
+    for ledger_id in kept:
+        offload(store, ledger_id)
+    first, second = kept
+    store.delete_ledgers([second])  # on purpose, and the crash comes before the file is gone
+    store.poll()
+    for key in [*store.names("offloaded/"), *store.names("offloaded-by/")]:
+        store.delete(key)  # not on purpose
+    store.local.poll()
+    store.local.close()  # type: ignore[attr-defined]
+    filesystem = FaultyFileSystem(disk)
+    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+    assert [each.record.ledger for each in report.forgotten] == [first]
+    assert not report.is_well
+    assert repair("/store", report, filesystem=filesystem, place=place) == []  # type: ignore[arg-type]
+    store = open_store(FaultyFileSystem(disk))
+    settle(store)
+    assert read(store, first) == kept[first]
+    assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first]
+    check_tier(store, disk)
+    store.close()

@@ -31,11 +31,7 @@ def check(folder: Path, offload_location: str | None, as_json: bool) -> int:
     """
     from geminga.ledger.inspection import inspect
 
-    place = None
-    if offload_location is not None:
-        from geminga.ledger.tiered import place_at
-
-        place = place_at(offload_location)
+    place = _place(offload_location)
     report = inspect(folder, place=place)
     _print(report, as_json=as_json)
     if report.offloaded_ledgers and place is None and not as_json:
@@ -44,16 +40,17 @@ def check(folder: Path, offload_location: str | None, as_json: bool) -> int:
         )
     if report.is_well:
         return 0
-    if report.findings and not as_json:
+    if (report.findings or report.forgotten) and not as_json:
         click.echo(f"\n'geminga store repair {folder}' does that.")
     return EXIT_DAMAGED
 
 
 @command.command("repair")
 @folder_argument
+@click.option("--offload-location", help="Put back what the store has lost of ledgers that are there, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def repair(folder: Path, yes: bool, as_json: bool) -> int:
+def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool) -> int:
     """Put right in DIR what can be, and give up what is lost, after saying what that is.
 
     Make a copy of DIR first: what is given up stays so.
@@ -61,17 +58,19 @@ def repair(folder: Path, yes: bool, as_json: bool) -> int:
     from geminga.ledger.inspection import inspect
     from geminga.ledger.inspection import repair as repair_store
 
-    report = inspect(folder)
+    place = _place(offload_location)
+    report = inspect(folder, place=place)
     _print(report, as_json=as_json)
-    if report.is_well:
+    if not (report.findings or report.forgotten):
         return 0
     if not yes:
         click.confirm("\nDo that?", abort=True, err=as_json)
-    left = repair_store(folder, report)
+    left = repair_store(folder, report, place=place)
     for damage in left:
         emit({"left": damage.name, "thing": damage.thing}, as_json=as_json, text=f"stays listed: {damage}")
     if not left:
-        emit({"repaired": len(report.findings)}, as_json=as_json, text="Done: nothing is damaged any more.")
+        mended = len(report.findings) + len(report.forgotten)
+        emit({"repaired": mended}, as_json=as_json, text="Done: nothing is damaged any more.")
     return 0
 
 
@@ -139,6 +138,15 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
     return 0 if report.is_well else EXIT_DAMAGED
 
 
+def _place(location: str | None) -> Any:
+    """The place of an option; None without."""
+    if location is None:
+        return None
+    from geminga.ledger.tiered import place_at
+
+    return place_at(location)
+
+
 def _print(report: Any, *, as_json: bool) -> None:
     found = len(report.findings)
     told = f"{found} damaged thing{'s' if found != 1 else ''}" if found else "all is well"
@@ -162,6 +170,8 @@ def _print(report: Any, *, as_json: bool) -> None:
             else ""
         ),
     )
+    for forgotten in report.forgotten:
+        emit({"forgotten": forgotten.record.file}, as_json=as_json, text=f"\n  {forgotten}")
     for wrong in report.tier_findings:
         emit({"offloaded": wrong}, as_json=as_json, text=f"\n  {wrong}")
     for finding in report.findings:

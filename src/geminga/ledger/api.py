@@ -155,6 +155,9 @@ class Tier(Protocol):
     def offloaded(self, owner: str) -> Sequence[TieredLedger]:
         """What is there of an owner, in the order of the ledgers."""
 
+    def record(self, ledger_id: int) -> TieredLedger | None:
+        """What is there of a ledger; None when nothing is."""
+
     def local_ledgers(self, owner: str) -> set[int]:
         """The ledgers of an owner whose entries the store has."""
 

@@ -29,7 +29,7 @@ from geminga.ledger.overlay import OverlayFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
-from geminga.ledger.tier_inspection import check_place
+from geminga.ledger.tier_inspection import Forgotten, check_place, forgotten
 from geminga.offload.places import Place
 from geminga.wire.checksum import crc32c
 
@@ -92,10 +92,12 @@ class Report:
     """What their files take there."""
     tier_findings: list[str] = field(default_factory=list)
     """What is wrong there, if it was looked at."""
+    forgotten: list[Forgotten] = field(default_factory=list)
+    """Ledgers there of which the store has lost the record."""
 
     @property
     def is_well(self) -> bool:
-        return not self.findings and not self.tier_findings
+        return not (self.findings or self.tier_findings or self.forgotten)
 
 
 def inspect(
@@ -138,7 +140,11 @@ def _inspect(filesystem: FileSystem, folder: str, place: Place | None = None) ->
             report.offloaded_ledgers += 1
             report.offloaded_bytes += record.file_bytes
         if place is not None:
-            report.tier_findings.extend(check_place(place, catalog, store.store_id.hex()))
+            name = store.store_id.hex()
+            report.forgotten.extend(forgotten(place, store, catalog, name))
+            lost = {each.record.file for each in report.forgotten}
+            found = check_place(place, catalog, name)
+            report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
         return report
     finally:
         store.abandon()
@@ -228,15 +234,19 @@ class _WrongBits:
 
 
 def repair(
-    folder: str | os.PathLike[str], report: Report, *, filesystem: FileSystem | None = None
+    folder: str | os.PathLike[str],
+    report: Report,
+    *,
+    filesystem: FileSystem | None = None,
+    place: Place | None = None,
 ) -> list[Damage]:
-    """Do what the findings of ``report`` say; returns what stays listed.
+    """Do what the findings of ``report`` say; returns what stays listed. ``place`` is that of `inspect`.
 
     Raises `StoreLocked` while a process has the store open, `StoreError` when it changed since the report.
     """
     filesystem = filesystem or RealFileSystem()
     path = _path_of(folder)
-    if _inspect(OverlayFileSystem(filesystem), path) != report:
+    if _inspect(OverlayFileSystem(filesystem), path, place) != report:
         raise StoreError(f"the store in {path} changed since it was checked: check it again")
     mended = [finding.damage for finding in report.findings if finding.wrong_bits]
     if mended:
@@ -253,6 +263,9 @@ def repair(
         for damage in store.damage:
             if damage.name in names and damage.lost != Loss.OWNER:
                 store.settle_damage(damage.name)
+        catalog = TierCatalog(store)
+        for owner, record in report.forgotten:
+            catalog.put(owner, record)
         return store.damage
 
 

@@ -53,6 +53,9 @@ class TierCatalog:
     def __init__(self, store: EntryStore) -> None:
         self._store = store
         self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
+        self._owner = ""
+        self._of_owner: dict[int, OffloadedLedger] = {}
+        """What was asked for last: one owner's ledgers are offloaded one after the other."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
         """The record of a ledger, None when it is not offloaded."""
@@ -75,8 +78,10 @@ class TierCatalog:
 
     def of_owner(self, owner: str) -> list[OffloadedLedger]:
         """What is offloaded of an owner, in order."""
-        found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
-        return [each for each in found if each is not None]
+        if owner != self._owner:
+            found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
+            self._owner, self._of_owner = owner, {each.ledger: each for each in found if each is not None}
+        return sorted(self._of_owner.values(), key=lambda each: each.ledger)
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
         """(owner, record) of all that is offloaded; may be read in steps, as `EntryStore.scan`."""
@@ -97,6 +102,8 @@ class TierCatalog:
         self._store.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
         self._store.delete(_SUSPECTS + record.uuid, done)
         self._remember(record.ledger, record)
+        if owner == self._owner:
+            self._of_owner[record.ledger] = record
 
     def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
         """The ledger is not offloaded any more, its file is to go."""
@@ -104,6 +111,8 @@ class TierCatalog:
         self._store.delete(_key(owner, record.ledger))
         self._store.delete(_owner_key(record.ledger), done)
         self._remember(record.ledger, None)
+        if owner == self._owner:
+            self._of_owner.pop(record.ledger, None)
 
     def cleared(self, uuid: str, done: Done | None = None) -> None:
         """The file is not there."""

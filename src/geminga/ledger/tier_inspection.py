@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from geminga.ledger.api import EntryStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
 from geminga.offload.places import MANIFEST, Place, check_file, folder_of
+
+_TOPICS = "topic/"
+
+
+class Forgotten(NamedTuple):
+    """A ledger that is offloaded, and that the store knows nothing of."""
+
+    owner: str
+    record: OffloadedLedger
+
+    def __str__(self) -> str:
+        return (
+            f"{self.owner}: ledger {self.record.ledger} is in {self.record.file}, and the store has lost the "
+            "record of it: repair puts it back"
+        )
 
 
 def check_place(place: Place, catalog: TierCatalog, store_name: str) -> Iterator[str]:
@@ -36,6 +53,26 @@ def check_place(place: Place, catalog: TierCatalog, store_name: str) -> Iterator
             if name not in kept:
                 fate = "the broker deletes it" if name in suspected else "nobody knows it"
                 yield f"{where}/{name} is of no ledger; {fate}"
+
+
+def forgotten(place: Place, store: EntryStore, catalog: TierCatalog, store_name: str) -> Iterator[Forgotten]:
+    """Ledgers that a manifest names, of which the store has lost the record: nothing but damage does that.
+
+    What is deleted on purpose is suspected first (`geminga.ledger.tier_catalog`), and then left out of the
+    manifest. Asks the place for the manifest of every topic; raises `OSError`.
+    """
+    suspected = {suspect.uuid for suspect in catalog.all_suspects()}
+    for key in store.names(_TOPICS):
+        owner = key[len(_TOPICS) :]
+        if not owner.startswith("persistent://"):
+            continue
+        found = manifest.load(place, owner)
+        if found is None or (found.store, found.topic) != (store_name, owner):
+            continue
+        known = {record.uuid for record in catalog.of_owner(owner)}
+        for record in found.ledgers:
+            if record.uuid not in known and record.uuid not in suspected:
+                yield Forgotten(owner, record)
 
 
 def _wrong(place: Place, path: str, record: OffloadedLedger) -> str:

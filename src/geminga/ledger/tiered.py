@@ -130,6 +130,10 @@ class TieredStore:
         """What is offloaded of an owner, in the order of the ledgers."""
         return self.catalog.of_owner(owner)
 
+    def record(self, ledger_id: int) -> OffloadedLedger | None:
+        """What is offloaded of a ledger; None when it is not."""
+        return self.catalog.record(ledger_id)
+
     def is_local(self, ledger_id: int) -> bool:
         return self._local.owner_of(ledger_id) is not None
 

@@ -281,7 +281,15 @@ class Offload:
         if self._is_over:
             return
         ledger_id, _ = self._queue[0]
-        self._records = None
+        record = self.tier.record(ledger_id)
+        if record is None:
+            self.deleted([ledger_id])
+        else:
+            self.records[ledger_id] = record
+            if is_going or error is not None:
+                self._here.add(ledger_id)
+            else:
+                self._here.discard(ledger_id)
         if error is not None and self.topic.ledger.segment(ledger_id) is not None:
             self._end(error)
             return
