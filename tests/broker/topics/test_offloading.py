@@ -221,3 +221,42 @@ def test_a_place_that_is_slow_is_searched_without_holding_anybody_up(
         entry = f"{PATH}/ledger/{found['ledgerId']}/entry/{found['entryId']}"
         request = urllib.request.urlopen(f"{broker.admin_url}/admin/v2/{entry}", timeout=30)
         assert request.read() == b"flight 6"
+
+
+def test_short_of_room_the_copies_of_offloaded_ledgers_go_first(tmp_path: Path) -> None:
+    with start(tmp_path, retention_minutes=-1, offload_deletion_lag_seconds=-1) as broker:
+        publish(broker, 0, 35)
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        assert len(here(broker)) == 4
+        broker._loop.call_soon_threadsafe(broker._server.broker.giving_way.go, 1 << 30)
+        until(lambda: len(here(broker)) == 1)
+        assert len(ledgers(broker)) == 4
+        assert read(broker) == messages(35)
+
+
+def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.2)
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 35)
+        policies = {
+            "managedLedgerOffloadDriver": "aws-s3",
+            "managedLedgerOffloadThresholdInBytes": 0,
+            "managedLedgerOffloadDeletionLagInMillis": 3_600_000,
+        }
+        wrong = {"managedLedgerOffloadThresholdInBytes": "much"}
+        with pytest.raises(urllib.error.HTTPError) as told:
+            rest(broker, "POST", "namespaces/public/default/offloadPolicies", wrong)
+        with told.value as error:
+            assert "managedLedgerOffloadThresholdInBytes" in error.read().decode()
+        rest(broker, "POST", f"{PATH}/offloadPolicies", policies)
+        assert rest(broker, "GET", f"{PATH}/offloadPolicies") == policies
+        until(lambda: len([each for each in ledgers(broker) if each["offloaded"]]) == 3)
+        assert len(here(broker)) == 4
+        rest(
+            broker,
+            "POST",
+            f"{PATH}/offloadPolicies",
+            {**policies, "managedLedgerOffloadDeletionLagInMillis": 0},
+        )
+        until(lambda: len(here(broker)) == 1)

@@ -114,6 +114,22 @@ def any_object(field: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def offload_policies(field: str, value: Any) -> dict[str, Any]:
+    """``OffloadPolicies``: what counts here is checked, and the rest (drivers, buckets) kept and shown."""
+    kept = dict(any_object(field, value))
+    for name in _OFFLOAD_NUMBERS:
+        if kept.get(name) is not None:
+            kept[name] = whole(-1)(f"{field}.{name}", kept[name])
+    return kept
+
+
+_OFFLOAD_NUMBERS: Final = (
+    "managedLedgerOffloadThresholdInBytes",
+    "managedLedgerOffloadThresholdInSeconds",
+    "managedLedgerOffloadDeletionLagInMillis",
+)
+
+
 def text_map(field: str, value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
         raise _refuse(field, value, "a JSON object of texts")
@@ -314,7 +330,7 @@ FIELDS: Final[Mapping[str, Check]] = {
     "offload_threshold": whole(-1),
     "offload_threshold_in_seconds": whole(-1),
     "offload_deletion_lag_ms": whole(0),
-    "offload_policies": any_object,
+    "offload_policies": offload_policies,
     "schema_auto_update_compatibility_strategy": one_of(
         ("AutoUpdateDisabled", "Backward", "Forward", "Full", "AlwaysCompatible", "BackwardTransitive",
          "ForwardTransitive", "FullTransitive")

@@ -310,6 +310,10 @@ class Offload:
             self.status, self.last_error = Status.SUCCESS, ""
         self.topic.offloads.leave(self)
         self.topic.touch()
+        try:
+            self.tier.sweep()
+        except StoreError as stopped:
+            log.warning("%r: files that may be left over are looked for later: %s", self, stopped)
         if error is None and not self._is_over:
             # What was just offloaded may be unneeded here at once.
             self.topic.agenda.after(0.0, self._check_again, self)
