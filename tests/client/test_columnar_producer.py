@@ -152,6 +152,25 @@ def test_asyncio_tables(pulsar_broker, pulsar_topic):
     asyncio.run(scene())
 
 
+def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsar_topic):
+    async def scene():
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(pulsar_topic)
+            sizes = [20_000, 1, 3000, 2, 500, 10, 1, 7000] * 3
+            tables = [pa.table({"value": [b"%d" % number] * size}) for number, size in enumerate(sizes)]
+            calls = [asyncio.ensure_future(producer.send_table(each)) for each in tables]
+            await asyncio.sleep(0)
+            calls[9].cancel()  # it has not had its turn
+            await asyncio.gather(*calls, return_exceptions=True)
+            assert [call for call in calls if call.cancelled()] == [calls[9]]
+            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+            expected = [number for number, size in enumerate(sizes) for _ in range(size) if number != 9]
+            values = [int((await reader.read_next()).data()) for _ in expected]
+            assert values == expected
+
+    asyncio.run(asyncio.wait_for(scene(), 120))
+
+
 # --- ready-made batches -----------------------------------------------------------------------------
 
 

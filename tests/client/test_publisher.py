@@ -7,9 +7,11 @@ import signal
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 
 import geminga
+import geminga.asyncio
 from geminga import errors
 from geminga.errors import Result
 from geminga.wire.frames import encode_send_receipt
@@ -274,6 +276,84 @@ def test_used_up_memory_refuses_or_blocks_over_all_producers_of_a_client(broker)
         assert not done.wait(0.05)
         held.stop()
         assert done.wait(5)
+
+
+def sizes_sent(held):
+    """Payload sizes of the entries that came, to the nearest hundred: batched and keyed ones too."""
+    return [round(len(frame.entry), -2) for _, frame in held._held]
+
+
+def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
+    async def scene():
+        async with geminga.asyncio.Client(broker.url, memory_limit_bytes=10_000) as client:
+            producer = await client.create_producer("t", block_if_queue_full=True)
+            first = asyncio.ensure_future(producer.send(b"x" * 6000))
+            await asyncio.to_thread(until, lambda: held.count() == 1)
+            rest = [asyncio.ensure_future(producer.send(b"x" * size)) for size in (7000, 1000, 500)]
+            await asyncio.sleep(0.05)
+            assert held.count() == 1
+            with pytest.raises(errors.MemoryBufferIsFull):  # nor may one that cannot wait
+                producer.send_async(b"x" * 500)
+            held.release()
+            await asyncio.to_thread(until, lambda: held.count() == 3)
+            assert sizes_sent(held) == [7000, 1000, 500]
+            held.stop()
+            await asyncio.gather(first, *rest)
+
+    held = Held(broker)
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("batching", [False, True])
+def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batching, keyed):
+    """Two threads saw the same number, and the large message of one of them has to wait."""
+    held = Held(broker)
+    with geminga.Client(broker.url, memory_limit_bytes=10_000) as client:
+        producer = client.create_producer("t", batching_enabled=batching, batching_max_publish_delay_ms=1)
+        producer.send_async(b"x" * 6000, None)
+        until(lambda: held.count() == 1)
+        publisher, got = producer._publisher, []
+
+        async def race():
+            handover = publisher.handover
+            handover.room, handover.size_max = 100, 1 << 20
+            for size in (7000, 500, 400):
+                if keyed:
+                    assert publisher.offer_keyed(b"x" * size, lambda r, m: got.append(r), "key")
+                else:
+                    assert handover.offer(b"x" * size, lambda r, m: got.append(r))
+
+        client._runtime.call(race())
+        time.sleep(0.05)
+        assert held.count() == 1
+        rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
+        rows.start()  # what comes behind them waits too
+        until(lambda: producer._publisher._behind_promised)
+        held.release()
+        sent = [7900, 800] if batching else [7000, 500, 400, 800]
+        until(lambda: len(held._held) == len(sent))
+        assert sizes_sent(held) == [pytest.approx(size, abs=200) for size in sent]
+        held.stop()
+        producer.flush()
+        rows.join(60)
+        assert got == [Result.Ok] * 3
+
+
+def test_a_line_of_very_many_is_served_in_time(broker):
+    async def scene():
+        async with geminga.asyncio.Client(broker.url) as client:
+            producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
+            tasks = [asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(20_000)]
+            for task in tasks[5000:10_000]:
+                await asyncio.sleep(0) if task is tasks[5000] else None
+                task.cancel()
+            ids = await asyncio.gather(*tasks, return_exceptions=True)
+            ids = [each for each in ids if not isinstance(each, asyncio.CancelledError)]
+            assert len(ids) >= 15_000
+            assert ids == sorted(ids)
+
+    asyncio.run(asyncio.wait_for(scene(), 120))
 
 
 def test_a_callback_may_send_and_must_not_wait(broker, client):

@@ -223,9 +223,11 @@ class ColumnarProducer:
         ``properties`` (map of text to text), ``event_time`` and ``deliver_at`` (timestamps or milliseconds
         since 1970); others are ignored. Rows to be delivered at one time travel together, behind those
         without a time. Rows with a key go to the partition of its hash, the others step over blocked
-        partitions a batch at a time. Rows of one partition keep their order; with ``BatchingType.KeyBased``
-        a batch holds rows of one key, which keep theirs. The rows of a batch share the sequence ids of its
-        outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in flight.
+        partitions a batch at a time. Rows of one table and partition keep their order, and come behind what
+        the calling thread sent before; tables that several threads send at once alternate batch by batch.
+        With ``BatchingType.KeyBased`` a batch holds rows of one key, which keep their order. The rows of a
+        batch share the sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in
+        flight.
         Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` when they cannot be
         encrypted; rows before the bad piece may be sent. Raises `TypeError` for what is no table.
         """
@@ -359,7 +361,10 @@ class ColumnarProducer:
 
     def _place(self, placing: _Placing) -> None:
         """Give an operation to its partition, in order. What there are no bytes for waits."""
-        if self._held or not self._try(placing):
+        if self._held or self._publisher.hold_behind_promised(self._serve):
+            placing.job.held += 1
+            self._held.append(placing)
+        elif not self._try(placing):
             placing.job.held += 1
             self._held.append(placing)
             self._listen_for_bytes()
@@ -415,6 +420,8 @@ class ColumnarProducer:
     def _serve(self) -> None:
         """Bytes came back, or the end has come: those that wait have their turn."""
         while self._held:
+            if self._publisher.hold_behind_promised(self._serve):
+                break
             if not self._try(self._held[0]):
                 self._listen_for_bytes()
                 break

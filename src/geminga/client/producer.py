@@ -125,6 +125,8 @@ class AsyncProducer:
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
+        self._tables = asyncio.Lock()
+        """Whose turn it is to send a table."""
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._blocking = publisher.settings.block_if_queue_full
@@ -402,17 +404,34 @@ class AsyncProducer:
     async def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
         """Publish every row of an Arrow table; see `ColumnarProducer.submit_table`.
 
-        Encoding and compression run on a thread of the loop's default executor.
+        Encoding and compression run on a thread of the loop's default executor. Tables are sent in the
+        order of the calls, one behind the other; only their receipts are waited for together. A call that is
+        cancelled while its table is being sent has it sent all the same.
         """
         self._columnar_allowed()
-        future = await self._core.loop.run_in_executor(None, self.columnar.submit_table, table)
-        return await asyncio.wrap_future(future)
+        return await self._submitted(partial(self.columnar.submit_table, table))
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
         self._columnar_allowed()
-        future = await self._core.loop.run_in_executor(None, self.columnar.submit_encoded, batches)
-        return await asyncio.wrap_future(future)
+        return await self._submitted(partial(self.columnar.submit_encoded, batches))
+
+    async def _submitted(self, submit: Callable[[], concurrent.futures.Future[TableResult]]) -> TableResult:
+        """Call ``submit`` on another thread when it is its turn; its future's result."""
+        await self._tables.acquire()
+        try:
+            self._columnar_allowed()
+            submitted = self._core.loop.run_in_executor(None, submit)
+        except BaseException:
+            self._tables.release()
+            raise
+        submitted.add_done_callback(self._next_table)
+        return await asyncio.wrap_future(await asyncio.shield(submitted))
+
+    def _next_table(self, submitted: asyncio.Future[Any]) -> None:
+        self._tables.release()
+        if not submitted.cancelled():
+            submitted.exception()  # whoever called may have gone
 
     def _columnar_allowed(self) -> None:
         if self._publisher.closed:

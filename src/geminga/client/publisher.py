@@ -96,6 +96,7 @@ class Publisher:
         self._line = PermitLine(self._add, self._place_of)
         self._failures: list[tuple[Any, Exception]] = []
         """Tokens of messages that were handed over and refused, not told yet."""
+        self._behind_promised: dict[Callable[[], None], None] = {}
         self._room = Room(self.state, settings)
         self._listens_for_bytes = False
         self._encodes = (
@@ -145,7 +146,9 @@ class Publisher:
             return
         if self.on_loop_thread():
             self._take_in()
-            self._add(Handed(payload, token, message, partition, urgent))
+            handed = Handed(payload, token, message, partition, urgent)
+            self._line.check(handed)
+            self._add(handed)
             self.schedule()
             return
         asked = AskedByThread(payload, token, message, partition, urgent=urgent, waits=waits)
@@ -198,6 +201,14 @@ class Publisher:
         self.schedule()
         told_soon = any(each is token for each, _ in self._failures)
         return told_soon or self._line.holds(token) or self.state.holds(token)
+
+    def hold_behind_promised(self, go_on: Callable[[], None]) -> bool:
+        """On the loop's thread: whether messages wait that somebody counts on. ``go_on`` is called when they
+        do not any more; what came behind them must not go before."""
+        if not self._line or not self._line.promised:
+            return False
+        self._behind_promised[go_on] = None
+        return True
 
     def close_batches_soon(self) -> None:
         """Somebody waits for what was handed over: from any thread."""
@@ -273,7 +284,7 @@ class Publisher:
 
     def _take_rich(self, item: Any, token: Any) -> None:
         if type(item) is KeyedMessage:
-            if not self.state.join(item.payload, token, item):
+            if self._line or not self.state.join(item.payload, token, item):
                 self._take(Handed(item.payload, token, item, None, False))
         elif isinstance(item, Asked):
             self._line.answer(item)
@@ -285,17 +296,22 @@ class Publisher:
     def _take_plain(self, payloads: list[bytes], tokens: list[Any]) -> None:
         """Plain messages fill the open batch, or go one by one in runs; whatever needs more than that takes
         the long way."""
-        state = self.state
+        state, line = self.state, self._line
         count = len(payloads)
         index = 0
-        if count and state.takes_singles:
-            now = time.monotonic()
-            while index < count:
+        singly = count > 0 and state.takes_singles
+        now = time.monotonic() if singly else 0.0
+        while index < count:
+            if line:  # none may pass one that waits
+                self._take(Handed(payloads[index], tokens[index], None, None, False))
+                index += 1
+                continue
+            if singly:
                 index = state.add_singles(payloads, tokens, index, now)
                 if index < count:
                     self._take(Handed(payloads[index], tokens[index], None, None, False))
                     index += 1
-        while index < count:
+                continue
             batch = state.hot
             end = min(count, index + batch.last - len(batch.payloads))
             if end > index:
@@ -329,11 +345,15 @@ class Publisher:
     def _take(self, handed: Handed) -> None:
         """A message whose sender went on."""
         try:
-            self._add(handed)
+            if not self._line:
+                self._add(handed)
+                return
         except (ProducerQueueIsFull, MemoryBufferIsFull):
-            self._line.answer(Promised(handed, self._fail_later))
+            pass
         except Exception as error:
             self._fail_later(handed.token, error)
+            return
+        self._line.answer(Promised(handed, self._fail_later))
 
     def _fail_later(self, token: Any, error: Exception) -> None:
         """Callbacks are the application's code: not in the middle of our own."""
@@ -357,17 +377,21 @@ class Publisher:
             return
         state.add(handed.payload, handed.token, message, time.monotonic(), partition=partition, urgent=urgent)
 
-    def _place_of(self, asked: Asked) -> PartitionProducer | None:
+    def _place_of(self, handed: Handed) -> PartitionProducer | None:
         """Where a message will go; None for wherever there is room.
 
         Where nothing is stepped over, one that must wait does so for the partition whose turn it was.
         """
         state = self.state
-        if asked.partition is None and not state.router.steps_over and not state.router.custom:
-            asked.partition = state.choose(asked.message, time.monotonic())
-        if asked.partition is None and asked.message is not None and asked.message.partition_key is not None:
-            return state.choose(asked.message, 0.0)
-        return asked.partition
+        if handed.partition is None and not state.router.steps_over and not state.router.custom:
+            handed.partition = state.choose(handed.message, time.monotonic())
+        if (
+            handed.partition is None
+            and handed.message is not None
+            and handed.message.partition_key is not None
+        ):
+            return state.choose(handed.message, 0.0)
+        return handed.partition
 
     # --- the loop's side --------------------------------------------------------------------------
 
@@ -428,7 +452,11 @@ class Publisher:
     def _serve_line(self) -> None:
         line = self._line
         line.serve()
-        if not len(line):
+        if self._behind_promised and not line.promised:
+            behind, self._behind_promised = self._behind_promised, {}
+            for go_on in behind:
+                go_on()
+        if not line:
             return
         self.state.close_batches()  # nothing else can come before receipts do
         if line.wants_bytes and not self._listens_for_bytes:
@@ -451,8 +479,10 @@ class Publisher:
         """Say what may be handed over without a question from now on."""
         if self.closed or self.forked:
             numbers = (0, 0, 1, 1)
+        elif self._line.wants_bytes:
+            numbers = (0, 0, 1, 1)  # whatever comes has to wait behind it
         else:
-            numbers = self._room.numbers(len(self.core.publishers))
+            numbers = self._room.numbers(len(self.core.publishers), self._line.standing)
         if self.handover.open(*numbers):
             self.schedule()
 

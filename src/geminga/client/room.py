@@ -36,10 +36,11 @@ class Room:
         """Payloads that came: where bytes are limited, more like them are expected."""
         self._largest = max(self._largest, max(map(len, payloads)))
 
-    def numbers(self, producers: int) -> tuple[int, int, int, int]:
-        """What `Handover.open` wants to know. ``producers`` share the client's bytes."""
+    def numbers(self, producers: int, standing: int = 0) -> tuple[int, int, int, int]:
+        """What `Handover.open` wants to know. ``producers`` share the client's bytes; ``standing`` messages
+        wait for permits, and are before whatever comes."""
         size_max = self._size_max()
-        return self._messages(size_max, producers), size_max, *self._tell_at()
+        return max(0, self._messages(size_max, producers) - standing), size_max, *self._tell_at()
 
     def _size_max(self) -> int:
         """The largest payload that needs no closer look."""
