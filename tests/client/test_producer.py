@@ -432,3 +432,36 @@ def test_a_cancelled_waiter_does_not_stop_the_line(pulsar_broker, topic):
             assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_messages_with_keys_go_in_runs_where_nothing_is_batched(
+    pulsar_broker, pulsar_client, pulsar_topic, partitions
+):
+    if partitions:
+        admin(
+            pulsar_broker.admin_url,
+            "PUT",
+            f"{topic_path(TopicName.parse(pulsar_topic))}/partitions",
+            partitions,
+        )
+    producer = pulsar_client.create_producer(pulsar_topic, block_if_queue_full=True)
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.KeyShared)
+    state, runs = producer._publisher.state, []
+    for partition in state.partitions:
+        enqueue = partition.enqueue
+        partition.enqueue = lambda operation, enqueue=enqueue: (runs.append(operation), enqueue(operation))
+    sent = []
+    for number in range(3000):
+        key = (None, "a", "b", "c" * 2000, "", "ключ")[number % 6 if number < 60 else number % 3]
+        extras = {"properties": {"p": "q"}} if number % 500 == 7 else {}
+        producer.send_async(b"%d" % number, None, partition_key=key, **extras)
+        sent.append((b"%d" % number, key or "", extras.get("properties", {})))
+    producer.flush()
+    received = [consumer.receive(10_000) for _ in sent]
+    found = [(m.data(), m.partition_key(), m.properties()) for m in received]
+    assert sorted(found, key=lambda each: int(each[0])) == sent
+    assert all(m.message_id().batch_index() == -1 for m in received)
+    for key in ("a", "b", "ключ"):
+        assert [each for each in found if each[1] == key] == [each for each in sent if each[1] == key]
+    assert len(runs) < 1000

@@ -11,6 +11,16 @@ from geminga.wire.receipt_runs import ReceiptRun
 NOT_ALLOWED, PERSISTENCE = 22, 2
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["plain", "keyed"])
+def keyed(request):
+    """Every test with messages of which some have keys, too."""
+    global KEYED
+    KEYED = request.param
+
+
+KEYED = False
+
+
 def run_of(bench, payloads, **settings):
     """A connected partition with one run of these messages, whose tokens are their payloads."""
     b = bench(batching_enabled=False, memory=10_000, shared=50, **settings).connect()
@@ -18,10 +28,21 @@ def run_of(bench, payloads, **settings):
     return b
 
 
+def key_of(payload):
+    return payload[:1].decode() * (len(payload) % 5)
+
+
 def add(b, payloads):
     size = sum(map(len, payloads))
     assert b.partition.backlog.take(len(payloads), size)
-    b.partition.add_singles(list(payloads), list(payloads), size, b.now)
+    keys = list(map(key_of, payloads)) if KEYED else None
+    b.partition.add_singles(list(payloads), list(payloads), size, b.now, keys)
+
+
+def check_keys(sent):
+    for each in sent:
+        assert each.metadata.partition_key == (key_of(each.payload) if KEYED else "")
+        assert each.metadata.HasField("partition_key") == bool(each.metadata.partition_key)
 
 
 def receipts(b, sequence_id, count, entry_id=0, highest=-1):
@@ -48,6 +69,7 @@ PAYLOADS = [b"a", b"bb", b"", b"dddd", b"e"]
 def test_a_run_is_written_as_its_messages_and_settled_in_parts(bench):
     b = run_of(bench, PAYLOADS)
     sent = b.written()
+    check_keys(sent)
     assert [each.payload for each in sent] == PAYLOADS
     assert [each.command.sequence_id for each in sent] == [0, 1, 2, 3, 4]
     assert not any(each.is_batch for each in sent)
@@ -99,6 +121,7 @@ def test_after_a_reconnect_only_what_has_no_receipt_goes_again(bench, done):
     b.connect()
     again = b.written()
     assert [each.payload for each in again] == PAYLOADS[done:]
+    check_keys(again)
     assert [each.metadata for each in again] == [each.metadata for each in first[done:]]
     assert b.partition.counters.resent_operations == 5 - done
     receipts(b, done, 5 - done)
@@ -137,7 +160,9 @@ def test_a_broker_that_takes_less_after_a_reconnect(bench):
     b.partition.disconnected(None)
     b.max_message_size = 300
     b.connect()
-    assert [each.payload for each in b.written()] == [b"x" * 10, b"z" * 10]
+    sent = b.written()
+    check_keys(sent)
+    assert [each.payload for each in sent] == [b"x" * 10, b"z" * 10]
     (failed,) = told(b).items()
     assert failed[0] == b"y" * 900
     assert isinstance(failed[1], errors.MessageTooBig)
@@ -222,3 +247,35 @@ def test_only_where_messages_go_as_they_are(topic, settings):
     if "compression_type" in settings:
         settings = {**settings, "compression_type": CompressionType[settings["compression_type"]]}
     assert not topic(0, **settings).takes_singles
+
+
+def test_keys_decide_the_partition(topic, connect):
+    producer = topic(3, batching_enabled=False)
+    for partition in producer.partitions:
+        connect(partition)
+    keys = [f"key-{number % 7}" if number % 3 else "" for number in range(60)]
+    payloads = [b"%d" % number for number in range(60)]
+    assert producer.add_singles(payloads, payloads, 0, 0.0, keys) == 60
+    places = {}
+    for partition in producer.partitions:
+        (run,) = partition.pending
+        assert run.payloads == sorted(run.payloads, key=int)
+        for payload, key in zip(run.payloads, run.keys, strict=True):
+            assert keys[int(payload)] == key
+            if key:
+                places.setdefault(key, partition)
+                assert places[key] is partition
+                assert producer.router.of_key(key, 3) == partition.index
+    assert len(places) == 7
+
+
+def test_a_key_whose_partition_is_full_ends_the_runs(topic, connect):
+    producer = topic(2, batching_enabled=False, max_pending_messages=2)
+    for partition in producer.partitions:
+        connect(partition)
+    of_first, of_other = (
+        next(key for key in "abcdefghij" if producer.router.of_key(key, 2) == index) for index in (0, 1)
+    )
+    keys = [of_first, of_other, of_first, of_first, of_other]
+    assert producer.add_singles([b"x"] * 5, [None] * 5, 0, 0.0, keys) == 3
+    assert [len(partition.pending) for partition in producer.partitions] == [1, 1]

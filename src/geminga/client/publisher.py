@@ -47,6 +47,7 @@ from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import CompressionType, ProducerSettings
+from geminga.producer.singles import KEY_SIZE_MAX
 from geminga.producer.states import ACCEPTING, ENDED, State
 from geminga.producer.statistics import ProducerStatistics
 
@@ -274,8 +275,12 @@ class Publisher:
         if not payloads:
             return
         start = 0
-        if set(map(type, payloads)) != {bytes}:
-            rich = map(is_not, map(type, payloads), repeat(bytes))
+        kinds = set(map(type, payloads))
+        if kinds != {bytes}:
+            if KeyedMessage in kinds and self.state.takes_singles:
+                rich = map(_is_rich, payloads)
+            else:
+                rich = map(is_not, map(type, payloads), repeat(bytes))
             for index in list(compress(range(len(payloads)), rich)):
                 self._take_plain(payloads[start:index], tokens[start:index])
                 self._take_rich(payloads[index], tokens[index])
@@ -293,24 +298,39 @@ class Publisher:
         else:
             self._do(item)
 
+    def _take_singly(self, items: list[Any], tokens: list[Any]) -> None:
+        """Plain messages, some with keys, go one by one in runs."""
+        state, line = self.state, self._line
+        keys: list[str] | None = None
+        payloads: list[bytes] = items
+        if KeyedMessage in set(map(type, items)):
+            payloads = [item if type(item) is bytes else item.payload for item in items]
+            keys = ["" if type(item) is bytes else item.partition_key for item in items]
+        now = time.monotonic()
+        index, count = 0, len(items)
+        while index < count:
+            if not line:  # none may pass one that waits
+                index = state.add_singles(payloads, tokens, index, now, keys)
+            if index < count:
+                message = None if keys is None or not keys[index] else items[index]
+                self._take(Handed(payloads[index], tokens[index], message, None, False))
+                index += 1
+        if self.memory.limited:
+            self._room.note_sizes(payloads)
+
     def _take_plain(self, payloads: list[bytes], tokens: list[Any]) -> None:
         """Plain messages fill the open batch, or go one by one in runs; whatever needs more than that takes
         the long way."""
         state, line = self.state, self._line
         count = len(payloads)
+        if count and state.takes_singles:
+            self._take_singly(payloads, tokens)
+            return
         index = 0
-        singly = count > 0 and state.takes_singles
-        now = time.monotonic() if singly else 0.0
         while index < count:
             if line:  # none may pass one that waits
                 self._take(Handed(payloads[index], tokens[index], None, None, False))
                 index += 1
-                continue
-            if singly:
-                index = state.add_singles(payloads, tokens, index, now)
-                if index < count:
-                    self._take(Handed(payloads[index], tokens[index], None, None, False))
-                    index += 1
                 continue
             batch = state.hot
             end = min(count, index + batch.last - len(batch.payloads))
@@ -704,6 +724,12 @@ class Publisher:
             progress, self._progress = self._progress, []
             for future in progress:
                 set_done(future)
+
+
+def _is_rich(item: Any) -> bool:
+    """Whether an item can't go in a run."""
+    kind = type(item)
+    return kind is not bytes and (kind is not KeyedMessage or len(item.partition_key) > KEY_SIZE_MAX)
 
 
 def _nothing() -> None:

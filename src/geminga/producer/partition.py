@@ -280,8 +280,11 @@ class PartitionProducer:
         timeout = self._settings.send_timeout_seconds
         return opened_at + timeout if timeout else float("inf")
 
-    def add_singles(self, payloads: list[bytes], tokens: list[Any], size: int, now: float) -> None:
+    def add_singles(
+        self, payloads: list[bytes], tokens: list[Any], size: int, now: float, keys: list[str] | None = None
+    ) -> None:
         """Take a run of plain messages that go one by one; their permits and bytes are taken already.
+        ``keys``: see `Singles`.
 
         The partition is one that accepts messages (`ACCEPTING`).
         """
@@ -296,6 +299,7 @@ class PartitionProducer:
                 size=size,
                 opened_at=now,
                 deadline=self.send_deadline(now),
+                keys=keys,
             )
         )
 

@@ -193,48 +193,64 @@ class PartitionedProducer:
             and settings.encryptor is None
         )
 
-    def add_singles(self, payloads: list[bytes], tokens: list[Any], start: int, now: float) -> int:
+    def add_singles(
+        self, payloads: list[bytes], tokens: list[Any], start: int, now: float, keys: list[str] | None = None
+    ) -> int:
         """Take plain messages from ``start`` on as far as that is all there is to do (`takes_singles`); the
-        index of the first that was not taken.
+        index of the first that was not taken. ``keys`` are those of all of them, empty for none; None: no
+        message has one.
 
-        The others, from there on, are for `add`. Unkeyed messages of several partitions are routed one by
-        one, as `add` does it.
+        The others, from there on, are for `add`. Messages of several partitions are routed one by one, as
+        `add` does it.
         """
         index, end = start, len(payloads)
         if len(self.partitions) == 1:
             partition = self.partitions[0]
-            while index < end and (count := self._add_run(partition, payloads, tokens, index, now)):
+            while index < end and (count := self._add_run(partition, payloads, tokens, index, now, keys)):
                 index += count
             return index
-        runs: dict[PartitionProducer, tuple[list[bytes], list[Any]]] = {}
+        runs: dict[PartitionProducer, tuple[list[bytes], list[Any], list[str]]] = {}
         for index in range(start, end):
             payload = payloads[index]
-            partition = self.choose(None, now)
+            key = "" if keys is None else keys[index]
+            if key:
+                partition = self.partitions[self.router.of_key(key, len(self.partitions))]
+            else:
+                partition = self.choose(None, now)
             size = len(payload)
             if (
                 not _takes_runs(partition)
                 or size > min(PAYLOAD_BYTES_MAX, partition.max_message_size)
                 or not partition.backlog.take(1, size)
             ):
-                # `add` will choose again: the same, or one that is less blocked by then.
-                self.router.step_back()
+                if not key:
+                    # `add` will choose again: the same, or one that is less blocked by then.
+                    self.router.step_back()
                 end = index
                 break
             run = runs.get(partition)
             if run is None:
-                run = runs[partition] = ([], [])
+                run = runs[partition] = ([], [], [])
             run[0].append(payload)
             run[1].append(tokens[index])
-        for partition, (of_run, theirs) in runs.items():
+            run[2].append(key)
+        for partition, (of_run, theirs, with_keys) in runs.items():
             for start in range(0, len(of_run), RUN_MESSAGES_MAX):
-                part = of_run[start : start + RUN_MESSAGES_MAX]
-                size = sum(map(len, part))
-                partition.add_singles(part, theirs[start : start + RUN_MESSAGES_MAX], size, now)
+                part = slice(start, start + RUN_MESSAGES_MAX)
+                size = sum(map(len, of_run[part]))
+                partition.add_singles(
+                    of_run[part], theirs[part], size, now, None if keys is None else with_keys[part]
+                )
         return end
 
     @staticmethod
     def _add_run(
-        partition: PartitionProducer, payloads: list[bytes], tokens: list[Any], start: int, now: float
+        partition: PartitionProducer,
+        payloads: list[bytes],
+        tokens: list[Any],
+        start: int,
+        now: float,
+        keys: list[str] | None,
     ) -> int:
         """The next run: as many as have permits, and bytes in one run. How many those are."""
         if not _takes_runs(partition):
@@ -259,7 +275,8 @@ class PartitionedProducer:
             run = run[:count]
         if not backlog.take(count, size):
             return 0
-        partition.add_singles(run, tokens[start : start + count], size, now)
+        end = start + count
+        partition.add_singles(run, tokens[start:end], size, now, None if keys is None else keys[start:end])
         return count
 
     def join(

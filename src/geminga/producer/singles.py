@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from geminga.producer.message import keyed_message
 from geminga.producer.operation import SendOperation
-from geminga.wire.send_runs import encode_sends
+from geminga.wire.send_runs import encode_keyed_sends, encode_sends
 from geminga.wire.varint import varint
 
 if TYPE_CHECKING:
@@ -27,12 +28,16 @@ RUN_BYTES_MAX = 256 * 1024
 """Payload bytes of one run: its frames are one piece of memory."""
 PAYLOAD_BYTES_MAX = 16 * 1024
 """A larger payload is not copied to be framed: it has an operation of its own."""
+KEY_SIZE_MAX = 1024
+"""A message with a longer key has one too."""
 
 
 class Singles:
-    """Messages that are bytes and nothing else, each an entry of its own, with ids that follow each other.
+    """Messages that are bytes, some with a key, and nothing else; each an entry of its own, with ids that
+    follow each other.
 
-    ``payloads`` and ``tokens`` are all of them; the first ``done`` have their receipts. ``sequence_id`` is
+    ``payloads`` and ``tokens`` are all of them; the first ``done`` have their receipts. ``keys`` are theirs,
+    ASCII and empty for none; None: no message has one. ``sequence_id`` is
     the first id without one. Otherwise an operation like `SendOperation`, in whose place it stands.
     """
 
@@ -41,6 +46,7 @@ class Singles:
         "done",
         "error",
         "highest_sequence_id",
+        "keys",
         "opened_at",
         "partition",
         "payloads",
@@ -68,9 +74,11 @@ class Singles:
         size: int,
         opened_at: float,
         deadline: float,
+        keys: list[str] | None = None,
     ) -> None:
         self.partition = partition
         self.payloads = payloads
+        self.keys = keys
         self.tokens = tokens
         self.done = 0
         self.sequence_id = sequence_id
@@ -107,12 +115,16 @@ class Singles:
         ``now_ms`` becomes the publish time at the first call. See `SendOperation.frame`.
         """
         payloads = self.payloads[self.done :] if self.done else self.payloads
-        if max(map(len, payloads)) + len(producer_name) + len(schema) + 64 > max_message_size:
+        fixed = len(producer_name) + len(schema) + 64 + (KEY_SIZE_MAX if self.keys is not None else 0)
+        if max(map(len, payloads)) + fixed > max_message_size:
             return None
         if not self.publish_time:
             self.publish_time = now_ms
-        behind = b"\x18" + varint(self.publish_time) + schema
-        return encode_sends(producer_id, self.sequence_id, payloads, producer_name + b"\x10", behind)
+        before, time = producer_name + b"\x10", b"\x18" + varint(self.publish_time)
+        if self.keys is None:
+            return encode_sends(producer_id, self.sequence_id, payloads, before, time + schema)
+        keys = self.keys[self.done :]
+        return encode_keyed_sends(producer_id, self.sequence_id, payloads, keys, before, time, schema)
 
     def receipted(self, count: int, ledger_id: int, entry_ids: Sequence[int]) -> ReceiptedSingles:
         """The next ``count`` have receipts."""
@@ -130,8 +142,9 @@ class Singles:
         """An operation for each message without a receipt."""
         operations = []
         sequence_id = self.sequence_id
-        tokens = self.tokens[self.done :]
-        for payload, token in zip(self.payloads[self.done :], tokens, strict=True):
+        for index in range(self.done, len(self.payloads)):
+            payload, token = self.payloads[index], self.tokens[index]
+            key = "" if self.keys is None else self.keys[index]
             operation = SendOperation(
                 [payload],
                 [token],
@@ -142,6 +155,7 @@ class Singles:
                 opened_at=self.opened_at,
                 deadline=self.deadline,
                 is_batch=False,
+                messages={0: keyed_message(payload, key)} if key else None,
             )
             operation.partition = self.partition
             operation.publish_time = self.publish_time

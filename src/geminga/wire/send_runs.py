@@ -174,6 +174,84 @@ def encode_sends(
     )
 
 
+class _Sized(dict[int, bytes]):
+    """Bytes behind the sequence id's tag to the size of the metadata, and what precedes the sequence id."""
+
+    def __init__(self, before: bytes) -> None:
+        self._before = before
+
+    def __missing__(self, size: int) -> bytes:
+        sized = self[size] = (len(self._before) + size).to_bytes(4, "big") + self._before
+        return sized
+
+
+KEYS_KEPT_MAX = 16_384
+"""Keys whose fields are kept ready; then they are forgotten and made again."""
+KEPT_KEY_SIZE_MAX = 128
+"""Longer keys are not kept."""
+
+
+class _Keys(dict[str, bytes]):
+    """A key to its field of ``MessageMetadata``; an empty one has none."""
+
+    def __missing__(self, key: str) -> bytes:
+        encoded = key.encode()
+        field = b"\x32" + varint(len(encoded)) + encoded if key else b""
+        if len(self) >= KEYS_KEPT_MAX:
+            self.clear()
+        if len(key) <= KEPT_KEY_SIZE_MAX:
+            self[key] = field
+        return field
+
+
+_KEYS = _Keys()
+
+
+def encode_keyed_sends(
+    producer_id: int,
+    first_sequence_id: int,
+    payloads: Sequence[bytes],
+    keys: Sequence[str],
+    before: bytes,
+    time: bytes,
+    behind: bytes,
+) -> bytes:
+    """`encode_sends` for messages of which some have keys; an empty one is none.
+
+    ``time`` are the bytes of the metadata between the sequence id and the key.
+    """
+    numbers = varints(first_sequence_id, len(payloads))
+    if len(numbers[0]) != len(numbers[-1]):
+        same = sum(1 for number in numbers if len(number) == len(numbers[0]))
+        return encode_keyed_sends(
+            producer_id, first_sequence_id, payloads[:same], keys[:same], before, time, behind
+        ) + encode_keyed_sends(
+            producer_id, first_sequence_id + same, payloads[same:], keys[same:], before, time, behind
+        )
+    rests = [
+        number + time + key + behind
+        for number, key in zip(numbers, map(_KEYS.__getitem__, keys), strict=True)
+    ]
+    sized = list(map(_Sized(before).__getitem__, map(len, rests)))
+    checksums = map(crc32c, payloads, map(crc32c, rests, map(crc32c, sized)))
+    heads = _Heads(producer_id, first_sequence_id)
+    overhead = _ENTRY_HEAD_SIZE + len(before)
+    sizes = [overhead + len(rest) + len(payload) for rest, payload in zip(rests, payloads, strict=True)]
+    return b"".join(
+        chain.from_iterable(
+            zip(
+                map(heads.__getitem__, sizes),
+                numbers,
+                repeat(_MAGIC),
+                map(_PACK_CHECKSUM, checksums),
+                sized,
+                rests,
+                payloads,
+            )
+        )
+    )
+
+
 _MAGIC = MAGIC_CHECKSUM.to_bytes(2, "big")
 _ENTRY_HEAD_SIZE = 2 + 4 + 4
 """The magic number, the checksum, and the size of the metadata."""
