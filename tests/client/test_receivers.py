@@ -8,14 +8,10 @@ import pytest
 
 from geminga.client.receivers import Receivers
 from geminga.client.waiter import Waiter
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.message import ALONE, Origin, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 
-ORIGIN = Origin("t", -1)
-
-
-def message(number: int = 0) -> Message:
-    return Message(ReceivedEntry(ORIGIN, 1, number, None), -1)
+ENTRY = ReceivedEntry(Origin("t", -1), 1, 0, None)
 
 
 def run(test: Any) -> None:
@@ -35,7 +31,7 @@ def test_as_many_are_woken_as_there_are_items() -> None:
     async def test(queue: ReceiveQueue, receivers: Receivers) -> None:
         tasks = [asyncio.create_task(receivers.wait(None)) for _ in range(3)]
         await turns()
-        queue.add([message(), message()])
+        queue.add(ENTRY, range(2))
         await turns()
         assert [task.done() for task in tasks] == [True, True, False]
         receivers.wake_all()
@@ -50,7 +46,7 @@ def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on() -> Non
     async def test(queue: ReceiveQueue, receivers: Receivers) -> None:
         first, second = (asyncio.create_task(receivers.wait(None)) for _ in range(2))
         await turns()
-        queue.add([message()])
+        queue.add(ENTRY, ALONE)
         await asyncio.sleep(0)  # the wake-up is on its way: the first is woken and has not run
         first.cancel()
         await turns()
@@ -65,7 +61,7 @@ def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() -> None:
         first = asyncio.create_task(receivers.wait(0))
         second = asyncio.create_task(receivers.wait(None))
         await asyncio.sleep(0)
-        queue.add([message()])
+        queue.add(ENTRY, ALONE)
         await turns()
         assert first.done()
         assert first.result() or second.done()
@@ -90,7 +86,7 @@ def test_threads_and_tasks_stand_in_one_line() -> None:
             await asyncio.sleep(0)
         task = asyncio.create_task(receivers.wait(None))
         await turns()
-        queue.add([message()])
+        queue.add(ENTRY, ALONE)
         await asyncio.get_running_loop().run_in_executor(None, thread.join, 10)
         assert results == [True]
         assert not task.done()
@@ -101,7 +97,7 @@ def test_threads_and_tasks_stand_in_one_line() -> None:
 
 def test_a_thread_that_finds_something_does_not_sleep() -> None:
     async def test(queue: ReceiveQueue, receivers: Receivers) -> None:
-        queue.add([message()])
+        queue.add(ENTRY, ALONE)
         assert receivers.wait_here(None, lambda: pytest.fail("there is something"))
         assert len(receivers) == 0
 
@@ -136,7 +132,7 @@ def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
         monkeypatch.setattr(Waiter, "wait", interrupted)
 
         def check() -> None:
-            queue.messages.append(message())
+            queue.lots.append((ENTRY, iter(ALONE)))
 
         with pytest.raises(KeyboardInterrupt):
             receivers.wait_here(None, check)

@@ -117,10 +117,8 @@ class Subscribed:
     def take(self) -> list[Any]:
         """All queued messages, as an application takes them."""
         messages = []
-        while self.queue.messages:
-            message = self.queue.messages.popleft()
-            if message._release is not None:
-                self.core.released(message._release)
+        while (message := self.queue.take()) is not None:
+            self.core.took(message._entry, (message._index,))
             messages.append(message)
         return messages
 

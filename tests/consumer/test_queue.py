@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import gc
+import random
+import sys
 import threading
+from copy import copy
 
 import pytest
 
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.message import ALONE, Message, Origin, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 
 HERE, ELSEWHERE = Origin("here", -1), Origin("elsewhere", -1)
@@ -14,20 +18,53 @@ def entry(number: int, origin: Origin = HERE) -> ReceivedEntry:
     return ReceivedEntry(origin, 1, number, None)
 
 
-def messages(*numbers: int, origin: Origin = HERE) -> list[Message]:
-    return [Message(entry(number, origin), -1) for number in numbers]
+def place(message: Message | None) -> tuple[int, int] | None:
+    return None if message is None else (message._entry.entry_id, message._index)
 
 
-def numbers(items: list[Message]) -> list[int]:
-    return [message._entry.entry_id for message in items]
+def waiting(queue: ReceiveQueue) -> list[tuple[int, int]]:
+    """What waits in lots, without taking it."""
+    return [(entry.entry_id, index) for entry, indexes in queue.lots for index in copy(indexes)]
+
+
+def take_all(queue: ReceiveQueue) -> list[tuple[int, int] | None]:
+    return [place(queue.take()) for _ in range(len(queue))]
 
 
 def test_messages_leave_in_order() -> None:
     queue = ReceiveQueue()
-    queue.add(messages(1, 2))
-    queue.add(messages(3))
-    assert numbers([queue.messages.popleft() for _ in range(3)]) == [1, 2, 3]
+    queue.add(entry(1), range(3))
+    queue.add(entry(2), ALONE)
+    queue.add(entry(3), [4, 7])
+    assert len(queue) == queue.messages == 6
+    assert take_all(queue) == [(1, 0), (1, 1), (1, 2), (2, -1), (3, 4), (3, 7)]
+    assert queue.take() is None
     assert not queue
+    assert not queue.lots
+
+
+def test_a_lot_that_is_used_up_is_nothing() -> None:
+    queue = ReceiveQueue()
+    queue.add(entry(1), ALONE)
+    queue.take()
+    assert len(queue.lots) == 1  # nobody has looked since
+    assert not queue
+    assert not queue.has_messages
+    assert len(queue) == queue.ready(5) == queue.ready(1) == 0
+    queue.add(entry(2), range(2))
+    assert queue
+    assert [queue.ready(limit) for limit in range(4)] == [0, 1, 2, 2]
+    assert take_all(queue) == [(2, 0), (2, 1)]
+
+
+def test_entries_count_as_one() -> None:
+    queue = ReceiveQueue()
+    queue.add_entry(entry(1))
+    queue.add(entry(2), range(10))
+    assert len(queue) == 11
+    assert queue.ready(100) == 11
+    assert queue.ready(3) == 3
+    assert queue.messages == 10
 
 
 def test_wake_is_called_only_when_somebody_waits() -> None:
@@ -36,56 +73,110 @@ def test_wake_is_called_only_when_somebody_waits() -> None:
     woken: list[int] = []
     queue.waiting = line
     queue.wake = lambda: woken.append(len(queue))
-    queue.add(messages(1))
+    queue.add(entry(1), ALONE)
     queue.add_entry(entry(2))
     assert woken == []
     line.append("somebody")
-    queue.add(messages(3))
+    queue.add(entry(3), ALONE)
     queue.add_entry(entry(4))
-    queue.put_back(messages(0))
+    queue.put_back([Message(entry(0), -1)])
     queue.put_back([])
-    assert woken == [3, 4, 5]
+    queue.put_in_front(entry(5), range(2))
+    assert woken == [3, 4, 5, 7]
 
 
 def test_put_back_is_in_front() -> None:
     queue = ReceiveQueue()
-    queue.add(messages(3))
-    queue.put_back(messages(1, 2))
-    assert numbers(list(queue.messages)) == [1, 2, 3]
+    first, second = entry(1), entry(2)
+    queue.add(entry(3), range(2))
+    queue.put_back([Message(first, 5), Message(first, 6), Message(second, -1), Message(first, 9)])
+    assert waiting(queue) == [(1, 5), (1, 6), (2, -1), (1, 9), (3, 0), (3, 1)]
+    assert len(queue.lots) == 4
+    assert take_all(queue) == [(1, 5), (1, 6), (2, -1), (1, 9), (3, 0), (3, 1)]
+
+
+def test_many_are_taken_by_entry() -> None:
+    queue = ReceiveQueue()
+    queue.add(entry(1), range(3))
+    queue.add(entry(2), ALONE)
+    queue.add(entry(3), range(10))
+    queue.take()
+    taken = queue.take_many(5)
+    assert [(opened.entry_id, indexes) for opened, indexes in taken] == [(1, [1, 2]), (2, [-1]), (3, [0, 1])]
+    assert queue.messages == 8
+    assert [len(indexes) for _, indexes in queue.take_many(100)] == [8]
+    assert queue.take_many(100) == queue.take_many(0) == []
 
 
 def test_take_back_keeps_the_others_in_order_and_wakes_for_them() -> None:
     queue = ReceiveQueue()
     woken: list[int] = []
     queue.waiting = ["somebody"]
-    queue.wake = lambda: woken.append(len(queue))
+    queue.wake = lambda: None
     for number in range(10):
-        queue.messages.extend(messages(number, origin=HERE if number % 2 else ELSEWHERE))
-        queue.entries.append(entry(number, HERE if number % 2 else ELSEWHERE))
+        queue.add(entry(number, HERE if number % 2 else ELSEWHERE), range(2))
+        queue.add_entry(entry(number, HERE if number % 2 else ELSEWHERE))
+    queue.wake = lambda: woken.append(len(queue))
+    for _ in range(3):
+        queue.take()
     taken, entries = queue.take_back(HERE)
-    assert numbers(taken) == [e.entry_id for e in entries] == [1, 3, 5, 7, 9]
-    assert numbers(list(queue.messages)) == [e.entry_id for e in queue.entries] == [0, 2, 4, 6, 8]
-    assert woken == [10]
+    assert [(opened.entry_id, indexes) for opened, indexes in taken] == [
+        (1, [1]), (3, [0, 1]), (5, [0, 1]), (7, [0, 1]), (9, [0, 1]),
+    ]  # fmt: skip
+    assert [e.entry_id for e in entries] == [1, 3, 5, 7, 9]
+    assert [e.entry_id for e in queue.entries] == [0, 2, 4, 6, 8]
+    assert waiting(queue) == [(number, index) for number in (2, 4, 6, 8) for index in (0, 1)]
+    assert woken == [13]
 
 
-@pytest.mark.parametrize("_", range(50))
-def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(_: int) -> None:
-    queue = ReceiveQueue()
-    queue.add(messages(*range(2000)))
-    received: list[Message] = []
+@pytest.fixture
+def often() -> object:
+    """Threads take turns as often as CPython allows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("seed", range(50))
+def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed: int) -> None:
+    queue, rng = ReceiveQueue(), random.Random(seed)
+    sizes = [rng.choice((1, 2, 7, 100)) for _ in range(60)]
+    for number, size in enumerate(sizes):
+        queue.add(entry(number, HERE if number % 3 else ELSEWHERE), range(size))
+    received: list[list[Message]] = [[], [], []]
     go = threading.Event()
 
-    def receive() -> None:
+    def receive(mine: list[Message], gives_back: bool) -> None:
         go.wait()
-        try:
-            while True:
-                received.append(queue.messages.popleft())
-        except IndexError:
-            pass
+        while (message := queue.take()) is not None:
+            if gives_back and len(mine) % 5 == 4:
+                queue.give_back([mine.pop(), message])
+                gives_back = len(mine) > 50
+            else:
+                mine.append(message)
 
-    thread = threading.Thread(target=receive)
-    thread.start()
+    threads = [
+        threading.Thread(target=receive, args=(mine, number == 0)) for number, mine in enumerate(received)
+    ]
+    for thread in threads:
+        thread.start()
     go.set()
     taken, _entries = queue.take_back(HERE)
-    thread.join()
-    assert numbers(received + taken) == list(range(2000))
+    for thread in threads:
+        thread.join()
+    found = [place(message) for mine in received for message in mine]
+    found += [(opened.entry_id, index) for opened, indexes in taken for index in indexes]
+    found += waiting(queue)
+    assert sorted(found) == [(number, index) for number, size in enumerate(sizes) for index in range(size)]
+
+
+def test_what_waits_is_no_work_for_the_garbage_collector() -> None:
+    queue = ReceiveQueue()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(100):
+        queue.add(entry(number), range(1000))
+    assert len(queue) == 100_000
+    assert len(gc.get_objects()) - before < 1000

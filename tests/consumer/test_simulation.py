@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
+from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import State
@@ -191,7 +193,8 @@ class World:
     def on_the_way(self) -> set[bytes]:
         entries = {item.entry_id for item in self.to_consumer if not isinstance(item, pb.BaseCommand)}
         values = {b"%d.%d" % (entry_id, i) for entry_id in entries for i in range(self.sizes[entry_id])}
-        return values | {message.data() for message in self.queue.messages}
+        waiting = [Message(entry, index) for entry, rest in self.queue.lots for index in copy(rest)]
+        return values | {message.data() for message in waiting}
 
     def broker_step(self) -> None:
         if self.to_broker:
@@ -210,11 +213,10 @@ class World:
     # --- the application ---
 
     def take(self) -> None:
-        if not self.queue.messages:
+        message = self.queue.take()
+        if message is None:
             return
-        message = self.queue.messages.popleft()
-        if message._release is not None:
-            self.core.released(message._release)
+        self.core.took(message._entry, (message._index,))
         value = message.data()
         assert value not in self.receipted - self.excused, f"{value!r} was receipted and came again"
         self.delivered.add(value)

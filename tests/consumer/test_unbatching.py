@@ -92,6 +92,45 @@ def test_size_boundaries(sizes: tuple[int, ...], key: str | None) -> None:
     assert removed == []
 
 
+def one_by_one(body: bytes, count: int) -> list[list[int]] | None:
+    """What is found when a message in front makes the rest uneven."""
+    before = batch_body([b""])
+    try:
+        starts, removed = split_batch(before + body, count + 1)
+    except InvalidEntry:
+        return None
+    return [[start - len(before) for start in starts[1:]], [index - 1 for index in removed]]
+
+
+@given(st.data(), st.integers(2, 40), st.sampled_from([0, 1, 2, 30, 127, 128, 300, 20_000]))
+def test_messages_of_one_size_are_found_as_any_others(data: st.DataObject, count: int, size: int) -> None:
+    first = data.draw(st.sampled_from([0, 100, 126, 128, 16_382, 1 << 40]) | st.none())
+    fields = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "compacted_out": st.just(True),
+                "event_time": st.just(32),  # a space, as is the tag of what is compacted out
+                "ordering_key": st.binary(max_size=3),
+                "null_value": st.just(True),
+                "partition_key": st.text(max_size=2),
+            },
+        )
+    )
+    parts = []
+    for number in range(count):
+        metadata = encode_single_metadata(size, None if first is None else first + number, **fields)
+        parts += [len(metadata).to_bytes(4, "big"), metadata, b" " * size]
+    body = bytearray(b"".join(parts))
+    for place, value in data.draw(st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)))):
+        body[place] = value
+    try:
+        found = list(split_batch(bytes(body), count))
+    except InvalidEntry:
+        found = None
+    assert found == one_by_one(bytes(body), count)
+
+
 @pytest.mark.parametrize("cut", [1, 5, 50])
 def test_cut_short(cut: int) -> None:
     body = batch_body([b"0123456789"] * 5)

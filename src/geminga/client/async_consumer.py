@@ -185,21 +185,24 @@ class AsyncConsumer:
     def take(self) -> Message | None:
         """The next message with its permits accounted for, on the loop's thread."""
         while True:
-            try:
-                message = self.queue.messages.popleft()
-            except IndexError:
+            message = self.queue.take()
+            if message is None:
                 if not self.queue.entries:
                     return None
                 self.open_entry()
                 continue
-            if message._release is not None:
+            releases = message._entry.releases
+            if releases and message._index in releases:
                 self.group.took(message)
             return message
 
     def open_entry(self) -> None:
         """On the loop's thread: the first whole entry of the queue, if any, becomes its messages."""
         if self.queue.entries:
-            self.queue.put_back(self.group.explode(self.queue.entries.popleft()))
+            entry = self.queue.entries.popleft()
+            indexes = self.group.explode(entry)
+            if indexes:
+                self.queue.put_in_front(entry, indexes)
 
     async def _prepare(self, message: Message) -> None:
         """Have the schema version of a message at hand: decoding must not wait."""

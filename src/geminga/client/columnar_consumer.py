@@ -14,13 +14,11 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
-from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.message import EntryAcks, ReceivedEntry
 from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import BATCH_DESERIALIZE_ERROR, CHECKSUM_MISMATCH, InvalidEntry
 from geminga.errors import (
@@ -70,13 +68,14 @@ async def collect_entries(
     while not queue:
         if not await consumer.wait(deadline) and not queue:
             raise Timeout(f"no message within {timeout_millis} ms")
-    messages = _take_messages(queue, max_rows)
     # Queued before the switch: the messages of an entry are put together again.
-    entries = _regroup(messages)
-    rows = len(messages)
-    for message in messages:
-        if message._release is not None:
-            consumer.group.took(message)
+    taken = queue.take_many(max_rows)
+    entries = _regroup(taken)
+    rows = 0
+    for opened, indexes in taken:
+        rows += len(indexes)
+        if opened.releases:
+            consumer.group.took_of(opened, indexes)
     while queue.entries and rows < max_rows:
         entry = queue.entries.popleft()
         rows += entry.count
@@ -87,32 +86,20 @@ async def collect_entries(
     return entries
 
 
-def _take_messages(queue: ReceiveQueue, count_max: int) -> list[Message]:
-    """Up to ``count_max`` messages from the front; other receivers may take some at the same time."""
-    messages: list[Message] = []
-    take, add = queue.messages.popleft, messages.append
-    try:
-        while len(messages) < count_max:
-            add(take())
-    except IndexError:
-        pass
-    return messages
-
-
-def _regroup(messages: list[Message]) -> list[ReceivedEntry]:
-    """The entries of these messages, each with the set of those that are among them.
+def _regroup(taken: list[tuple[ReceivedEntry, list[int]]]) -> list[ReceivedEntry]:
+    """These entries, each with the set of those of its messages that were taken.
 
     Messages of an entry lie together, but for some that were put back in front of others. An entry that was
     delivered twice is there once.
     """
-    of_entry: dict[tuple[Any, int, int], tuple[ReceivedEntry, list[Message]]] = {}
-    for opened, group in itertools.groupby(messages, attrgetter("_entry")):
+    of_entry: dict[tuple[Any, int, int], tuple[ReceivedEntry, set[int]]] = {}
+    for opened, indexes in taken:
         key = (opened.origin, opened.ledger_id, opened.entry_id)
-        of_entry.setdefault(key, (opened, []))[1].extend(group)
-    return [_whole(opened, theirs) for opened, theirs in of_entry.values()]
+        of_entry.setdefault(key, (opened, set()))[1].update(indexes)
+    return [_whole(opened, indexes) for opened, indexes in of_entry.values()]
 
 
-def _whole(opened: ReceivedEntry, messages: list[Message]) -> ReceivedEntry:
+def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:
     raw = opened.raw
     if raw is None:
         raw = _raw_of(opened)
@@ -121,7 +108,6 @@ def _whole(opened: ReceivedEntry, messages: list[Message]) -> ReceivedEntry:
         raw=raw, count=opened.count, redelivery_count=opened.redelivery_count, acks=opened.acks,
         chunk_ids=opened.chunk_ids,
     )  # fmt: skip
-    indexes = {message._index for message in messages}
     if opened.acks is not None and len(indexes) < opened.count:
         wanted = EntryAcks(opened.ledger_id, opened.entry_id, opened.count)
         wanted.settle_through(opened.count - 1)

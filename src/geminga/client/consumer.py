@@ -13,7 +13,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -51,6 +51,11 @@ T = TypeVar("T")
 _NOT_ASKED = float("nan")
 """The deadline of a call that has not waited yet."""
 
+_NOTHING = -2
+"""The index while nothing is taken: messages have -1 or more."""
+
+_new_message = Message.__new__
+
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
@@ -67,8 +72,7 @@ class Consumer(ConsumerFace):
         self._consumer = consumer
         self._queue = consumer.queue
         # Bound once: these two are all that most messages need.
-        self._pop: Callable[[], Message] = consumer.queue.messages.popleft
-        self._taking: Iterator[Message] = iter(self._pop, None)
+        self._lots: Any = consumer.queue.lots
         self._add = consumer.inbox.add
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
@@ -91,37 +95,45 @@ class Consumer(ConsumerFace):
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
         deadline: float | None = _NOT_ASKED
-        message = None
+        index = _NOTHING
         try:
             while True:
                 message = None  # a `try` right at the loop's beginning would be outside of the other one
                 try:
                     # Taken in a loop's head, and returned from here: CPython lets signals' handlers run after
                     # calls, and at the start of functions and of a loop's next round, never between these.
-                    for message in self._taking:  # noqa: B007
+                    lot = self._lots[0]
+                    entry, indexes = lot
+                    for index in indexes:  # noqa: B007
                         break
-                    if message is not None:
-                        if message._release is not None or self._tracks_taken:
-                            self._note_taken(message)
-                        return message
+                    else:
+                        self._queue.drop(lot)
+                        continue
+                    message = _new_message(Message)
+                    message._entry = entry
+                    message._index = index
+                    if self._tracks_taken or (entry.releases is not None and index in entry.releases):
+                        self._note_taken(message)
+                    return message
                 except IndexError:
-                    if message is not None:
+                    if index != _NOTHING:
                         raise
                 deadline = self._await_message(timeout_millis, deadline)
         except BaseException:
             # The caller does not get it, or was woken and does not look: the next one shall.
-            self._give_back([] if message is None else [message])
+            self._give_back([] if index == _NOTHING else [Message(entry, index)])
             raise
 
     def _give_back(self, messages: Sequence[Message]) -> None:
         """Messages that were taken and never handed to the application."""
-        self._queue.messages.extendleft(reversed(messages))
+        self._queue.give_back(messages)
         if self._queue.waiting and self._queue:
             with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
                 self._runtime.post(self._queue.wake)
 
     def _note_taken(self, message: Message) -> None:
-        if message._release is not None:
+        releases = message._entry.releases
+        if releases and message._index in releases:
             self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
             self._add(Taken(message))
@@ -138,22 +150,19 @@ class Consumer(ConsumerFace):
         except KeyboardInterrupt:
             raise Interrupted("the wait for a message was interrupted") from None
         self._open_first()
-        if not waited and not self._queue.messages:
+        if not waited and not self._queue.has_messages:
             raise Timeout(f"no message within {timeout_millis} ms")
         return deadline
 
     def _open_first(self) -> None:
         """An entry that was queued whole becomes its messages."""
-        if not self._queue.messages and self._queue.entries:
+        if not self._queue.has_messages and self._queue.entries:
             self._runtime.call(self._open_entry())
 
     def _look(self) -> Message | None:
         """The next message, if there is one."""
         self._open_first()
-        try:
-            return self._pop()
-        except IndexError:
-            return None
+        return self._queue.take()
 
     async def _open_entry(self) -> None:
         self._consumer.open_entry()
@@ -338,9 +347,15 @@ def _refuse_after_fork(*_: object) -> NoReturn:
 def _after_fork_in_child() -> None:
     # The queue's copy in the child belongs to the parent. The check costs the hot path nothing.
     for consumer in list(_live):
-        consumer._pop = _refuse_after_fork
-        consumer._taking = iter(_refuse_after_fork, None)
+        consumer._lots = _Forked()
         consumer._consumer.inbox.ended = _forked
+
+
+class _Forked:
+    """What a consumer in a child process finds instead of the queue."""
+
+    def __getitem__(self, place: int) -> NoReturn:
+        raise _forked()
 
 
 def _forked() -> ForkedProcessError:

@@ -229,28 +229,32 @@ class HandleGroup:
 
     def took(self, message: Message) -> None:
         """A message left the queue: the permits that it carries go back to its consumer."""
-        release, message._release = message._release, None
-        handle = self.handles.get(message._entry.origin.topic)
-        if handle is not None and release is not None:
-            handle.released((release,))
+        self.took_of(message._entry, (message._index,))
+
+    def took_of(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
+        """Messages of an entry left the queue."""
+        handle = self.handles.get(entry.origin.topic)
+        if handle is not None:
+            handle.consumer.took(entry, indexes)
+            handle.flush_soon()
 
     def took_entries(self, entries: Sequence[ReceivedEntry]) -> None:
         """Whole entries left the queue."""
         for entry in entries:
-            releases, entry.releases = entry.releases, []
+            releases, entry.releases = entry.releases, None
             handle = self.handles.get(entry.origin.topic)
             if handle is not None and releases:
-                handle.released([release for _, release in releases])
+                handle.released(releases.values())
 
-    def explode(self, entry: ReceivedEntry) -> list[Message]:
-        """The messages of an entry that was queued whole; none when it cannot be read or its topic is
-        gone."""
+    def explode(self, entry: ReceivedEntry) -> Sequence[int]:
+        """Open an entry that was queued whole: the indexes of its messages; none when it cannot be read or
+        its topic is gone."""
         handle = self.handles.get(entry.origin.topic)
         if handle is None:
-            return []
-        messages = handle.consumer.explode(entry)
+            return ()
+        indexes = handle.consumer.explode(entry)
         handle.flush_soon()
-        return messages
+        return indexes
 
     def handle_of_message(self, message: Message) -> ConsumerHandle:
         """Raises `OperationNotSupported` for a message of another consumer's topic."""

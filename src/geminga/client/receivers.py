@@ -51,7 +51,7 @@ class Receivers:
 
     def _hand_out(self) -> None:
         self._scheduled = False
-        self._wake_first(len(self._queue))
+        self._wake_first(self._queue.ready(len(self._line)))
 
     def wake_all(self) -> None:
         """Nothing more will come: everybody is to see why."""

@@ -30,7 +30,7 @@ from geminga.consumer.events import (
     KeysMixed,
 )
 from geminga.consumer.flow import FlowControl, Release
-from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
+from geminga.consumer.message import Message, Origin, ReceivedEntry, indexes_of
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.queue import ReceiveQueue
@@ -198,12 +198,16 @@ class ConsumerCore:
 
         Returns the entry and index (-1 for a whole entry) of the first one, if there was any.
         """
-        messages, entries = self.queue.take_back(self.origin)
-        releases = [message._release for message in messages if message._release is not None]
-        releases += [release for entry in entries for _, release in entry.releases]
+        lots, entries = self.queue.take_back(self.origin)
+        releases: list[Release] = []
+        for entry, indexes in lots:
+            releases += _releases(entry, indexes)
+        for entry in entries:
+            releases += (entry.releases or {}).values()
         self.flow.taken_back(releases)
-        if messages:
-            return messages[0]._entry, messages[0]._index
+        if lots:
+            entry, indexes = lots[0]
+            return entry, indexes[0]
         return (entries[0], -1) if entries else None
 
     def _remember_position(self, unread: tuple[ReceivedEntry, int] | None) -> None:
@@ -310,29 +314,29 @@ class ConsumerCore:
         return [index for index in range(count) if flags[index]]
 
     def _queue_messages(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
-        if wanted is None and entry.starts is not None:
-            messages = [Message(entry, index) for index in range(entry.count)]
-        else:
-            messages = messages_of(entry)
+        indexes = indexes_of(entry) if wanted is None else wanted
         if is_dead(entry.redelivery_count, self.settings.dead_letter_policy):
-            self.events.append(DeadLettered(messages, self.flow.set_aside(permits)))
+            dead = [Message(entry, index) for index in indexes]
+            self.events.append(DeadLettered(dead, self.flow.set_aside(permits)))
             return
-        body = entry.body
+        body, count = entry.body, len(indexes)
         assert body is not None
-        for position, release in self.flow.arrived(len(messages), len(body)):
-            messages[position]._release = release
-        if permits > len(messages):
-            self._drop(permits - len(messages))
-        self._last_queued = (entry, messages[-1]._index)
-        if self._looks_at_keys and len(messages) > 1:
-            self._look_at_keys(messages)
-        self.queue.add(messages)
+        releases = self.flow.arrived(count, len(body))
+        if releases:
+            entry.releases = {indexes[position]: release for position, release in releases}
+        if permits > count:
+            self._drop(permits - count)
+        self._last_queued = (entry, indexes[-1])
+        if self._looks_at_keys and count > 1:
+            self._look_at_keys(entry, indexes)
+        self.queue.add(entry, indexes)
 
-    def _look_at_keys(self, messages: Sequence[Message]) -> None:
+    def _look_at_keys(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
         """Tell once when the messages of a batch have several keys: their order is not kept."""
         self._looks_at_keys -= 1
+        messages = [Message(entry, index) for index in indexes[:KEYS_LOOKED_AT_MAX]]
         try:
-            keys = {_sticky_key(message) for message in messages[:KEYS_LOOKED_AT_MAX]}
+            keys = {_sticky_key(message) for message in messages}
             producer_name = messages[0].producer_name()
         except DecodeError:
             return  # whoever reads the message is told
@@ -343,16 +347,16 @@ class ConsumerCore:
     def _queue_entry(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
         assert entry.raw is not None
         if is_dead(entry.redelivery_count, self.settings.dead_letter_policy):
-            messages = self.explode(entry)
-            if messages:
-                self.events.append(DeadLettered(messages, self.flow.set_aside(permits)))
+            dead = [Message(entry, index) for index in self.explode(entry)]
+            if dead:
+                self.events.append(DeadLettered(dead, self.flow.set_aside(permits)))
             else:
                 self._drop(permits)  # unreadable, and reported as such
             return
         if wanted is not None and entry.acks is not None:
             entry.ack_set = entry.acks.ack_set()
         delivered = entry.count if wanted is None else len(wanted)
-        entry.releases = self.flow.arrived_whole(delivered, len(entry.raw))
+        entry.releases = dict(self.flow.arrived_whole(delivered, len(entry.raw)))
         if permits > delivered:
             self._drop(permits - delivered)
         self._last_queued = (entry, -1)
@@ -360,8 +364,9 @@ class ConsumerCore:
         if self.flow.is_bounded:
             self._grant()
 
-    def explode(self, entry: ReceivedEntry) -> list[Message]:
-        """The messages of an entry that was queued whole; none when it cannot be read, which is reported.
+    def explode(self, entry: ReceivedEntry) -> Sequence[int]:
+        """Open an entry that was queued whole: the indexes of its messages; none when it cannot be read,
+        which is reported.
 
         The last message carries the entry's permits.
         """
@@ -371,22 +376,22 @@ class ConsumerCore:
                     entry.acks.settle(index)
         except InvalidEntry as error:
             self.refuse_entry(entry, error)
-            return []
-        messages = messages_of(entry)
-        for _, release in entry.releases[:-1]:
-            self.flow.released(release)
-        if entry.releases:
-            if messages:
-                messages[-1]._release = entry.releases[-1][1]
+            return ()
+        indexes = indexes_of(entry)
+        releases, entry.releases = entry.releases, None
+        for release in (releases or {}).values():
+            if indexes and entry.releases is None:
+                entry.releases = {indexes[-1]: release}
             else:
-                self.flow.released(entry.releases[-1][1])
-        return messages
+                self.flow.released(release)
+        return indexes
 
     def refuse_entry(self, entry: ReceivedEntry, error: InvalidEntry) -> None:
         """An entry that was queued whole turned out to be unreadable: acknowledge it so."""
         key = (entry.ledger_id, entry.entry_id)
         self._refuse_invalid(key, error)
-        for _, release in entry.releases:
+        releases, entry.releases = entry.releases, None
+        for release in (releases or {}).values():
             self.flow.released(release)
         self._grant()
 
@@ -422,6 +427,11 @@ class ConsumerCore:
         """The application took the message that carried ``release``."""
         self.flow.released(release)
         self._grant()
+
+    def took(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
+        """Messages of an entry left the queue: the permits that they carry come free."""
+        for release in _releases(entry, indexes):
+            self.released(release)
 
     def want_one(self) -> None:
         """Queue size 0: a receiver waits."""
@@ -692,6 +702,14 @@ class ConsumerCore:
     def take_events(self) -> list[ConsumerEvent]:
         events, self.events = self.events, []
         return events
+
+
+def _releases(entry: ReceivedEntry, indexes: Iterable[int]) -> list[Release]:
+    """What these messages of an entry carry, once."""
+    releases = entry.releases
+    if not releases:
+        return []
+    return [releases.pop(index) for index in indexes if index in releases]
 
 
 def _sticky_key(message: Message) -> str:

@@ -87,7 +87,8 @@ class ReceivedEntry:
     ``raw`` is the entry from its ``0x0e01`` magic on; ``body`` the decrypted and decompressed payload.
     An entry that is handed on whole has no ``body`` and no ``metadata`` until someone opens it. For a
     batch (``batched``, and ``count`` messages) ``starts`` holds the place of every message's size prefix
-    in ``body`` and the end of the body; for a single message it is None.
+    in ``body`` and the end of the body; for a single message it is None. ``releases`` are permits that come
+    free when the messages with these indexes are taken.
     """
 
     __slots__ = (
@@ -125,7 +126,7 @@ class ReceivedEntry:
         self.ack_set = ack_set
         self.acks = acks
         self.chunk_ids = chunk_ids
-        self.releases: list[tuple[int, Release]] = []
+        self.releases: dict[int, Release] | None = None
 
     def message_id(self, index: int) -> MessageId:
         """The id of the message at ``index`` (-1 for a single message)."""
@@ -139,14 +140,23 @@ class ReceivedEntry:
         )  # fmt: skip
 
 
-def messages_of(entry: ReceivedEntry) -> list[Message]:
-    """The unacknowledged messages of an opened entry."""
+ALONE = range(-1, 0)
+"""The indexes of an entry that is one message."""
+
+
+def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
+    """The indexes of the unacknowledged messages of an opened entry."""
     if entry.starts is None:
-        return [Message(entry, -1)]
+        return ALONE
     acks = entry.acks
     if acks is None or acks.remaining == entry.count:
-        return [Message(entry, index) for index in range(entry.count)]
-    return [Message(entry, index) for index, unacked in enumerate(acks.flags) if unacked]
+        return range(entry.count)
+    return [index for index, unacked in enumerate(acks.flags) if unacked]
+
+
+def messages_of(entry: ReceivedEntry) -> list[Message]:
+    """The unacknowledged messages of an opened entry."""
+    return [Message(entry, index) for index in indexes_of(entry)]
 
 
 class Origin:
@@ -167,14 +177,13 @@ class Origin:
 class Message:
     """A received message. Method names are ``pulsar-client``'s; values are decoded when asked for."""
 
-    __slots__ = ("_entry", "_index", "_metadata", "_release")
+    __slots__ = ("_entry", "_index", "_metadata")
 
     _metadata: Any
 
-    def __init__(self, entry: ReceivedEntry, index: int, release: Release | None = None) -> None:
+    def __init__(self, entry: ReceivedEntry, index: int) -> None:
         self._entry = entry
         self._index = index
-        self._release = release
 
     def data(self) -> bytes:
         """The payload."""

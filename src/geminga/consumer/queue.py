@@ -1,22 +1,38 @@
 """The receive queue: what arrived and was not yet taken by the application.
 
-One thread, the loop's, adds and takes back; any thread takes messages from the left. Both parts are a
-``collections.deque``, whose single operations are atomic, so that taking a message needs no lock. How a
-receiver sleeps that finds nothing is the shell's business: it makes ``waiting`` true and is called by
-``wake`` after something was added.
+Messages wait as lots: an entry, and an iterator over the indexes of those of its messages that nobody has
+taken. A message is made by whoever takes it, so that what waits costs the garbage collector one object a
+batch. To take one is a single atomic step, ``next`` on the iterator: any thread may do it, without a lock,
+and two never get the same. A lot that is used up is removed by whoever finds it so.
 
-``messages`` go before ``entries``: entries are queued whole once a reader of columns has asked for them,
-and never before a message again. Only the loop's thread opens one, and puts its messages in front.
+One thread, the loop's, adds and takes back. How a receiver sleeps that finds nothing is the shell's business:
+it makes ``waiting`` true and is called by ``wake`` after something was added.
+
+``lots`` go before ``entries``: entries are queued whole once a reader of columns has asked for them, and
+never before messages again. Only the loop's thread opens one, and puts it in front as a lot.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import suppress
+from itertools import groupby, islice
+from operator import attrgetter, length_hint
 from typing import TYPE_CHECKING, TypeVar
 
+from geminga.consumer.message import Message
+
 if TYPE_CHECKING:
-    from geminga.consumer.message import Message, Origin, ReceivedEntry
+    from geminga.consumer.message import Origin, ReceivedEntry
+
+    Lot = tuple[ReceivedEntry, Iterator[int]]
+    """The iterator is one of Python's own over a range or a list: ``next`` runs no other code, and how many
+    it still has can be asked for."""
+
+    Taken = tuple[ReceivedEntry, list[int]]
+    """Indexes of an entry that left the queue together."""
+
 
 T = TypeVar("T")
 
@@ -28,10 +44,10 @@ def _nobody() -> None:
 class ReceiveQueue:
     """Shared by all consumers of a multi-topic consumer; bounded by the permits that they granted."""
 
-    __slots__ = ("entries", "messages", "waiting", "wake")
+    __slots__ = ("entries", "lots", "waiting", "wake")
 
     def __init__(self) -> None:
-        self.messages: deque[Message] = deque()
+        self.lots: deque[Lot] = deque()
         self.entries: deque[ReceivedEntry] = deque()
         self.waiting: Sized = ()
         """Those who sleep until something is added."""
@@ -39,11 +55,43 @@ class ReceiveQueue:
         """Called by the adder after it added, when somebody waits."""
 
     def __len__(self) -> int:
-        return len(self.messages) + len(self.entries)
+        """Messages, and entries that nobody has opened."""
+        return self.messages + len(self.entries)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Append messages in order."""
-        self.messages.extend(messages)
+    def __bool__(self) -> bool:
+        return self.has_messages or bool(self.entries)
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait in lots."""
+        return sum(length_hint(indexes) for _, indexes in self.lots.copy())
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a lot has a message."""
+        try:
+            if length_hint(self.lots[0][1]):
+                return True
+        except IndexError:
+            return False
+        return any(length_hint(indexes) for _, indexes in self.lots.copy())
+
+    def ready(self, count_max: int) -> int:
+        """``len``, but no more than ``count_max``."""
+        if count_max <= 1:
+            return min(count_max, int(bool(self)))
+        count = len(self.entries)
+        for _, indexes in self.lots.copy():
+            count += length_hint(indexes)
+            if count >= count_max:
+                return count_max
+        return count
+
+    # --- the loop's thread ------------------------------------------------------------------------
+
+    def add(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
+        """Append messages of an entry, in order; an index is -1 for a message that is no part of a batch."""
+        self.lots.append((entry, iter(indexes)))
         if self.waiting:
             self.wake()
 
@@ -53,9 +101,15 @@ class ReceiveQueue:
         if self.waiting:
             self.wake()
 
+    def put_in_front(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
+        """`add`, before everything else."""
+        self.lots.appendleft((entry, iter(indexes)))
+        if self.waiting:
+            self.wake()
+
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put messages in front of everything, in order."""
-        self.messages.extendleft(reversed(messages))
+        """Put messages that were taken in front of everything, in order."""
+        self.give_back(messages)
         if messages and self.waiting:
             self.wake()
 
@@ -65,19 +119,63 @@ class ReceiveQueue:
         if entries and self.waiting:
             self.wake()
 
-    def take_back(self, origin: Origin) -> tuple[list[Message], list[ReceivedEntry]]:
+    def take_back(self, origin: Origin) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove what waits of one consumer; returns it in order.
 
         Items leave at the right end, one by one: receivers that take from the left meanwhile get the
         oldest ones, so that what is taken back is exactly the unread rest.
         """
         entries, kept_entries = _split(self.entries, lambda entry: entry.origin is origin)
-        messages, kept_messages = _split(self.messages, lambda message: message._entry.origin is origin)
+        lots, kept_lots = _split(self.lots, lambda lot: lot[0].origin is origin)
         self.entries.extend(kept_entries)
-        self.messages.extend(kept_messages)
-        if self.waiting and (kept_entries or kept_messages):
+        self.lots.extend(kept_lots)
+        if self.waiting and (kept_entries or kept_lots):
             self.wake()
-        return messages, entries
+        # Whoever has seen a lot may still take from it until it is emptied here, at once.
+        taken = [(entry, list(indexes)) for entry, indexes in lots]
+        return [each for each in taken if each[1]], entries
+
+    # --- any thread -------------------------------------------------------------------------------
+
+    def take(self) -> Message | None:
+        """The first message; None when there is none."""
+        while True:
+            try:
+                lot = self.lots[0]
+            except IndexError:
+                return None
+            for index in lot[1]:
+                return Message(lot[0], index)
+            self.drop(lot)
+
+    def take_many(self, count_max: int) -> list[Taken]:
+        """The first messages, at most so many; other receivers may take some at the same time."""
+        taken: list[Taken] = []
+        while count_max > 0:
+            try:
+                lot = self.lots[0]
+            except IndexError:
+                break
+            indexes = list(islice(lot[1], count_max))
+            if indexes:
+                taken.append((lot[0], indexes))
+                count_max -= len(indexes)
+            else:
+                self.drop(lot)
+        return taken
+
+    def drop(self, lot: Lot) -> None:
+        """Remove a lot that is used up."""
+        with suppress(ValueError):  # another receiver did
+            self.lots.remove(lot)
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """`put_back` without waking anybody."""
+        lots: list[Lot] = [
+            (entry, iter([message._index for message in group]))
+            for entry, group in groupby(messages, attrgetter("_entry"))
+        ]
+        self.lots.extendleft(reversed(lots))
 
 
 def _split(items: deque[T], belongs: Callable[[T], bool]) -> tuple[list[T], list[T]]:

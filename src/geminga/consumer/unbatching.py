@@ -29,6 +29,7 @@ _SMALLEST_MESSAGE_BYTES = 6
 
 _read_head = Struct(">IBBBB").unpack_from
 _read_size = Struct(">I").unpack_from
+_read_size_behind = Struct(">BBBB").unpack_from
 
 _TAG_PROPERTIES, _TAG_KEY, _TAG_PAYLOAD_SIZE, _TAG_COMPACTED_OUT = 0x0A, 0x12, 0x18, 0x20
 
@@ -72,6 +73,8 @@ def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
     size = len(body)
     if count < 0 or count * _SMALLEST_MESSAGE_BYTES > size:
         raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"{count} messages announced in a batch of {size} bytes")
+    if count > 1 and size % count == 0 and _is_even(body, count, size // count):
+        return list(range(0, size + 1, size // count)), []
     starts: list[int] = []
     compacted_out: list[int] = []
     append = starts.append
@@ -93,8 +96,19 @@ def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
         ):
             position += 4 + metadata_size + first - 128 + (second << 7)
         elif tag == _TAG_KEY and first < 128:
-            end = _skip_key(body, position, metadata_size, first)
-            position = end or _read_carefully(body, position, index, compacted_out)
+            # A short key, and then its payload size.
+            try:
+                tag, low, high, behind = _read_size_behind(body, position + 6 + first)
+            except StructError:
+                tag = 0
+            if tag != _TAG_PAYLOAD_SIZE or first + 6 > metadata_size:
+                position = _read_carefully(body, position, index, compacted_out)
+            elif low < 128 and high != _TAG_COMPACTED_OUT:
+                position += 4 + metadata_size + low
+            elif low > 127 and high < 128 and behind != _TAG_COMPACTED_OUT:
+                position += 4 + metadata_size + low - 128 + (high << 7)
+            else:
+                position = _read_carefully(body, position, index, compacted_out)
         else:
             position = _read_carefully(body, position, index, compacted_out)
     if position != size:
@@ -105,17 +119,28 @@ def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
     return starts, compacted_out
 
 
-def _skip_key(body: bytes, position: int, metadata_size: int, key_size: int) -> int:
-    """The end of a message that begins with a short key and then its payload size; 0 for any other."""
-    at = position + 6 + key_size
-    if at + 4 > len(body) or at + 4 > position + 4 + metadata_size or body[at] != _TAG_PAYLOAD_SIZE:
-        return 0
-    first, second, third = body[at + 1], body[at + 2], body[at + 3]
-    if first < 128 and second != _TAG_COMPACTED_OUT:
-        return position + 4 + metadata_size + first
-    if first > 127 and second < 128 and third != _TAG_COMPACTED_OUT:
-        return position + 4 + metadata_size + first - 128 + (second << 7)
-    return 0
+def _is_even(body: bytes, count: int, step: int) -> bool:
+    """Whether all messages are ``step`` bytes long and begin alike, with the same sizes of metadata and
+    payload: then nothing has to be looked at one by one. ``count`` is more than 1."""
+    if step < 8:
+        return False
+    metadata_size, tag, first, second, third = _read_head(body, 0)
+    if tag != _TAG_PAYLOAD_SIZE:
+        return False
+    if first < 128:
+        size, head, behind = first, 6, second
+    elif second < 128:
+        size, head, behind = first - 128 + (second << 7), 7, third
+    else:
+        return False
+    if 4 + metadata_size + size != step:
+        return False
+    if metadata_size != head - 4:
+        # Another field follows, in all of them the same one.
+        if behind == _TAG_COMPACTED_OUT:
+            return False
+        head += 1
+    return all(body[place::step] == body[place : place + 1] * count for place in range(head))
 
 
 def _read_carefully(body: bytes, position: int, index: int, compacted_out: list[int]) -> int:
