@@ -12,10 +12,14 @@ start: it is taken as usual, since some of them interrupt themselves.
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 from hypothesis import settings
+
+# Tests of the compiled loops must not turn into tests of what stands in for them.
+os.environ.setdefault("GEMINGA_KERNELS", "compiled")
 
 settings.register_profile("geminga", deadline=None)
 settings.load_profile("geminga")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
+
+from geminga.wire import compiled
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -114,3 +116,14 @@ def _message(draw: st.DrawFn, kind: type[Message], depth: int = 3) -> Message:
 def messages_of() -> Callable[[type[Message]], st.SearchStrategy[Any]]:
     """``messages_of(pb.X)``: a strategy of X with arbitrary values in an arbitrary set of its fields."""
     return _message
+
+
+@pytest.fixture(scope="module", params=["compiled", "interpreted"])
+def loops(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Columns are made by these loops."""
+    before = compiled._state
+    compiled._state = compiled._State()
+    compiled._state.choice = request.param
+    compiled._state.at_hand = request.param == "compiled"
+    yield request.param
+    compiled._state = before

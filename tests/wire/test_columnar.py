@@ -37,6 +37,7 @@ from geminga.wire.hashing import partition_of
 from geminga.wire.metadata import RawEntry, build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+pytestmark = pytest.mark.usefixtures("loops")
 VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from geminga.wire import columnar_encoding_kernels, columnar_interpreted
 from geminga.wire.columnar import encode_table
-from geminga.wire.columnar_encoding_kernels import group_rows, hash_keys
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "hash_vectors.tsv"
 COLUMNS = {0: "java_string_hash", 1: "murmur3_32", 2: "cpp_boost_hash"}
@@ -22,15 +23,19 @@ def vectors() -> list[dict[str, str]]:
         return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+LOOPS = pytest.mark.parametrize("loops", [columnar_encoding_kernels, columnar_interpreted])
+
+
+@LOOPS
 @pytest.mark.parametrize("scheme", COLUMNS, ids=COLUMNS.values())
-def test_hashes_of_the_official_clients(scheme: int) -> None:
+def test_hashes_of_the_official_clients(scheme: int, loops: Any) -> None:
     rows = vectors()
     keys = [bytes.fromhex(row["utf8_hex"]) for row in rows]
     assert [json.loads(row["key_json"]).encode("utf-8", "surrogatepass") for row in rows] == keys
     offsets = np.cumsum([0, *(len(key) for key in keys)]).astype(np.int32)
     offsets.flags.writeable = False
     found = np.empty(len(keys), np.int64)
-    hash_keys(np.frombuffer(b"".join(keys), np.uint8), offsets, scheme, found)
+    loops.hash_keys(np.frombuffer(b"".join(keys), np.uint8), offsets, scheme, found)
     assert found.tolist() == [int(row[COLUMNS[scheme]]) for row in rows]
 
 
@@ -48,9 +53,10 @@ def test_partitions_of_the_java_client() -> None:
         assert [placed[index] for index in range(len(rows))] == [int(row[column]) for row in rows]
 
 
-def test_rows_are_grouped_in_their_order() -> None:
+@LOOPS
+def test_rows_are_grouped_in_their_order(loops: Any) -> None:
     groups = np.array([2, 0, 2, 1, 0, 2], np.int64)
     order, bounds = np.empty(6, np.int64), np.empty(5, np.int64)
-    group_rows(groups, 4, order, bounds)
+    loops.group_rows(groups, 4, order, bounds)
     assert order.tolist() == [1, 4, 3, 0, 2, 5]
     assert bounds.tolist() == [0, 2, 3, 6, 6]

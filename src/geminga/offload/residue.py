@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.errors import CorruptPayload, CryptoError
+from geminga.wire import columnar_fields, compiled
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import ChunkCarry, LaidOpen, entry_heads, lay_open
 from geminga.wire.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD, compress
@@ -77,14 +78,8 @@ _LEVEL = 3
 def _kernels() -> Any:
     from geminga.offload import residue_kernels
 
+    compiled.use()  # what is compiled here anyway needs the same
     return residue_kernels
-
-
-@lru_cache(maxsize=1)
-def _fields() -> Any:
-    from geminga.wire import columnar_kernels
-
-    return columnar_kernels
 
 
 @dataclass(slots=True)
@@ -185,7 +180,7 @@ class Parter:
         before = self._chunks.copy()
         try:
             heads = entry_heads(raw)
-            fields = _fields()
+            fields = columnar_fields
             encrypted = heads[:, fields.IS_ENCRYPTED] != 0
             sizes = np.where(heads[:, fields.COMPRESSION] != 0, heads[:, fields.UNCOMPRESSED_SIZE], 0)
             if len(raw) > 1 and int(np.clip(sizes, 0, _UNCOMPRESSED_MAX).sum()) > _UNCOMPRESSED_MAX:
@@ -213,7 +208,7 @@ class Parter:
         yield piece
 
     def _residue(self, raw: list[RawEntry], laid: LaidOpen) -> Residue:
-        kernels, fields = _kernels(), _fields()
+        kernels, fields = _kernels(), columnar_fields
         heads, payloads, count = laid.heads, laid.payloads, len(raw)
         has_checksum = heads[:, fields.CHECKSUM] >= 0
         begins = heads[:, fields.CHECKSUM_START] - laid.starts
@@ -267,7 +262,7 @@ class Parter:
 
     def _way(self, laid: LaidOpen, index: int) -> int:
         """How the payload of an entry was compressed, as a place in `_WAYS`; -1 when none gives its bytes."""
-        fields, head = _fields(), laid.heads[index]
+        fields, head = columnar_fields, laid.heads[index]
         codec = int(head[fields.COMPRESSION])
         self._tried += 1
         if self._failures.get(codec, 0) >= _FAILURES_MAX and self._tried % _RETRIED_ENTRIES:

@@ -15,17 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from geminga.wire.columnar_kernels import (
-    BATCH_COUNT,
-    METADATA_START,
-    PAYLOAD_START,
-    _skip,
-    _varint,
-    inlined,
-    kernel,
-    memcpy,
-    put_varint,
-)
+from geminga.wire.columnar_fields import BATCH_COUNT, METADATA_START, PAYLOAD_START
+from geminga.wire.columnar_kernels import _skip, _varint, inlined, kernel, memcpy, put_varint
 
 _PART_BYTES_MAX = 0xFFFF
 _VARINT_BYTES = 10

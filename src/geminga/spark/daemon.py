@@ -22,10 +22,12 @@ def preload() -> None:
     import geminga.client.sync
     import geminga.spark.datasource
     import geminga.spark.writing  # noqa: F401
+    from geminga.wire import compiled
     from geminga.wire.columnar import decode_entries, encode_table
     from geminga.wire.metadata import RawEntry, build_entry
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+    compiled.use()
     value = pa.Array.from_buffers(
         pa.binary(), 1, [None, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pa.py_buffer(b"v")]
     )

@@ -23,6 +23,8 @@ from geminga.errors import (
     InvalidConfiguration,
     OperationNotSupported,
 )
+from geminga.wire import columnar_fields as field
+from geminga.wire import compiled
 from geminga.wire.columnar_encoding import EncodedBatch, by_delivery, encode_table
 
 if TYPE_CHECKING:
@@ -108,7 +110,11 @@ def message_schema(columns: Sequence[str] | None = None) -> pa.Schema:
 
 
 def _kernels() -> Any:
-    """The compiled loops; numba costs about 0.3 s to import, so it is loaded at first use."""
+    """The loops; numba costs about 0.3 s to import, so it is loaded at first use."""
+    if not compiled.at_hand():
+        from geminga.wire import columnar_interpreted
+
+        return columnar_interpreted
     from geminga.wire import columnar_kernels
 
     return columnar_kernels
@@ -175,7 +181,7 @@ def message_counts(entries: Sequence[RawEntry]) -> list[int]:
     """
     if not entries:
         return []
-    counts: list[int] = np.maximum(_short_heads(entries)[:, _kernels().BATCH_COUNT], 1).tolist()
+    counts: list[int] = np.maximum(_short_heads(entries)[:, field.BATCH_COUNT], 1).tolist()
     return counts
 
 
@@ -183,7 +189,7 @@ def encrypted_entries(entries: Sequence[RawEntry]) -> list[int]:
     """Which of the entries are encrypted, by their number. Raises as `message_counts` does."""
     if not entries:
         return []
-    found: list[int] = np.flatnonzero(_short_heads(entries)[:, _kernels().IS_ENCRYPTED]).tolist()
+    found: list[int] = np.flatnonzero(_short_heads(entries)[:, field.IS_ENCRYPTED]).tolist()
     return found
 
 
@@ -199,7 +205,7 @@ _HEAD_BYTES = 1024
 
 
 def _heads(entries: Sequence[RawEntry], parts: Sequence[Any], joined: bytes | None = None) -> Int64s:
-    """One row of ``columnar_kernels``' head fields an entry, read from its bytes in ``parts``.
+    """One row of ``columnar_fields``' head fields an entry, read from its bytes in ``parts``.
 
     ``joined`` are the parts end to end, where the caller has them.
     """
@@ -207,7 +213,7 @@ def _heads(entries: Sequence[RawEntry], parts: Sequence[Any], joined: bytes | No
     buffer = np.frombuffer(b"".join(parts) if joined is None else joined, np.uint8)
     bounds = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([len(part) for part in parts], out=bounds[1:])
-    heads = np.empty((len(entries), kernels.HEAD_FIELDS), np.int64)
+    heads = np.empty((len(entries), field.HEAD_FIELDS), np.int64)
     damaged = kernels.parse_heads(buffer, bounds, heads)
     if damaged >= 0:
         raise CorruptPayload(f"{_place(entries[damaged])}: the entry's headers or metadata are damaged")
@@ -234,24 +240,23 @@ class _Decoder:
         """Check every CRC32C; an entry without one is taken as it is."""
         from geminga.wire.checksum import crc32c
 
-        k = self.kernels
         view = memoryview(self.raw)
-        wanted = self.heads[:, k.CHECKSUM].tolist()
-        starts = self.heads[:, k.CHECKSUM_START].tolist()
-        ends = self.heads[:, k.PAYLOAD_END].tolist()
+        wanted = self.heads[:, field.CHECKSUM].tolist()
+        starts = self.heads[:, field.CHECKSUM_START].tolist()
+        ends = self.heads[:, field.PAYLOAD_END].tolist()
         for i, (checksum, start, end) in enumerate(zip(wanted, starts, ends, strict=True)):
             if checksum >= 0 and crc32c(view[start:end]) != checksum:
                 raise CorruptPayload(f"{_place(self.entries[i])}: checksum mismatch over {end - start} bytes")
 
     def payloads(self) -> Int64s:
         """(start, end) of every entry's uncompressed payload in ``self.buffer``; -1 delivers nothing."""
-        k = self.kernels
         heads = self.heads
-        data = heads[:, [k.PAYLOAD_START, k.PAYLOAD_END]].copy()
-        data[heads[:, k.MARKER_TYPE] >= 0] = -1
-        is_chunk = heads[:, k.CHUNK_COUNT] > 1
+        data = heads[:, [field.PAYLOAD_START, field.PAYLOAD_END]].copy()
+        data[heads[:, field.MARKER_TYPE] >= 0] = -1
+        is_chunk = heads[:, field.CHUNK_COUNT] > 1
         special = np.flatnonzero(
-            (data[:, 0] >= 0) & ((heads[:, k.COMPRESSION] != 0) | (heads[:, k.IS_ENCRYPTED] != 0) | is_chunk)
+            (data[:, 0] >= 0)
+            & ((heads[:, field.COMPRESSION] != 0) | (heads[:, field.IS_ENCRYPTED] != 0) | is_chunk)
         )
         if not len(special):
             return data
@@ -271,36 +276,34 @@ class _Decoder:
         return data
 
     def _special_payload(self, i: int) -> bytes | None:
-        k = self.kernels
         head = self.heads[i]
         place = _place(self.entries[i])
-        if head[k.IS_ENCRYPTED]:
+        if head[field.IS_ENCRYPTED]:
             raise CryptoError(f"{place}: the entry is encrypted; reading by columns has no keys to open it")
-        payload = self.raw[head[k.PAYLOAD_START] : head[k.PAYLOAD_END]]
-        if head[k.CHUNK_COUNT] > 1:
+        payload = self.raw[head[field.PAYLOAD_START] : head[field.PAYLOAD_END]]
+        if head[field.CHUNK_COUNT] > 1:
             whole = self._add_chunk(head, payload, place)
             if whole is None:
                 return None
             payload = whole
-        if head[k.COMPRESSION] == 0:
+        if head[field.COMPRESSION] == 0:
             return payload
         from geminga.wire.compression import decompress
 
         try:
             return decompress(
-                int(head[k.COMPRESSION]), payload, int(head[k.UNCOMPRESSED_SIZE]), limit=self.limit
+                int(head[field.COMPRESSION]), payload, int(head[field.UNCOMPRESSED_SIZE]), limit=self.limit
             )
         except CorruptPayload as error:
             raise CorruptPayload(f"{place}: {error}") from error
 
     def _add_chunk(self, head: Int64s, payload: bytes, place: str) -> bytes | None:
-        k = self.kernels
         if self.chunks is None:
             self._own_chunks = getattr(self, "_own_chunks", None) or ChunkCarry(limit=1 << 30)
         carry = self.chunks or self._own_chunks
-        uuid = self.raw[head[k.UUID_START] : head[k.UUID_START] + head[k.UUID_SIZE]]
-        count = int(head[k.CHUNK_COUNT])
-        chunk_id = int(head[k.CHUNK_ID])
+        uuid = self.raw[head[field.UUID_START] : head[field.UUID_START] + head[field.UUID_SIZE]]
+        count = int(head[field.CHUNK_COUNT])
+        chunk_id = int(head[field.CHUNK_ID])
         if not 0 <= chunk_id < count or not uuid:
             raise CorruptPayload(f"{place}: chunk {chunk_id} of {count} with the uuid {uuid!r}")
         return carry.add(uuid, chunk_id, count, payload, place)
@@ -318,7 +321,7 @@ class _Decoder:
         """Find every message and keep what ``columns`` need of it."""
         k = self.kernels
         data = self.data = self.payloads()
-        batch_counts = self.heads[:, k.BATCH_COUNT]
+        batch_counts = self.heads[:, field.BATCH_COUNT]
         # A message takes at least its 4 bytes of size and 2 of metadata: a count beyond that is a lie,
         # and must not decide how much memory is taken.
         lying = np.flatnonzero((data[:, 0] >= 0) & (batch_counts > (data[:, 1] - data[:, 0]) // 6))
@@ -329,7 +332,7 @@ class _Decoder:
                 f"in {data[i, 1] - data[i, 0]} bytes"
             )
         capacity = int(np.where(data[:, 0] >= 0, np.maximum(batch_counts, 1), 0).sum())
-        fields = sorted({field for name in columns for field in _needed_fields(k, name)})
+        fields = sorted({field for name in columns for field in _needed_fields(name)})
         wanted = np.array(fields, np.int64)
         rows = np.empty((len(fields), capacity), np.int64)
         words: list[int] = []
@@ -347,6 +350,7 @@ class _Decoder:
                 f"{_place(self.entries[damaged])}: the payload is not the batch of "
                 f"{max(int(batch_counts[damaged]), 1)} messages that its metadata announces"
             )
+        compiled.note(count)
         found = {field: rows[slot, :count] for slot, field in enumerate(fields)}
         return _Messages(self, found, counts, count)
 
@@ -355,26 +359,26 @@ def _signed_64(word: int) -> int:
     return word - (1 << 64) if word >> 63 == 1 else word
 
 
-def _needed_fields(k: Any, column: str) -> tuple[int, ...]:
+def _needed_fields(column: str) -> tuple[int, ...]:
     if column == "value":
-        return (k.VALUE_START, k.VALUE_SIZE)
+        return (field.VALUE_START, field.VALUE_SIZE)
     if column == "key":
-        return (k.KEY_START, k.KEY_SIZE)
+        return (field.KEY_START, field.KEY_SIZE)
     if column == "key_bytes":
-        return (k.KEY_START, k.KEY_SIZE, k.KEY_IS_BASE64)
+        return (field.KEY_START, field.KEY_SIZE, field.KEY_IS_BASE64)
     if column == "ordering_key":
-        return (k.ORDERING_KEY_START, k.ORDERING_KEY_SIZE)
+        return (field.ORDERING_KEY_START, field.ORDERING_KEY_SIZE)
     if column == "properties":
         return (
-            k.PROPERTIES_START, k.PROPERTIES_END, k.PROPERTY_FIELD,
-            k.PROPERTY_COUNT, k.PROPERTY_KEY_BYTES, k.PROPERTY_VALUE_BYTES,
+            field.PROPERTIES_START, field.PROPERTIES_END, field.PROPERTY_FIELD,
+            field.PROPERTY_COUNT, field.PROPERTY_KEY_BYTES, field.PROPERTY_VALUE_BYTES,
         )  # fmt: skip
     if column == "event_time":
-        return (k.EVENT_TIME,)
+        return (field.EVENT_TIME,)
     if column == "sequence_id":
-        return (k.MESSAGE_SEQUENCE_ID,)
+        return (field.MESSAGE_SEQUENCE_ID,)
     if column in ("batch_index", "message_id"):
-        return (k.BATCH_INDEX,)
+        return (field.BATCH_INDEX,)
     return ()
 
 
@@ -412,24 +416,23 @@ class _Messages:
         self.count = count
 
     def column(self, name: str) -> pa.Array:
-        k = self.kernels
         if name == "value":
-            return self._binary(k.VALUE_START, k.VALUE_SIZE, name)
+            return self._binary(field.VALUE_START, field.VALUE_SIZE, name)
         if name == "key":
-            return self._text(self._binary(k.KEY_START, k.KEY_SIZE, name))
+            return self._text(self._binary(field.KEY_START, field.KEY_SIZE, name))
         if name == "ordering_key":
-            return self._binary(k.ORDERING_KEY_START, k.ORDERING_KEY_SIZE, name)
+            return self._binary(field.ORDERING_KEY_START, field.ORDERING_KEY_SIZE, name)
         if name == "key_bytes":
             return self._key_bytes()
         if name == "properties":
             return self._properties()
         if name == "event_time":
-            times = self.found[k.EVENT_TIME]
+            times = self.found[field.EVENT_TIME]
             return _numbers(times, MILLISECONDS_UTC, times == 0)
         if name == "sequence_id":
-            return _numbers(self.found[k.MESSAGE_SEQUENCE_ID], pa.int64())
+            return _numbers(self.found[field.MESSAGE_SEQUENCE_ID], pa.int64())
         if name == "batch_index":
-            return _numbers(self.found[k.BATCH_INDEX].astype(np.int32), pa.int32())
+            return _numbers(self.found[field.BATCH_INDEX].astype(np.int32), pa.int32())
         if name == "message_id":
             return self._message_ids()
         return self._of_entry(name)
@@ -441,18 +444,18 @@ class _Messages:
         entries = self.decoder.entries
         heads = self.decoder.heads
         if name == "publish_time":
-            times = np.repeat(heads[:, self.kernels.PUBLISH_TIME], self.counts)
+            times = np.repeat(heads[:, field.PUBLISH_TIME], self.counts)
             return _numbers(times, MILLISECONDS_UTC)
         if name == "producer_name":
-            starts = heads[:, self.kernels.PRODUCER_START].tolist()
-            sizes = heads[:, self.kernels.PRODUCER_SIZE].tolist()
+            starts = heads[:, field.PRODUCER_START].tolist()
+            sizes = heads[:, field.PRODUCER_SIZE].tolist()
             raw = self.decoder.raw
             return self._dictionary([raw[s : s + n] for s, n in zip(starts, sizes, strict=True)])
         if name == "topic":
             return self._dictionary([entry.topic.encode() for entry in entries])
         if name == "schema_version":
-            starts = heads[:, self.kernels.SCHEMA_VERSION_START].tolist()
-            sizes = heads[:, self.kernels.SCHEMA_VERSION_SIZE].tolist()
+            starts = heads[:, field.SCHEMA_VERSION_START].tolist()
+            sizes = heads[:, field.SCHEMA_VERSION_SIZE].tolist()
             raw = self.decoder.raw
             versions = [raw[s : s + n] for s, n in zip(starts, sizes, strict=True)]
             return self._dictionary(versions, is_text=False)
@@ -461,7 +464,7 @@ class _Messages:
         if name == "entry_id":
             return _numbers(self._per_entry([entry.entry_id for entry in entries], np.int64), pa.int64())
         if name == "batch_size":
-            sizes = self._per_entry(np.maximum(heads[:, self.kernels.BATCH_COUNT], 0), np.int32)
+            sizes = self._per_entry(np.maximum(heads[:, field.BATCH_COUNT], 0), np.int32)
             return _numbers(sizes, pa.int32())
         if name == "partition":
             return _numbers(self._per_entry([entry.partition for entry in entries], np.int32), pa.int32())
@@ -499,9 +502,13 @@ class _Messages:
 
     def _key_bytes(self) -> pa.Array:
         k = self.kernels
-        starts, sizes, flags = self.found[k.KEY_START], self.found[k.KEY_SIZE], self.found[k.KEY_IS_BASE64]
+        starts, sizes, flags = (
+            self.found[field.KEY_START],
+            self.found[field.KEY_SIZE],
+            self.found[field.KEY_IS_BASE64],
+        )
         if not flags.any():
-            return self._binary(k.KEY_START, k.KEY_SIZE, "key_bytes")
+            return self._binary(field.KEY_START, field.KEY_SIZE, "key_bytes")
         absent = sizes < 0
         out = np.empty(self._checked_size(sizes, "key_bytes"), np.uint8)
         offsets = np.empty(self.count + 1, np.int32)
@@ -531,16 +538,16 @@ class _Messages:
     def _properties(self) -> pa.Array:
         k = self.kernels
         found = self.found
-        counts = found[k.PROPERTY_COUNT]
+        counts = found[field.PROPERTY_COUNT]
         slots = int(counts.sum())
         row_offsets = np.zeros(self.count + 1, np.int32)
         key_offsets, value_offsets = np.zeros(slots + 1, np.int32), np.zeros(slots + 1, np.int32)
-        keys = np.empty(self._checked_size(found[k.PROPERTY_KEY_BYTES], "properties"), np.uint8)
-        values = np.empty(self._checked_size(found[k.PROPERTY_VALUE_BYTES], "properties"), np.uint8)
+        keys = np.empty(self._checked_size(found[field.PROPERTY_KEY_BYTES], "properties"), np.uint8)
+        values = np.empty(self._checked_size(found[field.PROPERTY_VALUE_BYTES], "properties"), np.uint8)
         if slots:
             k.gather_properties(
-                self.decoder.buffer, found[k.PROPERTIES_START], found[k.PROPERTIES_END],
-                found[k.PROPERTY_FIELD], counts, row_offsets, key_offsets, keys, value_offsets, values,
+                self.decoder.buffer, found[field.PROPERTIES_START], found[field.PROPERTIES_END],
+                found[field.PROPERTY_FIELD], counts, row_offsets, key_offsets, keys, value_offsets, values,
             )  # fmt: skip
         words = [
             self._text(
@@ -556,7 +563,7 @@ class _Messages:
 
     def _message_ids(self) -> pa.Array:
         entries = self.decoder.entries
-        batch_indexes = self.found[self.kernels.BATCH_INDEX]
+        batch_indexes = self.found[field.BATCH_INDEX]
         # Tags and varints of the five fields: 1 + 10 bytes for each at the most.
         out = np.empty(min(self.count * 55, _INT32_MAX), np.uint8)
         offsets = np.empty(self.count + 1, np.int32)
@@ -565,7 +572,7 @@ class _Messages:
             self._per_entry([entry.entry_id for entry in entries], np.int64),
             self._per_entry([entry.partition for entry in entries], np.int64),
             batch_indexes,
-            np.repeat(np.maximum(self.decoder.heads[:, self.kernels.BATCH_COUNT], 0), self.counts),
+            np.repeat(np.maximum(self.decoder.heads[:, field.BATCH_COUNT], 0), self.counts),
             offsets,
             out,
         )
@@ -609,7 +616,7 @@ def _record_batch(messages: _Messages, schema: pa.Schema) -> pa.RecordBatch:
 class LaidOpen(NamedTuple):
     """Entries with their messages and where everything lies.
 
-    ``heads`` has a row of ``columnar_kernels``' head fields an entry, ``payloads`` the (start, end) of its
+    ``heads`` has a row of ``columnar_fields``' head fields an entry, ``payloads`` the (start, end) of its
     uncompressed payload in ``buffer`` (-1 for one that delivers nothing), ``counts`` how many rows of
     ``messages`` are its own. ``starts`` are where the entries begin in ``buffer``, which has them first.
     """
@@ -640,7 +647,7 @@ def lay_open(
 
 
 def entry_heads(entries: Sequence[RawEntry]) -> Int64s:
-    """A row of ``columnar_kernels``' head fields for each of at least one entry.
+    """A row of ``columnar_fields``' head fields for each of at least one entry.
 
     What they say of places is not to be used. Raises `CorruptPayload` for damaged metadata.
     """

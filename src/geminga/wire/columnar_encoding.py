@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration, InvalidMessage
+from geminga.wire import columnar_fields as field
+from geminga.wire import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +28,11 @@ _SCHEMES = {"JavaStringHash": 0, "Murmur3_32Hash": 1, "BoostHash": 2}
 
 
 def _kernels() -> Any:
-    """The compiled loops; numba costs about 0.3 s to import, so it is loaded at first use."""
+    """The loops; numba costs about 0.3 s to import, so it is loaded at first use."""
+    if not compiled.at_hand():
+        from geminga.wire import columnar_interpreted
+
+        return columnar_interpreted
     from geminga.wire import columnar_encoding_kernels
 
     return columnar_encoding_kernels
@@ -213,7 +219,7 @@ class _Encoder:
         return (_frozen(offsets), *_raw_binary(array.keys), *_raw_binary(array.items), _null_mask(array))
 
     def _worst_size(self, maps: tuple[Any, ...]) -> int:
-        size = self.count * _kernels().WORST_METADATA_SIZE
+        size = self.count * field.WORST_METADATA_SIZE
         for array in (self.value, self.key, self.ordering_key):
             if array is not None:
                 offsets, _ = _raw_binary(array)
@@ -229,7 +235,7 @@ class _Encoder:
         maps = self._map_input()
         out = np.empty(self._worst_size(maps), np.uint8)
         # Never touched beyond the batches that are made, so that the worst case costs nothing.
-        batches = np.empty((self.count, k.BATCH_FIELDS), np.int64)
+        batches = np.empty((self.count, field.BATCH_FIELDS), np.int64)
         count, size = k.encode_rows(
             order, bounds, first_partition, sequence_ids, max_messages, max_bytes,
             *self._binary_input(self.value), *self._binary_input(self.key),
@@ -239,19 +245,19 @@ class _Encoder:
         return [self._batch(k, row, order, body) for row in batches[:count].tolist()]
 
     def _batch(self, k: Any, fields: list[int], order: Int64s, body: memoryview) -> EncodedBatch:
-        first, count = fields[k.BATCH_FIRST], fields[k.BATCH_ROWS]
+        first, count = fields[field.BATCH_FIRST], fields[field.BATCH_ROWS]
         start = self.first_row + first
         rows: Any = (
             order[first : first + count] + self.first_row if len(order) else range(start, start + count)
         )
         row = int(order[first]) if len(order) else first
         return EncodedBatch(
-            partition=fields[k.BATCH_PARTITION],
-            body=body[fields[k.BATCH_START] : fields[k.BATCH_END]],
+            partition=fields[field.BATCH_PARTITION],
+            body=body[fields[field.BATCH_START] : fields[field.BATCH_END]],
             count=count,
             rows=rows,
-            first_sequence_id=fields[k.BATCH_SEQUENCE_ID],
-            keyed=bool(fields[k.BATCH_IS_KEYED]),
+            first_sequence_id=fields[field.BATCH_SEQUENCE_ID],
+            keyed=bool(fields[field.BATCH_IS_KEYED]),
             partition_key=None if self.key is None else self.key[row].as_py(),
             ordering_key=None if self.ordering_key is None else self.ordering_key[row].as_py(),
         )
@@ -331,6 +337,7 @@ def encode_table(
     if table.num_rows == 0:
         return []
     kernels = _kernels()
+    compiled.note(table.num_rows)
     sequence_ids = _NO_ROWS if first_sequence_ids is None else np.array(first_sequence_ids, np.int64)
     piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table.nbytes, _PIECE_BYTES))
     batches: list[EncodedBatch] = []

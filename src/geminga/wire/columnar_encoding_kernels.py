@@ -10,6 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from geminga.wire.columnar_fields import (
+    BATCH_END,
+    BATCH_FIRST,
+    BATCH_IS_KEYED,
+    BATCH_PARTITION,
+    BATCH_ROWS,
+    BATCH_SEQUENCE_ID,
+    BATCH_START,
+)
 from geminga.wire.columnar_kernels import inlined, kernel, memcpy, put_varint
 
 # --- key hashes (algorithms.md section 1) ----------------------------------------------------------
@@ -165,21 +174,6 @@ def group_rows(groups, group_count, order, bounds):
         group = groups[i]
         order[position[group]] = i
         position[group] += 1
-
-
-(
-    BATCH_PARTITION,
-    BATCH_FIRST,  # position in the row order of the first message
-    BATCH_ROWS,
-    BATCH_START,
-    BATCH_END,
-    BATCH_SEQUENCE_ID,  # of the first message, -1 without sequence ids
-    BATCH_IS_KEYED,
-    BATCH_FIELDS,
-) = range(8)
-
-WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 6 + 6
-"""Size prefix and every field of a message besides its value, key, ordering key and properties."""
 
 
 @inlined

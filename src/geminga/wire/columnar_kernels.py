@@ -21,17 +21,64 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from geminga.wire.columnar_fields import (
+    BATCH_COUNT,
+    BATCH_INDEX,
+    CHECKSUM,
+    CHECKSUM_START,
+    CHUNK_COUNT,
+    CHUNK_ID,
+    CHUNKED_SIZE,
+    COMPRESSION,
+    EVENT_TIME,
+    IS_ENCRYPTED,
+    KEY_IS_BASE64,
+    KEY_SIZE,
+    KEY_START,
+    MARKER_TYPE,
+    MESSAGE_FIELDS,
+    MESSAGE_SEQUENCE_ID,
+    METADATA_START,
+    ORDERING_KEY_SIZE,
+    ORDERING_KEY_START,
+    PAYLOAD_END,
+    PAYLOAD_START,
+    PRODUCER_SIZE,
+    PRODUCER_START,
+    PROPERTIES_END,
+    PROPERTIES_START,
+    PROPERTY_COUNT,
+    PROPERTY_FIELD,
+    PROPERTY_KEY_BYTES,
+    PROPERTY_VALUE_BYTES,
+    PUBLISH_TIME,
+    SCHEMA_VERSION_SIZE,
+    SCHEMA_VERSION_START,
+    SEQUENCE_ID,
+    UNCOMPRESSED_SIZE,
+    UUID_SIZE,
+    UUID_START,
+    VALUE_SIZE,
+    VALUE_START,
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+KEPT = True
+"""What is compiled is kept on disk."""
 
 
 def kernel(function: F) -> F:
     """A function that is called from Python: kept on disk, where there is a folder that can be written."""
+    global KEPT
     # nogil: several tasks of one process decode side by side.
     try:
         compiled: F = numba.njit(function, cache=True, nogil=True)
     except RuntimeError:
         # Neither the package's folder nor the user's cache can be written: compile in every process.
         compiled = numba.njit(function, nogil=True)
+        KEPT = False
     return compiled
 
 
@@ -63,55 +110,6 @@ def memcpy(typing_context, out, position, buffer, start, size):
 
     return types.void(out, types.int64, buffer, types.int64, types.int64), generate
 
-
-# --- fields of an entry head (one row an entry) ---------------------------------------------------
-
-(
-    METADATA_START,
-    PAYLOAD_START,
-    PAYLOAD_END,
-    CHECKSUM,  # -1 without magic; the checksum covers CHECKSUM_START to PAYLOAD_END of the raw entry
-    CHECKSUM_START,
-    BATCH_COUNT,  # -1: a plain message
-    SEQUENCE_ID,
-    PUBLISH_TIME,
-    PRODUCER_START,
-    PRODUCER_SIZE,
-    COMPRESSION,
-    UNCOMPRESSED_SIZE,
-    MARKER_TYPE,  # -1: no marker
-    IS_ENCRYPTED,
-    CHUNK_ID,  # -1: not a chunk
-    CHUNK_COUNT,
-    UUID_START,
-    UUID_SIZE,
-    CHUNKED_SIZE,
-    SCHEMA_VERSION_START,
-    SCHEMA_VERSION_SIZE,
-    HEAD_FIELDS,
-) = range(22)
-
-# --- fields of a message (one row of the field matrix each, only the wanted ones are kept) ---------
-
-(
-    VALUE_START,
-    VALUE_SIZE,  # -1: null
-    KEY_START,
-    KEY_SIZE,  # -1: absent
-    KEY_IS_BASE64,
-    ORDERING_KEY_START,
-    ORDERING_KEY_SIZE,  # -1: absent
-    EVENT_TIME,  # 0: absent
-    MESSAGE_SEQUENCE_ID,
-    BATCH_INDEX,
-    PROPERTIES_START,
-    PROPERTIES_END,
-    PROPERTY_FIELD,  # the protobuf field number that holds properties in this region
-    PROPERTY_COUNT,
-    PROPERTY_KEY_BYTES,
-    PROPERTY_VALUE_BYTES,
-    MESSAGE_FIELDS,
-) = range(17)
 
 _MAGIC_CHECKSUM = 0x0E01
 _MAGIC_BROKER = 0x0E02

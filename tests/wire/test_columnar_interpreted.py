@@ -1,0 +1,95 @@
+"""Loops without a compiler do what compiled ones do, with whole and with damaged bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geminga.errors import CorruptPayload
+from geminga.wire import compiled
+from geminga.wire.batch import encode_plain_batch, encode_single_metadata
+from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries
+from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+COLUMNS = (*MESSAGE_COLUMNS, *EXTRA_COLUMNS)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "partition_key": st.sampled_from(["", "key", "a2V5", "k" * 130]),
+        "partition_key_b64": st.just(True),
+        "ordering_key": st.binary(max_size=3),
+        "properties": st.dictionaries(st.sampled_from("abc"), st.text(max_size=3), max_size=2),
+        "event_time": st.integers(1, 1 << 41),
+        "null_value": st.just(True),
+        "compacted_out": st.just(True),
+    },
+)
+NUMBERS = st.sampled_from([0, 1, 100, 126, 16_380, 1 << 21, 1 << 40, (1 << 63) - 20])
+
+
+@st.composite
+def bodies(draw: Any) -> tuple[bytes, int]:
+    """A batch and its count: mostly of plain messages, often of one size."""
+    kind = draw(st.sampled_from(["even", "plain", "any"]))
+    count = draw(st.integers(1, 12))
+    first = draw(NUMBERS)
+    if kind == "even":
+        return encode_plain_batch([b"x" * draw(st.integers(0, 200))] * count, first), count
+    if kind == "plain":
+        return encode_plain_batch([draw(st.binary(max_size=200)) for _ in range(count)], first), count
+    parts = []
+    for number in range(count):
+        payload = draw(st.binary(max_size=40))
+        single = encode_single_metadata(
+            len(payload), draw(st.none() | st.just(first + number)), **draw(FIELDS)
+        )
+        parts += [len(single).to_bytes(4, "big"), single, payload]
+    return b"".join(parts), count
+
+
+@st.composite
+def entries(draw: Any) -> RawEntry:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=draw(NUMBERS), publish_time=12)
+    words: tuple[int, ...] = ()
+    if draw(st.integers(0, 4)):
+        body, metadata.num_messages_in_batch = draw(bodies())
+        if draw(st.booleans()):
+            words = tuple(draw(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=2)))
+    else:
+        body = draw(st.binary(max_size=30))
+        metadata.partition_key = draw(st.sampled_from(["", "key"]))
+    raw = bytearray(build_entry(metadata.SerializeToString(), body))
+    for place, value in draw(
+        st.lists(st.tuples(st.integers(6, len(raw) - 1), st.integers(0, 255)), max_size=2)
+    ):
+        raw[place] = value
+    return RawEntry("t", draw(st.integers(-1, 3)), 5, draw(st.integers(0, 300)), bytes(raw), 1, words)
+
+
+def decoded(given_entries: list[RawEntry], loops: str) -> pa.RecordBatch | str:
+    before = compiled._state
+    compiled._state = compiled._State()
+    compiled._state.choice, compiled._state.at_hand = loops, loops == "compiled"
+    try:
+        return decode_entries(given_entries, COLUMNS, verify=False)
+    except CorruptPayload as error:
+        return str(error)
+    except Exception as error:
+        return type(error).__name__
+    finally:
+        compiled._state = before
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(entries(), min_size=1, max_size=3))
+def test_both_say_the_same(found: list[RawEntry]) -> None:
+    slow, fast = decoded(found, "interpreted"), decoded(found, "compiled")
+    if isinstance(fast, pa.RecordBatch):
+        assert isinstance(slow, pa.RecordBatch), slow
+        assert slow.to_pylist() == fast.to_pylist()
+    else:
+        assert slow == fast
