@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from geminga.client import compiling  # noqa: F401 - has loops compiled, once tables make it pay
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, ReceivedEntry

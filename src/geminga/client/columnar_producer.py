@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from geminga.client import compiling  # noqa: F401 - has loops compiled, once tables make it pay
 from geminga.client.publisher import Publisher
 from geminga.client.waiter import Waiter
 from geminga.errors import (

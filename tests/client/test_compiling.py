@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from geminga.client import compiling
 from geminga.errors import InvalidConfiguration
 from geminga.wire import compiled
 
@@ -35,7 +36,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Nothing is known yet, and processes that are started are listed."""
     processes: list[Any] = []
     monkeypatch.setattr(compiled, "_state", compiled._State())
-    monkeypatch.setattr(compiled, "_start", lambda: processes.append(Process()) or processes[-1])
+    monkeypatch.setattr(compiling, "_elsewhere", compiling._Elsewhere())
+    monkeypatch.setattr(compiling, "_start", lambda: processes.append(Process()) or processes[-1])
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiled, "_places", lambda: [tmp_path / "below" / "mark"])
@@ -50,7 +52,7 @@ def test_loops_are_compiled_elsewhere_once_it_pays(started: list[Any]) -> None:
     compiled.note(1)
     (process,) = started
     assert not compiled.at_hand()
-    compiled._leave_mark()
+    compiled.leave_mark()
     process.ended = 0
     compiled.note(1)
     assert compiled.at_hand()
@@ -60,7 +62,7 @@ def test_loops_are_compiled_elsewhere_once_it_pays(started: list[Any]) -> None:
 def test_what_is_compiled_already_is_used_at_once(
     started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled._leave_mark()
+    compiled.leave_mark()
     assert compiled.at_hand()
     monkeypatch.setattr(compiled, "_state", compiled._State())
     monkeypatch.setattr(compiled, "version", lambda name: "another")
@@ -88,7 +90,8 @@ def test_where_no_process_can_be_started_they_are_compiled_here(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(compiled, "_state", compiled._State())
-    monkeypatch.setattr(compiled, "_is_cached", lambda: False)
+    monkeypatch.setattr(compiling, "_elsewhere", compiling._Elsewhere())
+    monkeypatch.setattr(compiled, "is_cached", lambda: False)
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
     assert not compiled.at_hand()
@@ -112,15 +115,16 @@ def test_the_environment_decides(started: list[Any], monkeypatch: pytest.MonkeyP
 def test_a_program_that_ends_takes_it_along(started: list[Any]) -> None:
     compiled.at_hand()
     compiled.note(compiled.MESSAGES_BEFORE_COMPILING)
-    compiled._end()
+    compiling._end()
     assert started[0].killed
-    compiled._end()
+    compiling._end()
 
 
 PROGRAM = """
 import sys, time
 start = time.perf_counter()
 import pyarrow as pa
+from geminga.client import compiling
 from geminga.wire import compiled
 from geminga.wire.columnar import encode_table
 rows = compiled.MESSAGES_BEFORE_COMPILING
@@ -131,7 +135,7 @@ at_once = "numba" in sys.modules
 while not compiled.at_hand():
     time.sleep(0.1)
     compiled.note(1)
-    assert not compiled._state.given_up
+    assert not compiling._elsewhere.given_up
 assert [bytes(batch.body) for batch in encode_table(table)] == [bytes(batch.body) for batch in first]
 assert "numba" in sys.modules
 print(at_once, took)
