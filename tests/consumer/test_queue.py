@@ -65,6 +65,8 @@ def test_entries_count_as_one() -> None:
     assert queue.ready(100) == 11
     assert queue.ready(3) == 3
     assert queue.messages == 10
+    queue.add(entry(3, ELSEWHERE), ALONE)
+    assert queue.messages_by_origin() == {HERE: 11, ELSEWHERE: 1}
 
 
 def test_wake_is_called_only_when_somebody_waits() -> None:

@@ -27,7 +27,7 @@ from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
 from geminga.consumer.events import DeadLettered
 from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, Refused, Taken
-from geminga.consumer.message import Message, Origin
+from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
 from geminga.consumer.statistics import ConsumerStatistics, of_all, of_one
@@ -129,12 +129,7 @@ class AsyncConsumer:
         Raises `AlreadyClosed`, `Timeout`, and what the broker reports.
         """
         self.check_receiving()
-        waiting: dict[Origin, int] = {}
-        for message in list(self.queue.messages):
-            origin = message._entry.origin
-            waiting[origin] = waiting.get(origin, 0) + 1
-        for entry in list(self.queue.entries):
-            waiting[entry.origin] = waiting.get(entry.origin, 0) + entry.count
+        waiting = self.queue.messages_by_origin()
         age = self.settings.broker_consumer_stats_cache_time_ms / 1000
         handles = list(self.group.handles.values())
         told = await asyncio.gather(*(handle.broker_statistics(age) for handle in handles))

@@ -87,6 +87,15 @@ class ReceiveQueue:
                 return count_max
         return count
 
+    def messages_by_origin(self) -> dict[Origin, int]:
+        """How many messages of each consumer wait, those of entries that nobody has opened included."""
+        counts: dict[Origin, int] = {}
+        for entry, indexes in self.lots.copy():
+            counts[entry.origin] = counts.get(entry.origin, 0) + length_hint(indexes)
+        for entry in self.entries.copy():
+            counts[entry.origin] = counts.get(entry.origin, 0) + entry.count
+        return counts
+
     # --- the loop's thread ------------------------------------------------------------------------
 
     def add(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
