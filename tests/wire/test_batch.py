@@ -19,6 +19,7 @@ from geminga.wire.batch import (
     append_full_message,
     append_message,
     decode_batch,
+    encode_keyed_batch,
     encode_plain_batch,
     encode_single_metadata,
 )
@@ -303,3 +304,21 @@ def test_mutated_recorded_batches_raise_nothing_else(
         except CorruptPayload:
             continue
         assert [content(message) for message in found] == by_protobuf(bytes(data), count)
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=300), st.sampled_from(["", "k", "key-1", "ключ", "k" * 127, "k" * 300])),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from([0, 100, 127, 16_370, 1 << 21, (1 << 28) - 10, 1 << 40]),
+)
+def test_a_batch_with_keys_is_that_of_its_messages(messages: list[tuple[bytes, str]], first: int) -> None:
+    pieces: list[bytes] = []
+    for number, (payload, key) in enumerate(messages, first):
+        append_full_message(
+            pieces, payload, encode_single_metadata(len(payload), number, partition_key=key or None)
+        )
+    payloads, keys = [payload for payload, _ in messages], [key for _, key in messages]
+    assert encode_keyed_batch(payloads, keys, first) == b"".join(pieces)

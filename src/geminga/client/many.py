@@ -23,7 +23,7 @@ from geminga.errors import (
     SendManyFailed,
 )
 from geminga.ids import MessageId
-from geminga.producer.message import OutgoingMessage, is_plain_key, keyed_message
+from geminga.producer.message import OutgoingMessage, keyed_message
 
 if TYPE_CHECKING:
     from geminga.client.message_building import MessageBuilder
@@ -272,7 +272,7 @@ class Rows:
             and builder.takes_plain
             and publisher.takes_keys_plainly
             and set(map(type, values)) <= {bytes}
-            and all(key is None or is_plain_key(key) for key in keys)
+            and _are_plain(keys)
         ):
             builder.note_keys()
             self.payloads = list(values)
@@ -364,6 +364,14 @@ class Rows:
             self._on_loop(look)
         if self.done < len(self.payloads):
             self.refuse(told)
+
+
+def _are_plain(keys: Sequence[str | None]) -> bool:
+    """`is_plain_key` for each that is one, at once."""
+    kinds = set(map(type, keys))
+    if kinds - {str, type(None)} or "" in keys:
+        return False
+    return "".join(keys if type(None) not in kinds else filter(None, keys)).isascii()  # type: ignore[arg-type]
 
 
 class ManyWaiter(Waiter):

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.core import ClientCore
+from geminga.client.in_turn import InTurn
 from geminga.client.many import ManySent, ManyWaiter, Rows, callbacks_of, set_outcome
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
@@ -125,8 +126,7 @@ class AsyncProducer:
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
-        self._tables = asyncio.Lock()
-        """Whose turn it is to send a table."""
+        self._in_turn = InTurn(core.loop)
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._blocking = publisher.settings.block_if_queue_full
@@ -408,30 +408,12 @@ class AsyncProducer:
         order of the calls, one behind the other; only their receipts are waited for together. A call that is
         cancelled while its table is being sent has it sent all the same.
         """
-        self._columnar_allowed()
-        return await self._submitted(partial(self.columnar.submit_table, table))
+        return await self._in_turn.submit(self._columnar_allowed, partial(self.columnar.submit_table, table))
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
-        self._columnar_allowed()
-        return await self._submitted(partial(self.columnar.submit_encoded, batches))
-
-    async def _submitted(self, submit: Callable[[], concurrent.futures.Future[TableResult]]) -> TableResult:
-        """Call ``submit`` on another thread when it is its turn; its future's result."""
-        await self._tables.acquire()
-        try:
-            self._columnar_allowed()
-            submitted = self._core.loop.run_in_executor(None, submit)
-        except BaseException:
-            self._tables.release()
-            raise
-        submitted.add_done_callback(self._next_table)
-        return await asyncio.wrap_future(await asyncio.shield(submitted))
-
-    def _next_table(self, submitted: asyncio.Future[Any]) -> None:
-        self._tables.release()
-        if not submitted.cancelled():
-            submitted.exception()  # whoever called may have gone
+        submit = partial(self.columnar.submit_encoded, batches)
+        return await self._in_turn.submit(self._columnar_allowed, submit)
 
     def _columnar_allowed(self) -> None:
         if self._publisher.closed:

@@ -15,8 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from itertools import compress, repeat
-from operator import is_not
 from typing import Any
 
 from geminga.client.core import ClientCore
@@ -26,10 +24,9 @@ from geminga.client.handover import (
     AskedByThread,
     Handed,
     Handover,
-    Promised,
     Work,
 )
-from geminga.client.permit_line import PermitLine
+from geminga.client.intake import Intake
 from geminga.client.pool import BrokerConnection
 from geminga.client.producer_handle import ProducerHandle
 from geminga.client.room import Room, free_permits
@@ -37,17 +34,14 @@ from geminga.client.tokens import deliver, fail_token, finisher, set_done
 from geminga.errors import (
     AlreadyClosed,
     ForkedProcessError,
-    MemoryBufferIsFull,
-    ProducerQueueIsFull,
     PulsarException,
 )
-from geminga.producer.batching import CLOSED, Batch
-from geminga.producer.message import KeyedMessage, OutgoingMessage, keyed_message
+from geminga.producer.batching import CLOSED
+from geminga.producer.message import OutgoingMessage, keyed_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import CompressionType, ProducerSettings
-from geminga.producer.singles import KEY_SIZE_MAX
 from geminga.producer.states import ACCEPTING, ENDED, State
 from geminga.producer.statistics import ProducerStatistics
 
@@ -94,11 +88,10 @@ class Publisher:
         self._loop = core.loop
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
-        self._line = PermitLine(self._add, self._place_of)
-        self._failures: list[tuple[Any, Exception]] = []
-        """Tokens of messages that were handed over and refused, not told yet."""
-        self._behind_promised: dict[Callable[[], None], None] = {}
         self._room = Room(self.state, settings)
+        self._intake = Intake(self.state, self.handover, self._room)
+        self._line = self._intake.line
+        self._behind_promised: dict[Callable[[], None], None] = {}
         self._listens_for_bytes = False
         self._encodes = (
             settings.compression_type is not CompressionType.NONE or settings.encryptor is not None
@@ -146,10 +139,8 @@ class Publisher:
         if self._hand_over(payload, token, message, partition, urgent):
             return
         if self.on_loop_thread():
-            self._take_in()
-            handed = Handed(payload, token, message, partition, urgent)
-            self._line.check(handed)
-            self._add(handed)
+            self._intake.take_in()
+            self._intake.take_now(Handed(payload, token, message, partition, urgent))
             self.schedule()
             return
         asked = AskedByThread(payload, token, message, partition, urgent=urgent, waits=waits)
@@ -198,10 +189,9 @@ class Publisher:
 
     def holds(self, token: Any) -> bool:
         """On the loop's thread: whether the message with this token was taken, and its outcome is to come."""
-        self._take_in()
+        self._intake.take_in()
         self.schedule()
-        told_soon = any(each is token for each, _ in self._failures)
-        return told_soon or self._line.holds(token) or self.state.holds(token)
+        return self._intake.holds(token) or self.state.holds(token)
 
     def hold_behind_promised(self, go_on: Callable[[], None]) -> bool:
         """On the loop's thread: whether messages wait that somebody counts on. ``go_on`` is called when they
@@ -267,152 +257,6 @@ class Publisher:
             handover.put(handed, None, tell_at=handover.tell_rich_at if open_batch else 1)
         return True
 
-    # --- messages in: the loop --------------------------------------------------------------------
-
-    def _take_in(self) -> None:
-        """Give everything that was handed over by now to the partitions, in order."""
-        payloads, tokens = self.handover.take()
-        if not payloads:
-            return
-        start = 0
-        kinds = set(map(type, payloads))
-        if kinds != {bytes}:
-            if KeyedMessage in kinds and self.state.takes_singles:
-                rich = map(_is_rich, payloads)
-            else:
-                rich = map(is_not, map(type, payloads), repeat(bytes))
-            for index in list(compress(range(len(payloads)), rich)):
-                self._take_plain(payloads[start:index], tokens[start:index])
-                self._take_rich(payloads[index], tokens[index])
-                start = index + 1
-        self._take_plain(payloads[start:], tokens[start:])
-
-    def _take_rich(self, item: Any, token: Any) -> None:
-        if type(item) is KeyedMessage:
-            if self._line or not self.state.join(item.payload, token, item):
-                self._take(Handed(item.payload, token, item, None, False))
-        elif isinstance(item, Asked):
-            self._line.answer(item)
-        elif isinstance(item, Handed):
-            self._take(item)
-        else:
-            self._do(item)
-
-    def _take_singly(self, items: list[Any], tokens: list[Any]) -> None:
-        """Plain messages, some with keys, go one by one in runs."""
-        state, line = self.state, self._line
-        keys: list[str] | None = None
-        payloads: list[bytes] = items
-        if KeyedMessage in set(map(type, items)):
-            payloads = [item if type(item) is bytes else item.payload for item in items]
-            keys = ["" if type(item) is bytes else item.partition_key for item in items]
-        now = time.monotonic()
-        index, count = 0, len(items)
-        while index < count:
-            if not line:  # none may pass one that waits
-                index = state.add_singles(payloads, tokens, index, now, keys)
-            if index < count:
-                message = None if keys is None or not keys[index] else items[index]
-                self._take(Handed(payloads[index], tokens[index], message, None, False))
-                index += 1
-        if self.memory.limited:
-            self._room.note_sizes(payloads)
-
-    def _take_plain(self, payloads: list[bytes], tokens: list[Any]) -> None:
-        """Plain messages fill the open batch, or go one by one in runs; whatever needs more than that takes
-        the long way."""
-        state, line = self.state, self._line
-        count = len(payloads)
-        if count and state.takes_singles:
-            self._take_singly(payloads, tokens)
-            return
-        index = 0
-        while index < count:
-            if line:  # none may pass one that waits
-                self._take(Handed(payloads[index], tokens[index], None, None, False))
-                index += 1
-                continue
-            batch = state.hot
-            end = min(count, index + batch.last - len(batch.payloads))
-            if end > index:
-                part = payloads[index:end]
-                size = batch.size + sum(map(len, part))
-                if size < batch.size_limit:
-                    batch.payloads += part
-                    batch.tokens += tokens[index:end]
-                    batch.size = size
-                    index = end
-                    continue
-                index = self._fill(batch, payloads, tokens, index)
-            if index < count:
-                self._take(Handed(payloads[index], tokens[index], None, None, False))
-                index += 1
-        if count and self.memory.limited:
-            self._room.note_sizes(payloads)
-
-    @staticmethod
-    def _fill(batch: Batch, payloads: list[bytes], tokens: list[Any], index: int) -> int:
-        """Append as long as the batch's bytes allow; returns the first index that did not fit."""
-        size, limit = batch.size, batch.size_limit
-        while size + len(payloads[index]) < limit:
-            size += len(payloads[index])
-            batch.payloads.append(payloads[index])
-            batch.tokens.append(tokens[index])
-            index += 1
-        batch.size = size
-        return index
-
-    def _take(self, handed: Handed) -> None:
-        """A message whose sender went on."""
-        try:
-            if not self._line:
-                self._add(handed)
-                return
-        except (ProducerQueueIsFull, MemoryBufferIsFull):
-            pass
-        except Exception as error:
-            self._fail_later(handed.token, error)
-            return
-        self._line.answer(Promised(handed, self._fail_later))
-
-    def _fail_later(self, token: Any, error: Exception) -> None:
-        """Callbacks are the application's code: not in the middle of our own."""
-        self._failures.append((token, error))
-
-    def _do(self, work: Work) -> None:
-        try:
-            work.run()
-        except Exception:
-            logger.exception("%s: unexpected error", self.state.topic)
-
-    def _add(self, handed: Handed) -> None:
-        """Raises the refusal; nothing is kept then."""
-        state = self.state
-        message, partition, urgent = handed.message, handed.partition, handed.urgent
-        if (
-            message is not None
-            and not urgent
-            and state.join(handed.payload, handed.token, message, partition)
-        ):
-            return
-        state.add(handed.payload, handed.token, message, time.monotonic(), partition=partition, urgent=urgent)
-
-    def _place_of(self, handed: Handed) -> PartitionProducer | None:
-        """Where a message will go; None for wherever there is room.
-
-        Where nothing is stepped over, one that must wait does so for the partition whose turn it was.
-        """
-        state = self.state
-        if handed.partition is None and not state.router.steps_over and not state.router.custom:
-            handed.partition = state.choose(handed.message, time.monotonic())
-        if (
-            handed.partition is None
-            and handed.message is not None
-            and handed.message.partition_key is not None
-        ):
-            return state.choose(handed.message, 0.0)
-        return handed.partition
-
     # --- the loop's side --------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -421,7 +265,7 @@ class Publisher:
         handover, state, agenda = self.handover, self.state, self.state.agenda
         self._scheduled = False
         urgent = handover.begin()
-        self._take_in()
+        self._intake.take_in()
         if urgent:
             state.close_batches()
         now = time.monotonic()
@@ -442,7 +286,7 @@ class Publisher:
             self.spawn(self._start_late(partition))
         if settled:
             deliver(settled)
-        self._tell_failures()
+        self._intake.tell_failures()
         turns, self._turns = self._turns, []
         for turn in turns:
             set_done(turn)
@@ -487,11 +331,6 @@ class Publisher:
         """Perhaps those of another producer of the client."""
         self._listens_for_bytes = False
         self.schedule()
-
-    def _tell_failures(self) -> None:
-        failures, self._failures = self._failures, []
-        for token, error in failures:
-            fail_token(token, error)
 
     # --- how much may come ------------------------------------------------------------------------
 
@@ -617,7 +456,7 @@ class Publisher:
     def statistics(self) -> ProducerStatistics:
         """On the loop's thread: a snapshot of all counts."""
         if not self.closed:
-            self._take_in()
+            self._intake.take_in()
             self.schedule()
         return self.state.statistics()
 
@@ -632,7 +471,7 @@ class Publisher:
 
         Raises the first error among the last operations of the partitions.
         """
-        self._take_in()
+        self._intake.take_in()
         while self._line.promised:
             moved = self._loop.create_future()
             self._turns.append(moved)
@@ -679,7 +518,7 @@ class Publisher:
 
     def _refuse_more(self) -> None:
         """Take no more messages: those that were handed over before are the last."""
-        self._take_in()
+        self._intake.take_in()
         self.closed = True
         now = time.monotonic()
         for partition in self.state.partitions:
@@ -724,12 +563,6 @@ class Publisher:
             progress, self._progress = self._progress, []
             for future in progress:
                 set_done(future)
-
-
-def _is_rich(item: Any) -> bool:
-    """Whether an item can't go in a run."""
-    kind = type(item)
-    return kind is not bytes and (kind is not KeyedMessage or len(item.partition_key) > KEY_SIZE_MAX)
 
 
 def _nothing() -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from geminga.consumer import commands
 from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.acknowledgements import AckTracker
@@ -31,6 +29,7 @@ from geminga.consumer.events import (
 )
 from geminga.consumer.flow import FlowControl, Release
 from geminga.consumer.message import Message, Origin, ReceivedEntry, indexes_of
+from geminga.consumer.mixed_keys import producer_that_mixes_keys
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.queue import ReceiveQueue
@@ -44,9 +43,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 BATCHES_LOOKED_AT_MAX = 100
 """Batches whose keys a Key_Shared consumer compares, until it has seen several keys in one."""
-
-KEYS_LOOKED_AT_MAX = 10
-"""Messages of such a batch."""
 
 REDELIVER_IDS_MAX = 1000
 """Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
@@ -201,7 +197,7 @@ class ConsumerCore:
         lots, entries = self.queue.take_back(self.origin)
         releases: list[Release] = []
         for entry, indexes in lots:
-            releases += _releases(entry, indexes)
+            releases += entry.take_releases(indexes)
         for entry in entries:
             releases += (entry.releases or {}).values()
         self.flow.taken_back(releases)
@@ -334,13 +330,8 @@ class ConsumerCore:
     def _look_at_keys(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
         """Tell once when the messages of a batch have several keys: their order is not kept."""
         self._looks_at_keys -= 1
-        messages = [Message(entry, index) for index in indexes[:KEYS_LOOKED_AT_MAX]]
-        try:
-            keys = {_sticky_key(message) for message in messages}
-            producer_name = messages[0].producer_name()
-        except DecodeError:
-            return  # whoever reads the message is told
-        if len(keys) > 1:
+        producer_name = producer_that_mixes_keys(entry, indexes)
+        if producer_name is not None:
             self._looks_at_keys = 0
             self.events.append(KeysMixed(producer_name))
 
@@ -430,7 +421,7 @@ class ConsumerCore:
 
     def took(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
         """Messages of an entry left the queue: the permits that they carry come free."""
-        for release in _releases(entry, indexes):
+        for release in entry.take_releases(indexes):
             self.released(release)
 
     def want_one(self) -> None:
@@ -702,16 +693,3 @@ class ConsumerCore:
     def take_events(self) -> list[ConsumerEvent]:
         events, self.events = self.events, []
         return events
-
-
-def _releases(entry: ReceivedEntry, indexes: Iterable[int]) -> list[Release]:
-    """What these messages of an entry carry, once."""
-    releases = entry.releases
-    if not releases:
-        return []
-    return [releases.pop(index) for index in indexes if index in releases]
-
-
-def _sticky_key(message: Message) -> str:
-    """What Key_Shared goes by."""
-    return message.ordering_key() or message.partition_key()

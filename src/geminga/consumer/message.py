@@ -7,7 +7,7 @@ received and acknowledged at a few hundred nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,13 @@ class ReceivedEntry:
         self.acks = acks
         self.chunk_ids = chunk_ids
         self.releases: dict[int, Release] | None = None
+
+    def take_releases(self, indexes: Iterable[int]) -> list[Release]:
+        """The permits that these messages carry, once."""
+        releases = self.releases
+        if not releases:
+            return []
+        return [releases.pop(index) for index in indexes if index in releases]
 
     def message_id(self, index: int) -> MessageId:
         """The id of the message at ``index`` (-1 for a single message)."""

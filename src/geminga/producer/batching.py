@@ -76,6 +76,28 @@ class Batch:
         self.tokens.append(token)
         self.size += len(payload)
 
+    @property
+    def takes_keyed(self) -> bool:
+        """Whether messages with a key and nothing else may join as they are, while there is room."""
+        first = self.first
+        return not self.explicit and (
+            first is None or (first.schema_version is None and first.transaction is None)
+        )
+
+    def append_keyed(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
+        """Add many; ``items`` are payloads, or messages with keys; room was checked before."""
+        place = len(self.payloads)
+        found = {index: item for index, item in enumerate(items, place) if type(item) is not bytes}
+        if found:
+            if not place:
+                self.first = found.get(0)
+            if self.messages is None:
+                self.messages = {}
+            self.messages.update(found)
+        self.payloads += payloads
+        self.tokens += tokens
+        self.size += sum(map(len, payloads))
+
     def accepts(self, message: OutgoingMessage | None) -> bool:
         """Whether a message may join this batch; sequence ids only grow inside one (section 6)."""
         if message is None:

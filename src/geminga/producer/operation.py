@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from geminga.errors import MessageTooBig
 from geminga.producer.chunking import ChunkPart
-from geminga.producer.message import OutgoingMessage
-from geminga.wire.batch import append_full_message, append_message, encode_plain_batch, encode_single_metadata
+from geminga.producer.message import KeyedMessage, OutgoingMessage
+from geminga.wire.batch import (
+    append_full_message,
+    append_message,
+    encode_keyed_batch,
+    encode_plain_batch,
+    encode_single_metadata,
+)
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.compression import compress
 from geminga.wire.encryption import Sealed
@@ -228,8 +234,13 @@ class SendOperation:
     def _batch_payload(self, payloads: list[bytes]) -> bytes:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
-        buffer: list[bytes] = []
         messages = self.messages or {}
+        if self.sequence_ids is None and set(map(type, messages.values())) == {KeyedMessage}:
+            keys = [""] * len(payloads)
+            for index, keyed in messages.items():
+                keys[index] = keyed.partition_key or ""
+            return encode_keyed_batch(payloads, keys, self.sequence_id)
+        buffer: list[bytes] = []
         ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
         for index, (payload, sequence_id) in enumerate(zip(payloads, ids, strict=True)):
             message = messages.get(index)

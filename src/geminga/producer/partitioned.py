@@ -13,7 +13,7 @@ from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.producer.agenda import Agenda
 from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
-from geminga.producer.batching import CLOSED, Batch
+from geminga.producer.batching import CLOSED, Batch, KeyedBatches
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.routing import Router
@@ -180,6 +180,12 @@ class PartitionedProducer:
             and _open_to_plain(batch)
         ):
             self.hot = batch
+
+    @property
+    def joins_by_the_run(self) -> bool:
+        """Messages with keys may join an open batch many at a time: there is one, for all of them."""
+        only = self.partitions[0]
+        return self.plain_path and len(self.partitions) == 1 and type(only.batch) is not KeyedBatches
 
     @property
     def takes_singles(self) -> bool:

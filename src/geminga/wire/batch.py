@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import add
 from struct import Struct
 from types import MappingProxyType
 
@@ -15,7 +17,7 @@ from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import MORE, SHORT, read_varint, varint
+from geminga.wire.varint import MORE, SHORT, read_varint, varint, varints
 
 _SIZE = Struct(">I")
 _SIZE_AND_TAG = Struct(">IB").unpack_from
@@ -231,6 +233,46 @@ def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> byt
             pieces[4 * start : 4 * end : 4] = list(map(prefixes.__getitem__, sizes[start:end]))
         start = end
     return b"".join(pieces)
+
+
+class _KeyFields(dict[str, bytes]):
+    """A key to its field; an empty one has none."""
+
+    def __missing__(self, key: str) -> bytes:
+        field = _tagged(b"\x12", key.encode()) if key else b""
+        if len(self) >= KEYS_MAX:
+            self.clear()
+        if len(key) <= KEY_SIZE_MAX:
+            self[key] = field
+        return field
+
+
+class _SizeFields(dict[int, bytes]):
+    """A payload's size to its field and the sequence id's tag."""
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= PREFIXES_MAX:
+            self.clear()
+        field = self[size] = b"\x18" + varint(size) + b"\x40"
+        return field
+
+
+KEYS_MAX = 16_384
+"""Keys whose fields are kept ready; then they are forgotten and made again."""
+KEY_SIZE_MAX = 128
+"""Longer keys are not kept."""
+_KEY_FIELDS = _KeyFields()
+_SIZE_FIELDS = _SizeFields()
+
+
+def encode_keyed_batch(payloads: Sequence[bytes], keys: Sequence[str], first_sequence_id: int) -> bytes:
+    """The batch payload of messages that have consecutive sequence ids, and some a key (empty: none)."""
+    numbers = varints(first_sequence_id, len(payloads))
+    fields = list(map(_KEY_FIELDS.__getitem__, keys))
+    sizes = list(map(_SIZE_FIELDS.__getitem__, map(len, payloads)))
+    metadata_sizes = map(add, map(add, map(len, fields), map(len, sizes)), map(len, numbers))
+    pieces = zip(map(_SIZE.pack, metadata_sizes), fields, sizes, numbers, payloads, strict=True)
+    return b"".join(chain.from_iterable(pieces))
 
 
 # --- reading ----------------------------------------------------------------------------------------

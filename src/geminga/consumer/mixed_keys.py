@@ -1,0 +1,23 @@
+"""Batches that hold messages of several keys: a Key_Shared consumer gets them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from geminga.consumer.message import Message, ReceivedEntry
+
+KEYS_LOOKED_AT_MAX = 10
+"""Messages of a batch whose keys are compared."""
+
+
+def producer_that_mixes_keys(entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
+    """Who made the batch, when its messages have several keys; None otherwise."""
+    messages = [Message(entry, index) for index in indexes[:KEYS_LOOKED_AT_MAX]]
+    try:
+        # What Key_Shared goes by.
+        keys = {message.ordering_key() or message.partition_key() for message in messages}
+        return messages[0].producer_name() if len(keys) > 1 else None
+    except DecodeError:
+        return None  # whoever reads the message is told
