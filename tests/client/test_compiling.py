@@ -143,6 +143,7 @@ print(at_once, took)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_fresh_environment(tmp_path: Path) -> None:
     """The first table waits for no compiler, later ones have its loops, and the next process has them."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
