@@ -186,14 +186,14 @@ def test_an_unreachable_broker_is_told(run: Any, caplog: pytest.LogCaptureFixtur
 
 def test_an_unknown_host_and_a_listener_that_says_nothing() -> None:
     with (
-        geminga.Client("pulsar://no-such-host.invalid") as client,
+        geminga.Client("pulsar://no-such-host.invalid", operation_timeout_seconds=1) as client,
         pytest.raises(ConnectError, match=r"host name 'no-such-host\.invalid' .* is unknown"),
     ):
         client.create_producer("t")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
         with (
-            geminga.Client(url, connection_timeout_ms=200) as client,
+            geminga.Client(url, connection_timeout_ms=200, operation_timeout_seconds=1) as client,
             pytest.raises(ConnectError, match=r"did not finish the handshake.*is it a Pulsar broker"),
         ):
             client.create_producer("t")
@@ -202,13 +202,13 @@ def test_an_unknown_host_and_a_listener_that_says_nothing() -> None:
 def test_the_other_port_of_a_broker(pulsar_broker: Any, run: Any) -> None:
     web_as_binary = pulsar_broker.admin_url.replace("http://", "pulsar://")
     with (
-        geminga.Client(web_as_binary) as client,
+        geminga.Client(web_as_binary, operation_timeout_seconds=1) as client,
         pytest.raises(ProtocolError, match=r"HTTP answer came in: .*\(usually port 6650"),
     ):
         client.create_producer("t")
     binary_as_tls = pulsar_broker.service_url.replace("pulsar://", "pulsar+ssl://")
     with (
-        geminga.Client(binary_as_tls) as client,
+        geminga.Client(binary_as_tls, operation_timeout_seconds=1) as client,
         pytest.raises(ConnectError, match="does that port speak TLS"),
     ):
         client.create_producer("t")
