@@ -4,6 +4,9 @@ PYTHON ?= python3
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
+# Tests wait for processes and clocks more than for a core. A file's tests run one after the other.
+JOBS   ?= 2
+PARALLEL := -n $(JOBS) --dist loadfile
 
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,7 +39,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PY) tools/fetch_chromium.py
-	$(PYTEST) -m "not interop and not long" --ignore=tests/docs
+	$(PYTEST) -m "not interop and not long" --ignore=tests/docs $(PARALLEL)
 
 # Under a minute on two cores.
 check: $(STAMP)
