@@ -13,7 +13,7 @@ import geminga
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["coming-from-pulsar-client.md", "functions.md", "offloading.md", "readers.md", "schemas.md"]
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize("page", PAGES)
