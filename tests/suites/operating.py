@@ -279,7 +279,7 @@ def check_top(run: Run, place: Place) -> None:
 
 
 def check_bench(run: Run, place: Place) -> None:
-    parts = run("bench", "--seconds", "200ms", "--size", "100", "--json").rows
+    parts = run("bench", "--seconds", "100ms", "--size", "100", "--json").rows
     assert [one["part"] for one in parts] == [
         "a send, waited for", "published one by one", "published in batches", "received",
     ]  # fmt: skip

@@ -317,7 +317,10 @@ def _reason(answer: Answer) -> str:
         if "<html" in text[:200].lower():  # a servlet container's page says no more than the status
             return "refused"
         return " ".join(text.split())[:200] or "no reason given"
-    return str(found) or "no reason given"
+    told = str(found)
+    if "\nMessage: " in told:  # a stack trace of Java's follows, which helps nobody here
+        told = told.partition("\nMessage: ")[2].partition("\n")[0]
+    return told.strip() or "no reason given"
 
 
 # --- HTTP/1.1 answers -----------------------------------------------------------------------------

@@ -57,6 +57,10 @@ class Calls:
         request = make_request(method, path, encode(body), query=query)
         return (await self.send(request)).json(request)
 
+    async def put_null(self, method: str, path: str) -> None:
+        """Send JSON's ``null``."""
+        await self.send(Request(method, f"/admin/v2/{path}", b"null"))
+
     async def get(self, kind: type[T], path: str, **query: Any) -> T:
         """The answer as ``kind``."""
         request = make_request("GET", path, query=query)

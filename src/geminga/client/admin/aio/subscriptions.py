@@ -82,6 +82,7 @@ class Subscriptions(Resource):
         if await Brokers(self._calls).is_geminga():
             found = await self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
             return int(found["skippedMessages"])
+        await self.properties(topic, subscription)
         so_many = EntriesToSkip(count)
         while so_many.wants_more():
             so_many.add(await self._entry(topic, subscription, so_many.entries + 1))
@@ -138,6 +139,8 @@ class Subscriptions(Resource):
         check_int("count", count, 1)
         found: Messages = []
         for name in await Topics(self._calls).names(topic):
+            # Apache Pulsar makes a subscription that is peeked into and is not there: it is asked for first.
+            await self.properties(name, subscription)
             nth = 1
             while len(found) < count:
                 entry = await self._entry(name, subscription, nth)

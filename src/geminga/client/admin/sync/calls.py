@@ -60,6 +60,10 @@ class Calls:
         request = make_request(method, path, encode(body), query=query)
         return self.send(request).json(request)
 
+    def put_null(self, method: str, path: str) -> None:
+        """Send JSON's ``null``."""
+        self.send(Request(method, f"/admin/v2/{path}", b"null"))
+
     def get(self, kind: type[T], path: str, **query: Any) -> T:
         """The answer as ``kind``."""
         request = make_request("GET", path, query=query)

@@ -59,14 +59,25 @@ class PolicyAt(Generic[T]):
 
     def remove(self, place: str) -> None:
         """Unset it at ``place``: what is set above counts again."""
-        self._holder.calls.call("DELETE", f"{self._holder.path(place)}/{self._policy.segment}")
+        path = f"{self._holder.path(place)}/{self._policy.segment}"
+        if self._policy.unset_by_null:
+            self._holder.calls.put_null(self._policy.method, path)
+        else:
+            self._holder.calls.call("DELETE", path)
 
 
 class Policy(Generic[T]):
     """A policy: the last part of its path, the kind of its value, and what it does."""
 
     def __init__(
-        self, segment: str, kind: type[T], text: str, *, method: str = "POST", as_query: str | None = None
+        self,
+        segment: str,
+        kind: type[T],
+        text: str,
+        *,
+        method: str = "POST",
+        as_query: str | None = None,
+        unset_by_null: bool = False,
     ) -> None:
         self.segment = segment
         self.kind = kind
@@ -74,6 +85,8 @@ class Policy(Generic[T]):
         self.method = method
         self.as_query = as_query
         "The parameter that carries the value, where it is not the body."
+        self.unset_by_null = unset_by_null
+        "Apache Pulsar has no DELETE for it: nothing is set in its place."
         self.name = segment
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -118,9 +131,6 @@ class PolicyHolder(Resource):
     )
     auto_subscription_creation = Policy(
         "autoSubscriptionCreation", AutoSubscriptionCreation, "Whether consumers make subscriptions."
-    )
-    deduplication_snapshot_interval = Policy(
-        "deduplicationSnapshotInterval", int, "Messages between two snapshots of sequence ids."
     )
     max_consumers_per_subscription = Policy(
         "maxConsumersPerSubscription", int, "Consumers of a subscription; 0: no limit."
@@ -185,6 +195,9 @@ class TopicPolicies(PolicyHolder):
         "messageTTL", int, "Seconds after which messages count as acknowledged.", as_query="messageTTL"
     )
     deduplication = Policy("deduplicationEnabled", bool, "Whether repeated sequence ids are dropped.")
+    deduplication_snapshot_interval = Policy(
+        "deduplicationSnapshotInterval", int, "Messages between two snapshots of sequence ids."
+    )
     compaction_threshold = Policy(
         "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never."
     )
@@ -207,6 +220,12 @@ class NamespacePolicies(PolicyHolder):
 
     message_ttl = Policy("messageTTL", int, "Seconds after which messages count as acknowledged.")
     deduplication = Policy("deduplication", bool, "Whether repeated sequence ids are dropped.")
+    deduplication_snapshot_interval = Policy(
+        "deduplicationSnapshotInterval",
+        int,
+        "Messages between two snapshots of sequence ids.",
+        unset_by_null=True,
+    )
     compaction_threshold = Policy(
         "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never.", method="PUT"
     )

@@ -14,7 +14,7 @@ from geminga.client.admin.sync.calls import Resource
 from geminga.client.admin.sync.topics import Topic
 from geminga.client.admin.types import Compatibility, SchemaVersion, SchemaVersions
 from geminga.config import check_int
-from geminga.errors import AdminNotFound
+from geminga.errors import AdminNotFound, AdminServerError
 
 
 class Schemas(Resource):
@@ -51,7 +51,12 @@ class Schemas(Resource):
 
     def check(self, topic: Topic, schema: Described) -> Compatibility:
         """Whether a schema may follow those there are."""
-        found = self._calls.call("POST", f"{_path(topic)}/compatibility", schema_json(schema))
+        try:
+            found = self._calls.call("POST", f"{_path(topic)}/compatibility", schema_json(schema))
+        except AdminServerError as error:
+            if "Incompatible schema" not in str(error):
+                raise
+            return Compatibility(compatible=False)
         return Compatibility(
             compatible=bool(found["compatibility"]), strategy=str(found["schemaCompatibilityStrategy"])
         )

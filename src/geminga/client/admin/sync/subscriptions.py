@@ -83,6 +83,7 @@ class Subscriptions(Resource):
         if Brokers(self._calls).is_geminga():
             found = self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
             return int(found["skippedMessages"])
+        self.properties(topic, subscription)
         so_many = EntriesToSkip(count)
         while so_many.wants_more():
             so_many.add(self._entry(topic, subscription, so_many.entries + 1))
@@ -138,6 +139,7 @@ class Subscriptions(Resource):
         check_int("count", count, 1)
         found: Messages = []
         for name in Topics(self._calls).names(topic):
+            self.properties(name, subscription)
             nth = 1
             while len(found) < count:
                 entry = self._entry(name, subscription, nth)
