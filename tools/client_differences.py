@@ -105,6 +105,7 @@ FACES = (
     ),
     Named("Producer.submit_encoded", "(none)", "method", "a task waits for `publish_encoded`"),
     Named("Producer.submit_table", "(none)", "method", "a task waits for `send_table`"),
+    Named("Reader.record_batches", "(none)", "method", "whoever reads such a stream waits in a thread"),
 )  # fmt: skip
 """How the face for threads (``ours``) differs from the one for asyncio (``theirs``)."""
 

@@ -151,10 +151,22 @@ load what not everybody has."""
 __all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES - _NOT_BY_STAR), "__version__"]
 
 
+def _from(home: str, name: str) -> object:
+    try:
+        return getattr(importlib.import_module(home), name)
+    except ImportError as error:
+        from geminga.extras import missing
+
+        better = missing(f"geminga.{name}", error)
+        if better is None:
+            raise
+        raise better from None
+
+
 def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is not None:
-        value = getattr(importlib.import_module(home), name)
+        value = _from(home, name)
         setattr(sys.modules[__name__], name, value)
         return value
     if name in _SUBMODULES:

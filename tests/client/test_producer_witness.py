@@ -13,6 +13,12 @@ COUNT = 40
 
 
 @pytest.fixture(scope="module")
+def pulsar_broker(pulsar_module_broker):
+    """The module's, as the official client is."""
+    return pulsar_module_broker
+
+
+@pytest.fixture(scope="module")
 def witness(pulsar_broker):
     client = pulsar.Client(pulsar_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     yield client

@@ -307,3 +307,28 @@ def test_asyncio_reads_from_a_time_and_by_tables(
             return [first, *[table["value"].to_pylist() async for table in reader.tables()]]
 
     assert asyncio.run(main()) == [b"4", [b"5"]]
+
+
+def test_record_batches(pulsar_client: Any, pulsar_topic: str, pulsar_admin: Any) -> None:
+    import pyarrow.compute as pc
+
+    values = [b"%d" % number for number in range(1000)]
+    with pulsar_client.create_producer(pulsar_topic, batching_enabled=True) as producer:
+        for number, value in enumerate(values):
+            producer.send_async(value, None, partition_key=f"k{number % 3}")
+        producer.flush()
+    with pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest) as reader:
+        stream = reader.record_batches(300)
+        names = stream.schema.names
+        table = stream.read_all()
+        assert table.column_names == names
+        assert table["value"].to_pylist() == values
+        counts = table.group_by("key").aggregate([("value", "count")])
+        assert sorted(counts["value_count"].to_pylist()) == [333, 333, 334]
+        assert pc.all(pc.is_valid(table["publish_time"])).as_py()
+        assert reader.record_batches().read_all().num_rows == 0  # it is at the end
+    with pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest) as reader:
+        frame = reader.record_batches(columns=["key", "value"]).read_pandas()
+        assert list(frame.columns) == ["key", "value"]
+        assert len(frame) == 1000
+    assert pulsar_admin.subscriptions.list(pulsar_topic) == []

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from geminga.broker.serving.embedded import EmbeddedBroker
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -42,3 +44,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def pulsar_broker(pulsar_module_broker: EmbeddedBroker) -> EmbeddedBroker:
+    """The module's: Spark keeps connections for longer than a test."""
+    return pulsar_module_broker

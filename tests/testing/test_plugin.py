@@ -21,9 +21,16 @@ def test_memory(pulsar_broker, pulsar_topic):
     assert pulsar_broker.settings.memory
     assert "test-memory" in pulsar_topic
 
-def test_same_broker(pulsar_broker, request):
+@pytest.mark.parametrize("round_", [1, 2])
+def test_clean(round_, pulsar_client, pulsar_admin):
+    assert pulsar_admin.topics.list("public/default") == []
+    pulsar_client.create_producer("same").send(b"x")
+
+@pytest.mark.parametrize("round_", [1, 2])
+def test_same_broker(round_, pulsar_module_broker, pulsar_session_broker, request):
     urls = request.config.stash.setdefault(KEY, [])
-    urls.append(pulsar_broker.service_url)
+    urls.append((pulsar_module_broker.service_url, pulsar_session_broker.service_url))
+    assert len(set(urls)) == 1
 
 def test_file(pulsar_file_broker, tmp_path):
     assert (tmp_path / "pulsar").is_dir()
@@ -44,13 +51,22 @@ def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(MODULE)
     ended = run_pytest(tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "3 passed" in ended.stdout
+    assert "6 passed" in ended.stdout
 
 
 def test_fixtures_are_documented(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(MODULE)
     shown = run_pytest(tmp_path, "--fixtures").stdout
-    for name in ("pulsar_broker", "pulsar_file_broker", "pulsar_topic", "pulsar_client", "pulsar_settings"):
+    for name in (
+        "pulsar_broker",
+        "pulsar_module_broker",
+        "pulsar_session_broker",
+        "pulsar_file_broker",
+        "pulsar_topic",
+        "pulsar_client",
+        "pulsar_admin",
+        "pulsar_settings",
+    ):
         assert name in shown
 
 

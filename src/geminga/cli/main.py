@@ -21,6 +21,7 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
 from geminga._version import __version__
 from geminga.cli.common import LazyGroup
 from geminga.errors import PulsarException, Timeout, UsageError
+from geminga.extras import MissingExtra, missing
 
 COMMANDS = {
     "standalone": ("geminga.cli.standalone", "Run the broker."),
@@ -110,6 +111,12 @@ def _run(arguments: list[str] | None) -> int:
         # Not a failure of ours. What is still buffered goes nowhere instead of failing again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ImportError as error:
+        better = error if isinstance(error, MissingExtra) else missing("this command", error)
+        if better is None:
+            raise
+        click.echo(f"geminga: {better}", err=True)
+        return EXIT_FAILED
     except PulsarException as error:
         click.echo(f"geminga: {type(error).__name__}: {error}", err=True)
         if isinstance(error, Timeout):

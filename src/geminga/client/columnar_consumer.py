@@ -29,6 +29,7 @@ from geminga.errors import (
     PulsarException,
     Timeout,
 )
+from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
 
@@ -56,6 +57,7 @@ async def collect_entries(
     (``ConsumerCryptoFailureAction.CONSUME``), which a table has no place for.
     """
     check_int("max_rows", max_rows, 1)
+    need("receiving Arrow tables", "pyarrow", "numpy", "numba")  # before anything is taken
     if consumer.settings.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
         raise OperationNotSupported(
             "a table cannot hold what is still encrypted: crypto_failure_action must be FAIL or DISCARD"

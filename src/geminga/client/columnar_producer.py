@@ -23,6 +23,7 @@ from geminga.errors import (
     MemoryBufferIsFull,
     OperationNotSupported,
 )
+from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
@@ -204,6 +205,7 @@ class ColumnarProducer:
     """The columnar side of one producer; its methods may be called from any thread but the loop's."""
 
     def __init__(self, publisher: Publisher) -> None:
+        need("publishing Arrow tables", "pyarrow", "numpy", "numba")
         self._publisher = publisher
         self._state = publisher.state
         self._settings = publisher.settings

