@@ -11,7 +11,14 @@ import pytest
 import geminga
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["admin.md", "coming-from-pulsar-client.md", "functions.md", "offloading.md", "readers.md", "schemas.md"]
+PAGES = [
+    "admin.md",
+    "coming-from-pulsar-client.md",
+    "functions.md",
+    "offloading.md",
+    "readers.md",
+    "schemas.md",
+]
 
 pytestmark = pytest.mark.timeout(120)
 
