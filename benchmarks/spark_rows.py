@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+import geminga
 from benchmarks.harness import OURS, Measurement, emit
 from geminga.spark import session
 
@@ -260,9 +261,8 @@ def main() -> None:
     given = parser.parse_args()
     bench = Bench(given.url, given.rows)
     empty = f"persistent://public/default/empty-{time.time_ns()}"
-    bench.frame.limit(0).write.format("pulsar").options(**{"service.url": given.url, "topic": empty}).mode(
-        "append"
-    ).save()
+    with geminga.Client(given.url) as client:
+        client.create_producer(empty).close()
     for run in range(given.runs + 1):
         topic = f"persistent://public/default/spark-{run}-{time.time_ns()}"
         bench.batches(topic, bool(run))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +17,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 
 from geminga import Client
+from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.client.crypto import CryptoKeyReader
-from geminga.errors import CryptoError
+from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.reading import DataLossError
 from geminga.spark.writing import PulsarCommit
+from geminga.testing.certificates import Authority
 
 SCHEMA = StructType().add("value", BinaryType())
 
@@ -288,3 +292,43 @@ def test_compacted_topics(tmp_path: Path) -> None:
         publish_keys(4001, 40, 7)
         assert newest_by_key(reader, reader.partitions()) == wanted()
         stream.stop()
+
+
+def test_tokens_and_tls_of_reads_and_writes(tmp_path: Path) -> None:
+    """Whoever shows a token, or a certificate, writes and reads; nobody else is let in."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("broker")
+    shown, shown_key = authority.sign("admin")
+    secret = bytes(range(32))
+    settings = {
+        "tls_certificate": certificate, "tls_key": key, "tls_trust_certificates": authority.certificate,
+        "token_secret_key": f"data:;base64,{base64.b64encode(secret).decode()}",
+        "super_user_roles": ("admin",),
+    }  # fmt: skip
+    trust = {"tls.trustCertsFilePath": authority.certificate}
+    token = make_token("admin", secret, "HS256")
+    (tmp_path / "token").write_text(token)
+    ways: list[dict[str, Any]] = [
+        {"auth.token": token},
+        {"auth.token": f"file://{tmp_path}/token"},
+        {
+            "auth.plugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+            "auth.params": f"token:{token}",
+        },
+        {"auth.plugin": "tls", "tls.certificateFilePath": shown, "tls.keyFilePath": shown_key},
+        {"auth.plugin": "tls", "auth.params": f"tlsCertFile:{shown},tlsKeyFile:{shown_key}"},
+    ]
+    with embedded(**settings) as broker:
+        for number, way in enumerate(ways):
+            topic, options = f"persistent://public/default/by-{number}", {**trust, **way}
+            given = {"service.url": broker.service_url, "topic": topic, **options}
+            writer = PulsarDataSource({name: str(value) for name, value in given.items()})
+            rows = pa.record_batch({"value": pa.array(numbers(0, 5), pa.binary())})
+            commit = writer.writer(SCHEMA, False).write(iter([rows]))  # type: ignore[arg-type]
+            assert isinstance(commit, PulsarCommit)
+            reader = batch_reader(broker.service_url, topic, **options)
+            assert read(reader, pickle.loads(pickle.dumps(reader)).partitions()) == numbers(0, 5)
+        with pytest.raises((AuthenticationError, AuthorizationError)):
+            batch_reader(broker.service_url, topic, **trust).partitions()
+        with pytest.raises(ConnectError, match="certificate"):
+            batch_reader(broker.service_url, topic, operationTimeoutMs=500, **way).partitions()
