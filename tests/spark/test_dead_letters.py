@@ -252,6 +252,28 @@ def test_a_partitioned_dead_letter_topic(broker: EmbeddedBroker, client: Client,
     assert Counter(message.data() for message in messages) == Counter(values())
 
 
+def test_times_that_python_lacks_and_messages_that_a_topic_does_not_take(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, rounds=1)
+    absurd = (1 << 62) + 5
+    with client.create_producer(topic, chunking_enabled=True, batching_enabled=False) as producer:
+        producer.send(b"absurd", event_timestamp=absurd)
+    found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
+    ids(found, found.partitions())
+    assert [m.event_timestamp() for m in letters_of(client, f"{topic}-letters")][1] == absurd
+    large = bytes(6 * 1024 * 1024)
+    with client.create_producer(topic, chunking_enabled=True, batching_enabled=False) as producer:
+        producer.send(large)
+    found = reader(broker, topic, deadLetterTopic=f"{topic}-letters")
+    with pytest.raises(PulsarException, match=r"1 dead letters were not published: .*deadLetterPath"):
+        ids(found, found.partitions())
+    found = reader(broker, topic, deadLetterPath=tmp_path / "other")
+    ids(found, found.partitions())
+    files = [str(file) for file in (tmp_path / "other").rglob("*.parquet")]
+    assert pa.dataset.dataset(files).to_table(columns=["value"]).to_pylist()[2] == {"value": large}
+
+
 def test_letters_that_can_not_be_kept_fail_the_task(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:

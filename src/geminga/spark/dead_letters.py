@@ -127,13 +127,19 @@ class DeadLetters:
             self._keep(None)  # Spark needs no more rows: those before were read.
 
 
-_KEPT = LETTERS.append(pa.field("key", pa.string()))
-"""And the key as it was on the wire."""
+_KEPT = LETTERS.append(pa.field("key", pa.string())).append(pa.field("event_ms", pa.int64()))
+"""And the key and the event time as they were on the wire: Python has no times for some of them."""
+_PUBLISHED = [
+    "value", "key", "event_ms", "error", "__messageProperties", "__topic", "__partition", "__ledgerId",
+    "__entryId", "__batchIndex",
+]  # fmt: skip
+_INT64_MAX = (1 << 63) - 1
 
 
 def _with_errors(messages: pa.RecordBatch, errors: Sequence[str]) -> pa.RecordBatch:
     found = dict(zip(MESSAGE_COLUMNS, messages.columns, strict=True))
-    versions = [int.from_bytes(raw, "big") if raw else None for raw in found["schema_version"].to_pylist()]
+    numbers = [int.from_bytes(raw, "big") if raw else -1 for raw in found["schema_version"].to_pylist()]
+    versions = [number if 0 <= number <= _INT64_MAX else None for number in numbers]
     columns = [
         found["value"],
         found["key_bytes"],
@@ -150,6 +156,7 @@ def _with_errors(messages: pa.RecordBatch, errors: Sequence[str]) -> pa.RecordBa
         pa.array(versions, pa.int64()),
         pa.array(errors, pa.string()),
         found["key"],
+        found["event_time"].cast(pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_KEPT)
 
@@ -310,28 +317,28 @@ class _Topic:
 
 def _publish(producer: Producer, rows: pa.Table) -> None:
     """Publish, and wait for all receipts. Raises the first refusal."""
+    from geminga.client.enums import Result
+
     refusals: list[Any] = []
 
     def settled(result: Any, place: Any) -> None:
-        if place is None:
+        if result != Result.Ok:
             refusals.append(result)
 
-    for row in rows.to_pylist():
+    for row in rows.select(_PUBLISHED).to_pylist():
         producer.send_async(
             row["value"] or b"",
             settled,
             properties=_properties(row),
             partition_key=row["key"],
             sequence_id=(row["__entryId"] << _INDEX_BITS) | (row["__batchIndex"] + 1),
-            event_timestamp=_milliseconds(row["__eventTime"]),
+            event_timestamp=row["event_ms"] if (row["event_ms"] or 0) > 0 else None,
         )
     producer.flush()
     if refusals:
-        first = refusals[0]
-        raise (
-            first
-            if isinstance(first, BaseException)
-            else PulsarException(f"{producer.topic()}: a dead letter was not published: {first}")
+        raise PulsarException(
+            f"{producer.topic()}: {len(refusals)} dead letters were not published: {refusals[0]}. What a "
+            "topic does not take, a file does: the option deadLetterPath"
         )
 
 
@@ -346,7 +353,3 @@ def _properties(row: dict[str, Any]) -> dict[str, str]:
         PROPERTY_ORIGIN_MESSAGE_ID: origin,
         PROPERTY_ERROR: row["error"],
     }
-
-
-def _milliseconds(time: Any) -> int | None:
-    return None if time is None else int(time.timestamp() * 1000)

@@ -45,17 +45,14 @@ class ProtobufWriter:
 
         self.descriptor = message_class_of(definition).DESCRIPTOR
 
+    def needs(self, field: str) -> bool:
+        """Whether a message must have the field."""
+        return bool(self.descriptor.fields_by_name[field].is_required)
+
     def write(self, rows: pa.StructArray) -> pa.Array:
         """The payloads (binary) of rows whose columns have the fields' names; a field without a column is not
         set. Raises `InvalidMessage` naming a field whose value it doesn't take."""
         return _messages(self.descriptor, rows, "")
-
-
-def is_needed(definition: bytes, field: str) -> bool:
-    """Whether a message must have the field."""
-    from geminga.schema.protobuf import message_class_of
-
-    return bool(message_class_of(definition).DESCRIPTOR.fields_by_name[field].is_required)
 
 
 def _messages(descriptor: Any, rows: pa.StructArray, name: str) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -35,6 +35,9 @@ from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, Field, Node
 from geminga.spark.payloads.types import arrow_type, check_readable, columns_of, same_name
+
+if TYPE_CHECKING:
+    from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -153,6 +156,11 @@ class PayloadWriter:
         self.info = info
         self.definition = definition_of(info)
         _check_writable(self.definition)
+        self._protobuf: ProtobufWriter | None = None
+        if self.definition.format == "protobuf":
+            from geminga.spark.payloads.protobuf_writing import ProtobufWriter
+
+            self._protobuf = ProtobufWriter(info.data)
         root = self.definition.root.inner
         self.fields = root.fields if root.kind == "record" else (Field("value", self.definition.root),)
         columns = columns_of(self.definition)
@@ -175,10 +183,8 @@ class PayloadWriter:
         self.wanted = pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in columns.fields])
 
     def _is_needed(self, field: Field) -> bool:
-        if self.definition.format == "protobuf":
-            from geminga.spark.payloads.protobuf_writing import is_needed
-
-            return is_needed(self.info.data, field.name)
+        if self._protobuf is not None:
+            return self._protobuf.needs(field.name)
         return field.default is NO_DEFAULT and not _is_optional(field.node)
 
     def write(self, columns: list[pa.Array], count: int) -> pa.Array:
@@ -197,10 +203,8 @@ class PayloadWriter:
             from geminga.spark.payloads.json_writing import json_texts
 
             return json_texts(whole, self.definition.root).cast(pa.binary())
-        if self.definition.format == "protobuf":
-            from geminga.spark.payloads.protobuf_writing import ProtobufWriter
-
-            return ProtobufWriter(self.info.data).write(whole)
+        if self._protobuf is not None:
+            return self._protobuf.write(whole)
         from geminga.spark.payloads.avro_writing import AvroWriter
 
         return AvroWriter(self.definition.root).write(whole)
