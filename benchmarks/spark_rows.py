@@ -200,9 +200,9 @@ class Bench:
 
     def stream(self, work: str, who: str, writer: Callable[[bool], Any], told: bool) -> None:
         """``writer(False)`` is the same query without a row."""
-        _, idle = self.timed(lambda: self.run(writer(False)))
         found: list[float] = []
         _, cpu = self.timed(lambda: found.append(self.run(writer(True))))
+        _, idle = self.timed(lambda: self.run(writer(False)))
         if told:
             self.tell(work, who, found[0], cpu - idle)
 
