@@ -200,6 +200,8 @@ class Peer(asyncio.Protocol):
             kind = buffer[start + 9]  # the type is a command's first field
             if kind == Command.PING:
                 self.transport.write(encode_command(Command(type=Command.PONG, pong=pb.CommandPong())))
+            elif kind == Command.PONG:
+                pass  # the broker has not read from us for a while, and lives
             elif kind in (Command.ERROR, Command.SEND_ERROR):
                 self._fail(str(Command.FromString(bytes(buffer[start + 8 : start + 8 + size]))))
             else:

@@ -124,3 +124,15 @@ def test_nothing_is_missed_while_the_filter_is_made_anew(seed: int, monkeypatch:
             assert presence.may_have(key)
     assert all(map(presence.may_have, catalog))
     assert rebuilt >= 2
+
+
+def test_a_filter_that_may_not_be_made_anew_stays_bounded_and_misses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(presence_module, "_STEMS_FIRST", 16)
+    monkeypatch.setattr(presence_module, "_PARTS_MAX", 3)
+    presence = complete()
+    for number in range(5_000):
+        presence.add(f"key {number}")
+    assert sum(len(words) for words, _ in presence._served._parts) == (16 + 64 + 256) // 4
+    assert all(presence.may_have(f"key {number}") for number in range(5_000))

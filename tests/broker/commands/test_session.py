@@ -345,3 +345,16 @@ def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
     assert len(busy.receipts()) == 2
     assert not idle.is_closed
     assert not harness.broker.bytes._paused
+
+
+def test_who_is_held_for_moments_alone_hears_nothing_of_it(harness: Any) -> None:
+    peer = harness.peer()
+    for _ in range(40):
+        peer.session.hold(HELD_BY_PENDING)
+        harness.advance(0.9)
+        peer.session.release(HELD_BY_PENDING)
+        harness.advance(0.1)
+    assert not peer.take(Command.PONG)
+    peer.session.hold(HELD_BY_PENDING)
+    harness.advance(20.5)
+    assert len(peer.take(Command.PONG)) == 2

@@ -1,4 +1,4 @@
-"""Twenty thousand topics: what is in memory does not grow with them, and all of them are there after a kill.
+"""Eight thousand topics: what is in memory does not grow with them, and all of them are there after a kill.
 
 ``python -m benchmarks.topics`` does it with hundreds of thousands, and measures.
 """
@@ -17,8 +17,8 @@ from geminga.ledger.store import FileStore
 from geminga.wire.metadata import parse_entry
 from tests.broker.conftest import Harness, entry_bytes
 
-TOPICS = 20_000
-SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=4 << 20)
+TOPICS = 8_000
+SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=1 << 20)
 NAMES = [TopicName.parse(f"device-{number * 2654435761 % (1 << 32):08x}") for number in range(TOPICS)]
 LATE = UNUSED_SECONDS + 30 * ROUND_SECONDS
 

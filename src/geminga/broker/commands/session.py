@@ -92,6 +92,7 @@ class Session:
         "_counted",
         "_frames_at_once",
         "_handshake",
+        "_held_at",
         "_holds",
         "_keepalive",
         "_late",
@@ -168,6 +169,7 @@ class Session:
         self._slowed: list[Slowing] = []
         self._rate_timer: Timer | None = None
         self._contact: Timer | None = None
+        self._held_at = 0.0
         services.peers.add(self)
 
     def __repr__(self) -> str:
@@ -514,16 +516,22 @@ class Session:
         """Do not read from the peer, for one more reason."""
         if not self._holds:
             self.output.pause_reading()
+            self._held_at = self.agenda.now
             if self._contact is None:
                 self._contact = self.agenda.after(PONG_SECONDS, self._stay_in_contact, self)
         self._holds |= why
 
     def _stay_in_contact(self) -> None:
+        """Looks every while; a peer that is held now and then for a moment is told nothing."""
         self._contact = None
-        if self._holds:
+        if not self._holds:
+            return
+        rest = self._held_at + PONG_SECONDS - self.agenda.now
+        if rest <= 0:
+            rest, self._held_at = PONG_SECONDS, self.agenda.now
             if self._unheard:
                 self.output.write(answers.PONG)
-            self._contact = self.agenda.after(PONG_SECONDS, self._stay_in_contact, self)
+        self._contact = self.agenda.after(rest, self._stay_in_contact, self)
 
     def slow_down(self, limit: Slowing) -> None:
         """Do not read from the peer until ``limit`` lets it go on; its producers wait, nothing fails.
