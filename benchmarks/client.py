@@ -37,6 +37,8 @@ SECONDS = 3.0
 """How long each measurement lasts, about."""
 BACKLOG = 30_000_000
 """Messages to be consumed: enough for a JVM that warms up first."""
+LEFT = 3_000_000
+"""So many are there for tables in any case."""
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/client.json"
 OURS, PULSAR_CLIENT, PULSAR_PERF = "Geminga", "pulsar-client 3.13", "pulsar-perf 4.0.4"
 LIBRARIES = {OURS: "geminga", PULSAR_CLIENT: "pulsar"}
@@ -193,22 +195,22 @@ def receive_table(library: Any, url: str, topic: str, *, columns: Sequence[str] 
         receiver_queue_size=200_000,
     )
 
-    def take(seconds: float) -> int:
+    def take(seconds: float, rows_max: int) -> int:
         rows, end = 0, time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        while time.perf_counter() < end and rows < rows_max:
             table = consumer.receive_table(timeout_millis=30_000, columns=columns)
             rows += table.num_rows
             consumer.acknowledge_table(table)
         return rows
 
-    take(0.5)
+    take(0.5, LEFT // 5)
     watch = Stopwatch()
-    rows = take(SECONDS)
+    rows = take(SECONDS, LEFT)
     watch.thread_done()
     return watch.result(rows)
 
 
-def _fill(url: str, topic: str, messages: int) -> None:
+def fill(url: str, topic: str, messages: int) -> None:
     """A backlog in batches of 1,000, that somebody is going to read."""
     import pyarrow as pa
 
@@ -337,7 +339,7 @@ class Run:
                 found = globals()[measure](broker.service_url, topic)
             else:
                 found = _in_process(measure, LIBRARIES[who], broker.service_url, topic, options)
-        except (RuntimeError, subprocess.SubprocessError, ValueError) as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
             self.failed.append(f"{name}, {who}: {error}")
             print(f"{name} | {who} | failed: {error}", file=sys.stderr, flush=True)
             return
@@ -383,6 +385,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="a pattern of what is done and who does it")
     parser.add_argument("--no-apache", action="store_true")
+    parser.add_argument("--backlog", type=int, default=BACKLOG, help=f"to be consumed (default {BACKLOG:,})")
     parser.add_argument("--publish", action="store_true", help=f"write {PUBLISHED.name}")
     given = parser.parse_args()
     if given.one:
@@ -396,7 +399,7 @@ def main() -> None:
         filled = "persistent://public/default/filled"
         if consuming:
             perf_too = any(work[1] == PULSAR_PERF for work in consuming)
-            _fill(ours.service_url, filled, BACKLOG if perf_too else BACKLOG // 3)
+            fill(ours.service_url, filled, given.backlog if perf_too else given.backlog // 3)
         for number in range(given.rounds):
             for place, work in enumerate(run.wanted(PRODUCING)):
                 run.measure(ours, f"persistent://public/default/made-{number}-{place}", work)
@@ -404,7 +407,7 @@ def main() -> None:
                 run.measure(ours, filled, work)
     if not given.no_apache and run.wanted(CONSUMING_APACHE):
         with brokers.work_folder() as folder, brokers.apache(folder) as apache:
-            _fill(apache.service_url, filled, BACKLOG)
+            fill(apache.service_url, filled, given.backlog)
             for _ in range(given.rounds):
                 for work in run.wanted(CONSUMING_APACHE):
                     run.measure(apache, filled, work)

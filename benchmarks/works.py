@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import ack_holes, brokers, hostile, load, stuck_partition
+from benchmarks import ack_holes, brokers, client, hostile, load, stuck_partition
 from benchmarks.brokers import APACHE, RunningBroker, slug
 from benchmarks.harness import (
     OURS,
@@ -126,7 +124,7 @@ def row_produce(folder: Path, runs: int) -> Results:
                 work = f"row produce 100 B into {broker.who}"
                 for library, messages in (("geminga", 1_000_000), ("pulsar", 150_000)):
                     results += _rows("produce", library, broker, _topic(work, run), messages, work)
-                results.append(_perf_produce(broker, _topic(work, run), work))
+                results.append(_perf(client.perf_produce(broker.service_url, _topic(work, run)), work))
     return results
 
 
@@ -147,11 +145,13 @@ def consume(folder: Path, runs: int) -> Results:
     messages = 1_000_000
     with brokers.geminga(folder) as ours:
         topic = _topic("consume", 0)
-        _rows("produce-columns", "geminga", ours, topic, messages, "fill")
+        client.fill(ours.service_url, topic, client.BACKLOG)
         for _ in range(runs):
             for library in ("geminga", "pulsar"):
                 results += _rows("consume", library, ours, topic, messages, "row consume 100 B from Geminga")
-            results.append(_perf_consume(ours, topic, messages, "row consume 100 B from Geminga"))
+            results.append(
+                _perf(client.perf_consume(ours.service_url, topic), "row consume 100 B from Geminga")
+            )
             results += _rows("consume-columns", "geminga", ours, topic, messages, "columnar consume 100 B")
     return results
 
@@ -164,75 +164,12 @@ def _rows(action: str, library: str, broker: RunningBroker, topic: str, messages
     return collect(command, timeout_seconds=300)
 
 
-def _perf(arguments: list[str]) -> tuple[str, float]:
-    """Run pulsar-perf; its output and the CPU of its JVM."""
-    import os
-
-    before = os.times()
-    run = subprocess.run(
-        [str(brokers.pulsar_home() / "bin/pulsar-perf"), *arguments],
-        capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PULSAR_MEM": "-Xmx1g", "PULSAR_GC_LOG": " "},
-    )  # fmt: skip
-    after = os.times()
-    if run.returncode != 0:
-        raise RuntimeError(f"pulsar-perf {' '.join(arguments)}\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
-    return run.stdout + run.stderr, after.children_user + after.children_system - (
-        before.children_user + before.children_system
-    )
-
-
-def _aggregated_rate(output: str) -> float:
-    rates = re.findall(r"Aggregated throughput stats --- .*?([\d.]+) msg/s", output)
-    if not rates:
-        raise RuntimeError(f"pulsar-perf said no aggregated rate:\n{output[-1500:]}")
-    return float(rates[-1])
-
-
-def _perf_produce(broker: RunningBroker, topic: str, work: str) -> Measurement:
-    """The JVM warms up within the run; its own aggregated rate is what it says of itself."""
-    messages = 2_000_000
-    output, cpu = _perf(
-        [
-            "produce",
-            topic,
-            "-u",
-            broker.service_url,
-            "-m",
-            str(messages),
-            "-r",
-            "10000000",
-            "-s",
-            "100",
-            "-o",
-            "20000",
-        ]
-    )
-    rate = _aggregated_rate(output)
+def _perf(found: dict[str, float], work: str) -> Measurement:
+    """A warm ``pulsar-perf``: its own interval rates, and the CPU of its JVM meanwhile."""
     return Measurement(
-        work=work,
-        who=PULSAR_PERF,
-        messages=messages,
-        seconds=messages / rate,
-        cpu_seconds=cpu,
-        note="JVM start in CPU",
-    )
-
-
-def _perf_consume(broker: RunningBroker, topic: str, messages: int, work: str) -> Measurement:
-    output, cpu = _perf(
-        ["consume", topic, "-u", broker.service_url, "-ss", f"perf-{time.time_ns()}", "-sp", "Earliest",
-         "-m", str(messages), "-q", "10000"]
+        work=work, who=PULSAR_PERF, messages=round(found["messages"]), seconds=found["seconds"],
+        cpu_seconds=found["cpu"], note="warm, by its intervals",
     )  # fmt: skip
-    rate = _aggregated_rate(output)
-    return Measurement(
-        work=work,
-        who=PULSAR_PERF,
-        messages=messages,
-        seconds=messages / rate,
-        cpu_seconds=cpu,
-        note="JVM start in CPU",
-    )
 
 
 def spark(folder: Path, runs: int) -> Results:

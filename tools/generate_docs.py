@@ -4,8 +4,8 @@
 settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
 from the modules' docstrings, the options in ``docs/spark.md`` from their table; the tables of
 ``docs/coming-from-pulsar-client.md`` from ``client_differences.py``; the proof of tuning in ``README.md`` and
-``docs/tuning.md`` from the figures in ``docs/proof``. ``pages()`` is what the docs tests
-compare with what is checked in.
+``docs/tuning.md``, and what the client costs, from the figures in ``docs/proof``. ``pages()`` is what the
+docs tests compare with what is checked in.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of
 SPARK = ROOT / "docs/spark.md"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 README, TUNING = ROOT / "README.md", ROOT / "docs/tuning.md"
+BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
 PROOFS = ROOT / "docs/proof"
 PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
@@ -187,7 +188,7 @@ def spark_options() -> str:
 
 
 def with_proofs(path: Path) -> str:
-    """A page with what stands between ``<!-- proof: NAME, summary|table -->`` and its end drawn anew."""
+    """A page with what stands between ``<!-- proof: NAME, FORM -->`` and its end drawn anew."""
 
     def drawn(mark: re.Match[str]) -> str:
         return f"{mark[1]}\n{proof(mark[2], mark[3], path)}\n\n{mark[4]}"
@@ -201,6 +202,8 @@ def proof(name: str, form: str, page: Path) -> str:
     from geminga.tuning.prove import Proof
 
     file = PROOFS / f"{name}.json"
+    if name == "client":
+        return client(file, form)
     if not file.exists():
         return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
     values = json.loads(file.read_text())
@@ -212,6 +215,16 @@ def proof(name: str, form: str, page: Path) -> str:
     picture = file.with_suffix(".png" if name == "sweep" else ".svg").relative_to(page.parent)
     made = f"`python -m benchmarks.tuning --only {name} --publish` made this."
     return f"{shown}\n\n![{name}]({picture})\n\n{made}"
+
+
+def client(file: Path, form: str) -> str:
+    """What the client costs, beside others."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import client_figures
+
+    if not file.exists():
+        return "Not published yet: `python -m benchmarks.client --publish` measures it."
+    return client_figures.FORMS[form](json.loads(file.read_text()))
 
 
 def sweep(values: dict[str, Any]) -> str:
@@ -263,6 +276,8 @@ def pages() -> dict[Path, str]:
         ARCHITECTURE: _redrawn(ARCHITECTURE, MAP_START, module_map(), MAP_END),
         README: with_proofs(README),
         TUNING: with_proofs(TUNING),
+        BENCHMARKS: with_proofs(BENCHMARKS),
+        PUBLISHING: with_proofs(PUBLISHING),
         SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }
 
