@@ -20,6 +20,9 @@ class CuttingProxy:
     name the proxy's instead: both have five digits.
     """
 
+    side: type[_Side]
+    """What carries the bytes of one side of a connection."""
+
     def __init__(self, port: int, budgets: Callable[[], tuple[Budget, Budget]]) -> None:
         self.broker_port = port
         self.budgets = budgets
@@ -57,8 +60,8 @@ class _Link:
     def __init__(self, proxy: CuttingProxy) -> None:
         self.proxy = proxy
         up, down = proxy.budgets()
-        self.client = _Side(self, up, b"", b"")
-        self.broker = _Side(self, down, b":%d" % proxy.broker_port, b":%d" % proxy.port)
+        self.client = proxy.side(self, up, b"", b"")
+        self.broker = proxy.side(self, down, b":%d" % proxy.broker_port, b":%d" % proxy.port)
         self.client.other, self.broker.other = self.broker, self.client
         proxy.links.add(self)
 
@@ -115,3 +118,6 @@ class _Side(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.link.cut()
+
+
+CuttingProxy.side = _Side

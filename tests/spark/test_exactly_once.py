@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
+from withholding import WithholdingProxy
 
 from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -218,6 +219,29 @@ def test_a_staging_folder_that_was_deleted_is_noticed(sink: Sink, monkeypatch: p
     assert sink.read() == list(range(10))
 
 
+@pytest.mark.parametrize("is_done", [True, False], ids=["published", "decided"])
+def test_another_micro_batch_under_the_same_number_is_refused(
+    sink: Sink, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's checkpoint was set back: what is new in it would be dropped with what was published."""
+    offsets = sink.folder / "offsets"
+    offsets.mkdir()
+    (offsets / "0").write_text("v1\n{}\nup to 10")
+    with monkeypatch.context() as patched:
+        if not is_done:
+            patched.setattr(Staging, "finish", lambda self, number: None)
+        sink.commit([sink.task(range(10))], 0)
+    (offsets / "0").write_text("v1\n{}\nup to 15")
+    with pytest.raises(StoreDamaged, match=r"micro-batch 0 of 10 rows was published before.* of 15 rows is"):
+        sink.commit([sink.task(range(15))], 0)
+    assert sink.read() == list(range(10))
+    # The checkpoint is put back; its query gives one row less the second time.
+    (offsets / "0").write_text("v1\n{}\nup to 10")
+    sink.commit([sink.task(range(9))], 0)
+    sink.commit([sink.task(range(10, 20))], 1)
+    assert sink.read() == list(range(20))
+
+
 def test_producers_stay_open_and_files_are_read_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     real = Staging.staged
@@ -270,6 +294,27 @@ def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink: S
     assert not [path for path in (sink.folder / "s").rglob("*") if path.is_file()]
     with pytest.raises(InvalidConfiguration, match="stagingLocation"):
         batch_writer(replace(options, staging_location=None), schema)
+
+
+def test_receipts_that_are_lost_with_their_connections(sink: Sink) -> None:
+    """The broker has what is sent again, and nobody else sent it."""
+    with WithholdingProxy(int(sink.broker.service_url.rpartition(":")[2])) as proxy:
+        url = {"service.url": proxy.url}
+        messages = [sink.task(range(60), **url)]
+        proxy.receipts_to_lose = 3
+        sink.commit(messages, 0, **url)
+        assert proxy.cuts >= 3
+        sink.commit([sink.task(range(60, 70), **url)], 1, **url)
+    assert sink.read() == list(range(70))
+
+
+def test_partitions_that_are_added_between_micro_batches(sink: Sink) -> None:
+    """The producer is kept open, and knows the number of partitions that there were."""
+    sink.commit([sink.task(range(50))], 0)
+    admin(sink.broker.admin_url, "POST", sink.topic.replace("://", "/") + "/partitions", 6)
+    sink.commit([sink.task(range(50, 150))], 1)
+    assert sink.read() == list(range(150))
+    assert len(sink.client.get_topic_partitions(sink.topic)) == 6
 
 
 def test_compression_and_topics_of_rows(sink: Sink) -> None:

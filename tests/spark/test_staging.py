@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
-from geminga.spark.staging import STAGED_SCHEMA, Staging
+from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.wire.checksum import crc32c
 
 
@@ -93,8 +93,9 @@ def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
         names = [staging.stage(iter([batch(b"a")])), staging.stage(iter([batch(b"b")]))]
         orphan = staging.stage(iter([batch(b"of an attempt that failed")]))
         assert staging.epoch(number) is None
-        staging.decide(number, names)
-        assert staging.epoch(number) == names
+        epoch = Epoch(files=tuple(names), rows=2, plan="p")
+        staging.decide(number, epoch)
+        assert staging.epoch(number) == epoch
         assert not staging.is_done(number)
         assert f"staged/{orphan}" in files(staging)
         staging.finish(number)
@@ -102,8 +103,52 @@ def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
     assert files(staging) == ["epochs/2.done", "epochs/2.json", "epochs/3.done", "epochs/3.json"]
 
 
+def test_what_an_older_release_has_decided(staging: Staging) -> None:
+    staging.decide(0, Epoch(files=("a",)))
+    note = Path(staging.root) / "epochs" / "0.json"
+    note.write_text('{"files": ["a"]}')
+    assert staging.epoch(0) == Epoch(files=("a",))
+    assert Epoch(files=("a",)).is_same(Epoch(files=("b",), rows=5, plan="p"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ((5, "p"), (7, "p"), True), ((5, "p"), (5, "q"), False), ((5, None), (5, "q"), True),
+        ((5, None), (7, None), False), ((None, None), (7, "p"), True),
+    ],
+)  # fmt: skip
+def test_offsets_tell_one_micro_batch_from_another_else_rows_do(
+    one: tuple[int | None, str | None], other: tuple[int | None, str | None], is_same: bool
+) -> None:
+    first, second = (Epoch(files=(), rows=rows, plan=plan) for rows, plan in (one, other))
+    assert first.is_same(second) == second.is_same(first) == is_same
+
+
+def test_a_plan_is_what_spark_has_noted_without_its_time(tmp_path: Path) -> None:
+    log = tmp_path / "offsets"
+    log.mkdir()
+    assert planned(str(tmp_path), 0) is None
+    assert planned(None, 0) is None
+    assert planned("no-such-scheme://x", 0) is None
+
+    def note(number: int, time: int, *sources: str) -> str | None:
+        text = "\n".join(["v1", f'{{"batchTimestampMs":{time}}}', *sources])
+        (log / str(number)).write_text(text)
+        return planned(tmp_path.as_uri(), number)
+
+    first = note(0, 1, "a:1", "b:1")
+    assert first is not None
+    assert note(0, 2, "a:1", "b:1") == first
+    assert note(0, 1, "a:1", "b:2") != first
+    second = note(1, 1, "a:2", "b:2")
+    assert second not in (first, None)
+    note(0, 1, "a:0", "b:0")
+    assert planned(str(tmp_path), 1) != second, "it begins elsewhere"
+
+
 def test_a_damaged_note_is_named(staging: Staging) -> None:
-    staging.decide(0, [])
+    staging.decide(0, Epoch(files=()))
     (Path(staging.root) / "epochs" / "0.json").write_text("{")
     with pytest.raises(StoreDamaged, match=r"epochs/0\.json of the exactly-once sink is damaged"):
         staging.epoch(0)
@@ -111,5 +156,5 @@ def test_a_damaged_note_is_named(staging: Staging) -> None:
 
 def test_locations_by_uri(tmp_path: Path) -> None:
     staging = Staging((tmp_path / "u").as_uri())
-    staging.decide(0, ["x"])
+    staging.decide(0, Epoch(files=("x",)))
     assert (tmp_path / "u" / "epochs" / "0.json").exists()

@@ -98,7 +98,9 @@ class TableResult:
     """What became of a table: every row has its receipt.
 
     ``ranges``: partition (-1 without partitions) to the ids of its first and last message.
-    ``duplicates``: rows that the broker had already (deduplication) and did not store again.
+    ``duplicates``: rows that the broker had already (deduplication) and did not store again. ``sent_again``:
+    how many of those were sent more than once, since a connection ended before their receipts came: what
+    the broker had may be their own first copy.
     """
 
     rows: int
@@ -106,6 +108,7 @@ class TableResult:
     bytes: int
     duplicates: int
     ranges: dict[int, tuple[MessageId, MessageId]]
+    sent_again: int = 0
 
 
 class _Job:
@@ -127,6 +130,7 @@ class _Job:
         self.rows = 0
         self.bytes = 0
         self.duplicates = 0
+        self.sent_again = 0
         self.outstanding = 0
         self.held = 0
         self.complete = False
@@ -150,6 +154,7 @@ class _Job:
             self.error = self.error or operation.error
         elif operation.duplicate:
             self.duplicates += operation.count
+            self.sent_again += operation.count if operation.resent else 0
         else:
             partition = operation.partition.index
             place = partition, operation.ledger_id, operation.entry_id
@@ -188,6 +193,7 @@ class _Job:
                 bytes=self.bytes,
                 duplicates=self.duplicates,
                 ranges=self.ranges,
+                sent_again=self.sent_again,
             )
         )
 

@@ -4,7 +4,8 @@ A task's ``write`` never knows whether it runs again, so it publishes nothing: i
 batches. Spark's ``commit``, on the driver, publishes them. A stream's commit for micro-batch *n*
 
 1. writes down which staged files belong to *n*, once: a later attempt at *n*, whose tasks may have seen
-   their rows in another order, publishes those same files;
+   their rows in another order, publishes those same files. Another micro-batch that comes under the number
+   *n*, from a checkpoint that was set back, is refused: it would be lost;
 2. publishes them, with the sink's own producer name and sequence ids ``n * 2^32 + row``: what an
    interrupted attempt has published already, the broker's deduplication drops;
 3. marks *n* as done, and deletes the staged files.
@@ -21,9 +22,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ from geminga.spark.frames import Frame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
 from geminga.spark.producers import kept
-from geminga.spark.staging import STAGED_SCHEMA, Staging
+from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.spark.tasks import query_of_task
 from geminga.spark.writing import by_topic
 
@@ -65,11 +66,15 @@ GROUP_BYTES = 4 * 1024 * 1024
 
 @dataclass
 class StagedCommit(WriterCommitMessage):
-    """The staged file of one task attempt; empty for a task without rows. ``query``: whose task it was."""
+    """The staged file of one task attempt; empty for a task without rows. ``query``: whose task it was.
+
+    ``partitions``: how many the topics of its rows have, as the task saw them.
+    """
 
     name: str = ""
     rows: int = 0
     query: str = ""
+    partitions: dict[str, int] = field(default_factory=dict)
 
 
 def location_of(options: WriteOptions) -> str:
@@ -114,28 +119,48 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         names = [message.name for message in found if message.name]
         query = found[0].query
         staging = staging_of(self.options, query)
+        mine = Epoch(
+            files=tuple(names),
+            rows=sum(message.rows for message in found),
+            plan=planned(self.options.checkpoint_location, batchId),
+        )
+        decided = staging.epoch(batchId)
+        if decided is not None and not decided.is_same(mine):
+            raise _another(self.options, batchId, decided, mine)
         if staging.is_done(batchId):
             # Spark died between our commit and its own: this attempt's files are not needed.
             staging.discard(names)
             return
-        decided = staging.epoch(batchId)
         is_repeated = decided is not None
         if decided is None:
-            staging.decide(batchId, names)
-            decided = names
-        elif decided != names:
-            staging.discard([name for name in names if name not in decided])
+            staging.decide(batchId, mine)
+            decided = mine
+        elif decided.files != mine.files:
+            staging.discard([name for name in names if name not in decided.files])
         name = staging.sink_name(self.options.sink_name, f"geminga-sink-{query}")
-        _Publication(self.options, staging, name, batchId, info=self.info, is_repeated=is_repeated).publish(
-            decided
-        )
+        _Publication(
+            self.options, staging, name, batchId,
+            info=self.info, partitions=_partitions(found), is_repeated=is_repeated,
+        ).publish(decided.files)  # fmt: skip
         staging.finish(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for message in _staged(messages):
             staging = staging_of(self.options, message.query)
-            if message.name not in (staging.epoch(batchId) or []):
+            decided = staging.epoch(batchId)
+            if decided is None or message.name not in decided.files:
                 staging.discard([message.name] if message.name else [])
+
+
+def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) -> StoreDamaged:
+    """The number of a micro-batch says what it holds as long as its checkpoint is one."""
+    rows = "" if decided.rows is None else f" of {decided.rows} rows"
+    return StoreDamaged(
+        f"micro-batch {number}{rows} was published before, and this one of {mine.rows} rows is another: "
+        f"Spark's checkpoint {options.checkpoint_location} was replaced by an older one, and has planned it "
+        "anew. Put the checkpoint back; or, to publish everything from here on whatever was published, "
+        "choose another sinkName and stagingLocation"
+    )
 
 
 class StagedWriter(DataSourceArrowWriter):
@@ -157,7 +182,10 @@ class StagedWriter(DataSourceArrowWriter):
         names = [message.name for message in _staged(messages) if message.name]
         name = self.options.sink_name or f"geminga-{self.job}"
         if names:
-            _Publication(self.options, staging, name, 0, info=self.info, is_batch=True).publish(names)
+            _Publication(
+                self.options, staging, name, 0,
+                info=self.info, partitions=_partitions(_staged(messages)), is_batch=True,
+            ).publish(names)  # fmt: skip
         staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -166,6 +194,15 @@ class StagedWriter(DataSourceArrowWriter):
 
 def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit]:
     return [message for message in messages if isinstance(message, StagedCommit)]
+
+
+def _partitions(messages: Iterable[StagedCommit]) -> dict[str, int]:
+    """How many partitions each topic has: what tasks saw last, since they never get fewer."""
+    found: dict[str, int] = {}
+    for message in messages:
+        for topic, count in message.partitions.items():
+            found[topic] = max(count, found.get(topic, 0))
+    return found
 
 
 def _stage(
@@ -202,6 +239,7 @@ class _Encoder:
     def encoded(self, found: Iterator[pa.Table], commit: StagedCommit) -> Iterator[pa.RecordBatch]:
         from geminga.wire.columnar import by_delivery
 
+        commit.partitions = self.partitions
         for table in found:
             commit.rows += table.num_rows
             for topic, part in by_topic(table, self.options.topic):
@@ -324,10 +362,14 @@ class _Target:
         self.group, self.size = [], 0
 
     def settled(self) -> tuple[int, int]:
-        """Rows, and how many of them the broker had already; waits for all receipts."""
+        """Rows, and how many of them the broker had from somebody else; waits for all receipts.
+
+        A connection may end between a batch and its receipt: what is sent again then is no other's.
+        """
         self.submit()
         results = [future.result() for future in self.results]
-        return sum(result.rows for result in results), sum(result.duplicates for result in results)
+        foreign = sum(result.duplicates - result.sent_again for result in results)
+        return sum(result.rows for result in results), foreign
 
 
 class _Publication:
@@ -341,11 +383,13 @@ class _Publication:
         epoch: int,
         *,
         info: SchemaInfo | None,
+        partitions: Mapping[str, int],
         is_repeated: bool = False,
         is_batch: bool = False,
     ) -> None:
         self.options = options
         self.info = info
+        self.partitions = partitions
         self.staging = staging
         self.name = name
         self.base = epoch << EPOCH_BITS
@@ -361,8 +405,9 @@ class _Publication:
                     topic = batch["topic"]
                     target = targets.get(topic)
                     if target is None:
+                        count = self.partitions.get(topic, 0)
                         producer = borrowed.enter_context(
-                            kept.borrowed(self.options, topic, self.name, self.info)
+                            kept.borrowed(self.options, topic, self.name, self.info, partitions=count)
                         )
                         target = targets[topic] = _Target(topic, producer)
                         self._check_before(topic, producer.last_sequence_id())

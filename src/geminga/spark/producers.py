@@ -57,14 +57,21 @@ class KeptProducers:
         topic: str,
         name: str | None = None,
         info: SchemaInfo | None = None,
+        *,
+        partitions: int = 0,
     ) -> Iterator[Producer]:
         """A producer for the options; ``name`` fixes its name, for deduplication, ``info`` is the schema of
-        its payloads. Raises `IncompatibleSchema` naming the topic when that refuses it.
+        its payloads. Raises `IncompatibleSchema` naming the topic when that refuses it. It knows at least so
+        many ``partitions`` of the topic: one that was kept while there were fewer is opened anew.
 
         It is kept for the next borrower, unless its work ends with an error.
         """
         key = _key(options, topic, name, info)
-        producer = self._take(key) or _opened(options, topic, name, info)
+        producer = self._take(key)
+        if producer is not None and len(producer.statistics().partitions) < partitions:
+            _close(producer)
+            producer = None
+        producer = producer or _opened(options, topic, name, info)
         try:
             yield producer
         except BaseException:

@@ -4,7 +4,7 @@
 
     sink.json          the sink's name: what its producers are called
     staged/<id>.arrow  the encoded batches of one task attempt
-    epochs/<n>.json    which of them belong to micro-batch n: written once, before anything is published
+    epochs/<n>.json    the `Epoch` n: written once, before anything is published
     epochs/<n>.done    micro-batch n is published
 
 The folder belongs to one query and one target: below the location that the options name, it has a name
@@ -21,6 +21,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +49,29 @@ STAGED_SCHEMA = pa.schema(
 """A staged batch: what `geminga.client.columnar_producer.ReadyBatch` needs but the sequence ids.
 ``checksum``: CRC32C of the body. A batch names the version of the topic's schema that it was
 encoded with: a stream that is started again may have another one when it publishes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """What a micro-batch publishes: the staged ``files``, with so many ``rows``.
+
+    ``plan`` stands for the offsets between which it was read, as Spark's checkpoint has them. None of either:
+    not known.
+    """
+
+    files: tuple[str, ...]
+    rows: int | None = None
+    plan: str | None = None
+
+    def is_same(self, other: Epoch) -> bool:
+        """Whether both are the same micro-batch, and not another one with its number.
+
+        Where the offsets are known they decide: rows may differ, since a query need not give the same ones
+        twice.
+        """
+        if self.plan is not None and other.plan is not None:
+            return self.plan == other.plan
+        return self.rows is None or other.rows is None or self.rows == other.rows
 
 
 class Staging:
@@ -134,14 +158,16 @@ class Staging:
                     "that query is done, delete the folders epochs and staged and the file sink.json there"
                 )
 
-    def epoch(self, number: int) -> list[str] | None:
-        """The staged files of a micro-batch; None when none was decided yet."""
+    def epoch(self, number: int) -> Epoch | None:
+        """What was decided for a micro-batch; None when nothing was yet."""
         known = self._json("epochs", f"{number}.json")
-        return None if known is None else [str(name) for name in known["files"]]
+        if known is None:
+            return None
+        return Epoch(files=tuple(map(str, known["files"])), rows=known.get("rows"), plan=known.get("plan"))
 
-    def decide(self, number: int, names: Sequence[str]) -> None:
+    def decide(self, number: int, epoch: Epoch) -> None:
         """Fix what micro-batch ``number`` publishes; from now on every attempt publishes this."""
-        self._write(self._path("epochs", f"{number}.json"), json.dumps({"files": list(names)}).encode())
+        self._write(self._path("epochs", f"{number}.json"), json.dumps(asdict(epoch)).encode())
 
     def is_done(self, number: int) -> bool:
         return self._read(self._path("epochs", f"{number}.done")) is not None
@@ -206,6 +232,33 @@ class Staging:
         """Delete the folder with all that is in it."""
         with contextlib.suppress(FileNotFoundError):
             self.files.delete_dir(self.root)
+
+
+def planned(checkpoint: str | None, number: int) -> str | None:
+    """What stands for the offsets between which Spark's checkpoint has micro-batch ``number``.
+
+    None where it can't be told: without a checkpoint, or with one where Arrow can't read.
+    """
+    if checkpoint is None:
+        return None
+    try:
+        files, root = resolve(checkpoint)
+        logs = [_offsets(files, f"{root.rstrip('/')}/offsets/{each}") for each in (number - 1, number)]
+    except (InvalidConfiguration, OSError):
+        return None
+    if logs[1] is None:
+        return None
+    return hashlib.sha256(repr(logs).encode()).hexdigest()
+
+
+def _offsets(files: fs.FileSystem, path: str) -> list[str] | None:
+    """A file of Spark's offset log without its time: a version, metadata, and a line for each source."""
+    try:
+        with files.open_input_stream(path) as stream:
+            lines: list[str] = stream.read().decode().splitlines()
+    except FileNotFoundError:
+        return None
+    return lines[2:] if lines[:1] == ["v1"] else lines
 
 
 def folder_name(key: str) -> str:
