@@ -72,6 +72,9 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool) -> None:
         if isinstance(event, running.Waiting):
             click.echo(f"waiting: {event.reason}", err=True)
             return
+        if isinstance(event, running.Repeated):
+            click.echo(f"again: {event.reason}", err=True)
+            return
         if isinstance(event, running.FlowChanged):
             what = event.state.lower()
         else:

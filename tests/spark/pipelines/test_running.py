@@ -20,6 +20,7 @@ from geminga.spark.pipelines.running import (
     FlowChanged,
     FlowProgress,
     Outcome,
+    Repeated,
     Waiting,
     _Heard,
     alone,
@@ -150,6 +151,39 @@ def test_what_spark_prints_becomes_events() -> None:
     ]
     assert (heard.rows, heard.lag, heard.error(1)) == ({"rows": 12}, {"rows": 7}, "it broke")
     assert len(heard.output) == 3
+
+
+def test_a_race_between_spark_s_flows_is_run_again(tmp_path: Path, monkeypatch: Any) -> None:
+    """A Spark that fails as the real one does now and then, and one that fails otherwise."""
+    project = tmp_path / "mine"
+    create(project, "ingest")
+
+    def failing(times: int, error: str) -> None:
+        script = tmp_path / "spark-pipelines"
+        script.write_text(
+            "#!/bin/sh\n"
+            'echo begun >> begun; test "$(wc -l < begun)" -gt '
+            f"{times} && exit 0\n"
+            f"echo 'Error: [STREAM_FAILED] Task not serializable'; echo '{error}'; exit 1\n"
+        )
+        script.chmod(0o755)
+        (project / "begun").unlink(missing_ok=True)
+
+    monkeypatch.setattr(running, "command", lambda arguments: [str(tmp_path / "spark-pipelines")])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setattr(running, "PORT", free.getsockname()[1])
+    events: list[Event] = []
+    failing(2, "Illegal size 5 of collection, expected 6")
+    assert run(project, events.append).exit_code == 0
+    assert [type(event) for event in events] == [Repeated, Repeated]
+    failing(9, "Illegal size 5 of collection, expected 6")
+    outcome = run(project)
+    assert outcome.exit_code == 1
+    assert "Task not serializable" in outcome.error
+    assert len((project / "begun").read_text().split()) == 1 + running.RACES_MAX
+    failing(9, "something else")
+    assert run(project).exit_code == 1
+    assert len((project / "begun").read_text().split()) == 1
 
 
 @pytest.mark.spark

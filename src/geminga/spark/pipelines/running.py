@@ -37,6 +37,12 @@ _PROGRESS = "ProgressReporter: Streaming query made progress: {"
 _ERROR = re.compile(r"^(?:Error: |Caused by: |pyspark\.errors\S*: )(.*)")
 _LOG = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|ERROR) ")
 _STACK = re.compile(r"^\s+(at |\.\.\. |File |Suppressed)|^Traceback|^org\.apache|^java\.")
+_RACE = re.compile(r"Illegal size \d+ of collection, expected \d+")
+"""What Spark says when flows that it plans at the same time have spoilt a collection that they share: tasks
+can't be sent any more, in none of the flows and at no retry, for the collection stays as it is. Nothing was
+written by then that a new Spark would not go on from."""
+RACES_MAX = 3
+"""So often a run is begun again for that."""
 _STOP_SECONDS = 20.0
 OUTPUT_KEPT_LINES = 400
 LOCK_FILE = ".lock"
@@ -72,7 +78,14 @@ class Waiting:
     reason: str
 
 
-Event = FlowChanged | FlowProgress | Waiting
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Spark failed for a reason of its own that passes, and is started again."""
+
+    reason: str
+
+
+Event = FlowChanged | FlowProgress | Waiting | Repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,21 +228,32 @@ def run(
         before = sizes(folder)
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
-        process = subprocess.Popen(
-            command(arguments), cwd=folder, env=environment(folder), text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True, pass_fds=(lock,),
-        )  # fmt: skip
         heard = _Heard(told)
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                heard.line(line.rstrip("\n"))
-            exit_code = process.wait()
-        finally:
-            _end(process)
+        exit_code = _spark(folder, arguments, lock, heard)
+        for _ in range(RACES_MAX):
+            if not (exit_code and heard.race):
+                break
+            told(Repeated(f"flows of Spark stood in each other's way: {heard.race}"))
+            heard.begin_again()
+            exit_code = _spark(folder, arguments, lock, heard)
         error = heard.error(exit_code) if exit_code else ""
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
+
+
+def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _Heard) -> int:
+    """``spark-pipelines`` from its start to its end; returns the exit code."""
+    process = subprocess.Popen(
+        command(arguments), cwd=folder, env=environment(folder), text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True, pass_fds=(lock,),
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            heard.line(line.rstrip("\n"))
+        return process.wait()
+    finally:
+        _end(process)
 
 
 @contextmanager
@@ -286,8 +310,14 @@ class _Heard:
         self.output: list[str] = []
         self.rows: dict[str, int] = {}
         self.lag: dict[str, int] = {}
+        self.race = ""
         self._progress: list[str] | None = None
         self._error = ""
+
+    def begin_again(self) -> None:
+        """Spark is started anew: what failed before does not count, what was read does."""
+        self.race = self._error = ""
+        self._progress = None
 
     def line(self, line: str) -> None:
         if self._progress is not None:
@@ -301,6 +331,9 @@ class _Heard:
             return
         self.output.append(line)
         del self.output[:-OUTPUT_KEPT_LINES]
+        race = _RACE.search(line)
+        if race:
+            self.race = race[0]
         flow = _FLOW.search(line)
         if flow:
             self.told(FlowChanged(flow[1], flow[2]))
