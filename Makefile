@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long bench bench-tuning publish-proof docs proto lock clean
+.PHONY: help install demo test check lint interop long spark-4.2 bench bench-tuning publish-proof docs proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
+	@echo "make spark-4.2  the tests of Spark with PySpark 4.2, in an environment of its own"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
@@ -68,6 +69,18 @@ long: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PYTEST) -m long
 
+# Another PySpark before all that the environment has otherwise.
+SPARK_4_2 := .venv-spark-4.2
+$(SPARK_4_2)/.installed: $(STAMP) requirements/spark-4.2.lock
+	test -x $(SPARK_4_2)/bin/python || $(PY) -m venv --without-pip $(SPARK_4_2)
+	$(PY) tools/borrow_packages.py $(SPARK_4_2)
+	$(PY) -m pip --python $(SPARK_4_2)/bin/python install --disable-pip-version-check --require-hashes --no-deps \
+		--ignore-installed -r requirements/spark-4.2.lock
+	@touch $@
+
+spark-4.2: $(SPARK_4_2)/.installed
+	$(SPARK_4_2)/bin/python -m pytest -m "not interop and not long" tests/spark
+
 bench: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) -m benchmarks --output build/bench.md
@@ -93,6 +106,7 @@ UV_COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --universal --python-ver
 lock:
 	$(UV_COMPILE) --extra all --group dev --group interop --group bench -o requirements/all.lock
 	$(UV_COMPILE) --extra java -c requirements/all.lock -o requirements/java.lock
+	$(subst pyproject.toml,requirements/spark-4.2.in,$(UV_COMPILE)) -o requirements/spark-4.2.lock
 
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	rm -rf $(SPARK_4_2) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
