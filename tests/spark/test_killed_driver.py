@@ -20,11 +20,11 @@ from geminga.client.sync import Client
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
 from geminga.spark.schema import source_schema
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROWS = 6_000
 KILLS = int(os.environ.get("GEMINGA_DRIVER_KILLS", "1"))
-"""A kill takes a start of Spark: the daily run does one, a soak as many as it likes."""
+"""A kill takes a start of Spark: `make long` does one, a soak as many as it likes."""
 
 APPLICATION = """
 import sys

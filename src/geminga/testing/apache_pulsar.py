@@ -42,6 +42,7 @@ class ApachePulsar:
     folder: Path
     port: int
     web_port: int
+    bookie_port: int
     process: subprocess.Popen[bytes]
 
     @property
@@ -70,32 +71,26 @@ class ApachePulsar:
             word = str(value).lower() if isinstance(value, bool) else str(value)
             text = re.sub(rf"(?m)^#?\s*{re.escape(key)}=.*\n", "", text) + f"\n{key}={word}\n"
         configuration.write_text(text)
-        environment = {
-            **os.environ,
-            "PULSAR_MEM": MEMORY,
-            "PULSAR_STANDALONE_CONF": str(configuration),
-            "PULSAR_LOG_DIR": str(folder / "logs"),
-            "PULSAR_GC_LOG": " ",
-        }
-        with (folder / "output.log").open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    str(home / "bin/pulsar"), "standalone", "-nss", "-nfw",
-                    "--metadata-dir", str(folder / "metadata"),
-                    "--bookkeeper-dir", str(folder / "bookkeeper"),
-                    "--bookkeeper-port", str(bookie_port),
-                ],
-                env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder,
-            )  # fmt: skip
-        broker = ApachePulsar(home=home, folder=folder, port=port, web_port=web_port, process=process)
-        try:
-            broker._wait_until_healthy(timeout_seconds)
-        except BaseException:
-            broker.stop()
-            raise
+        process = _standalone(home, folder, bookie_port)
+        broker = ApachePulsar(
+            home=home, folder=folder, port=port, web_port=web_port, bookie_port=bookie_port, process=process
+        )
+        broker._wait_until_healthy(timeout_seconds)
         return broker
 
+    def start_again(self, *, timeout_seconds: float = 90.0) -> None:
+        """After `stop`: with the same ports, settings and data."""
+        self.process = _standalone(self.home, self.folder, self.bookie_port)
+        self._wait_until_healthy(timeout_seconds)
+
     def _wait_until_healthy(self, timeout_seconds: float) -> None:
+        try:
+            self._healthy_within(timeout_seconds)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _healthy_within(self, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -152,6 +147,26 @@ class ApachePulsar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _standalone(home: Path, folder: Path, bookie_port: int) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "PULSAR_MEM": MEMORY,
+        "PULSAR_STANDALONE_CONF": str(folder / "standalone.conf"),
+        "PULSAR_LOG_DIR": str(folder / "logs"),
+        "PULSAR_GC_LOG": " ",
+    }
+    with (folder / "output.log").open("ab") as output:
+        return subprocess.Popen(
+            [
+                str(home / "bin/pulsar"), "standalone", "-nss", "-nfw",
+                "--metadata-dir", str(folder / "metadata"),
+                "--bookkeeper-dir", str(folder / "bookkeeper"),
+                "--bookkeeper-port", str(bookie_port),
+            ],
+            env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder,
+        )  # fmt: skip
 
 
 def run_tool(

@@ -4,7 +4,7 @@ What a local session cannot show: tasks in processes that share no folder and no
 executors that die while it lives. The Spark processes are those of the installed PySpark; the object store
 is the server of ``moto``, which speaks S3::
 
-    with ObjectStore.start(folder) as store, SparkCluster.start(folder, workers=2) as cluster:
+    with ObjectStore.start(folder) as store, SparkCluster.start(folder) as cluster:
         spark = SparkSession.builder.master(cluster.url).config(map=store.spark_settings()).getOrCreate()
 """
 
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +94,14 @@ class Process:
                 raise TimeoutError(f"{self.name} did not come up; the end of its log: {tail}")
             time.sleep(0.1)
 
+    def suspend(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open, nothing answers."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `suspend`."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL to it and what it has started; safe to repeat."""
         try:
@@ -122,8 +130,18 @@ class SparkCluster:
         return f"spark://127.0.0.1:{self.port}"
 
     @staticmethod
-    def start(folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> SparkCluster:
-        """Start all and wait until every worker is registered. ``cores`` and ``memory`` are a worker's."""
+    def start(
+        folder: Path,
+        *,
+        hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"),
+        cores: int = 1,
+        memory: str = "1g",
+    ) -> SparkCluster:
+        """Start all and wait until every worker is registered. ``cores`` and ``memory`` are a worker's.
+
+        ``hosts`` has a worker's address each: with different ones (127.0.0.2 is this machine too) Spark takes
+        the workers for machines, and has a slow task's twin on another than the task.
+        """
         from pyspark.find_spark_home import _find_spark_home
 
         (port,) = free_ports(1)
@@ -132,15 +150,17 @@ class SparkCluster:
             "SPARK_HOME": _find_spark_home(), "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY, "PYSPARK_PYTHON": sys.executable,
         }  # fmt: skip
-        address = ["--host", "127.0.0.1", "--webui-port", "0"]
-        master = [spark_class, "org.apache.spark.deploy.master.Master", *address, "--port", str(port)]
+        web = ["--webui-port", "0"]
+        place = ["--host", "127.0.0.1", "--port", str(port)]
+        master = [spark_class, "org.apache.spark.deploy.master.Master", *place, *web]
         cluster = SparkCluster(folder, Process.start("spark-master", folder, master, **environment), port)
         try:
             cluster.master.wait_for_port(port)
-            for number in range(workers):
+            for number, host in enumerate(hosts):
                 name = f"spark-worker-{number}"
                 size = ["--cores", str(cores), "--memory", memory, "--work-dir", str(folder / name)]
-                command = [spark_class, "org.apache.spark.deploy.worker.Worker", *address, *size, cluster.url]
+                place = ["--host", host, *web, *size]
+                command = [spark_class, "org.apache.spark.deploy.worker.Worker", *place, cluster.url]
                 cluster.workers.append(Process.start(name, folder, command, **environment))
             for worker in cluster.workers:
                 worker.wait_for_line("Successfully registered with master")

@@ -1,0 +1,33 @@
+"""A Spark application of its own, for faults that end a driver or an executor: streams from topic to topic.
+
+    python application.py '{"master": ..., "settings": {...}, "streams": [{...}]}'
+
+Each stream has the options of its ``source`` and its ``sink``, the latter with the checkpoint, and runs up to
+what there is; then comes the next.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from faulty_source import FaultyDataSource
+
+import geminga.spark
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    spark = geminga.spark.session(job["master"], "chaos", job["settings"])
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(FaultyDataSource)
+    name = FaultyDataSource.name()
+    for stream in job["streams"]:
+        rows = spark.readStream.format(name).options(**stream["source"]).load()
+        sink = rows.writeStream.format(name).options(**stream["sink"])
+        sink.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Applications that lose their driver, or an executor, at scripted moments; and twins of slow tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from chaos import KEEPING, Audience, GemingaBroker, Rows, rows
+from faulty_source import Script
+
+from geminga.testing.spark_cluster import Process, SparkCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+CHAOS = str(Path(__file__).parent)
+SETTINGS = {
+    "spark.ui.enabled": "false", "spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+}  # fmt: skip
+SECONDS_MAX = 240.0
+
+
+@pytest.fixture(scope="module")
+def audience(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audience]:
+    broker = GemingaBroker.start(tmp_path_factory.mktemp("broker"))
+    try:
+        with Audience.open(broker) as audience:
+            yield audience
+    finally:
+        broker.stop()
+
+
+@dataclass
+class Stream:
+    """From a topic of its own into another."""
+
+    audience: Audience
+    folder: Path
+    exactly_once: bool = True
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        number = uuid4().hex[:10]
+        self.source = f"persistent://{KEEPING}/from-{number}"
+        self.target = f"persistent://{KEEPING}/to-{number}"
+        self.given: Rows = Counter()
+        for topic in (self.source, self.target):
+            self.audience.make_topic(topic)
+
+    def publish(self, count: int) -> None:
+        fresh = rows(self.given.total(), count)
+        self.given += fresh
+        self.audience.publish(self.source, fresh)
+
+    def options(self, script: Script, rows_per_trigger: int) -> dict[str, Any]:
+        common = {
+            "service.url": self.audience.broker.service_url, "script": script.text,
+            "operationTimeoutMs": "60000",
+        }  # fmt: skip
+        source = {
+            **common, "topic": self.source, "columns": "value,__key", "startingOffsets": "earliest",
+            "maxRowsPerTrigger": str(rows_per_trigger),
+        }  # fmt: skip
+        sink = {
+            **common, "topic": self.target, "batchingMaxMessages": "10",
+            "exactlyOnce": str(self.exactly_once).lower(),
+            "checkpointLocation": str(self.folder / "checkpoint"),
+        }  # fmt: skip
+        return {"source": source, "sink": sink}
+
+    def audit(self) -> None:
+        found = self.audience.found(self.target)
+        missing, surplus = self.given - found, found - self.given
+        told = f"of {self.given.total()} rows {missing.total()} are lost, {surplus.total()} doubled"
+        assert not missing, told
+        assert set(found) == set(self.given), "rows that nobody gave"
+        assert not self.exactly_once or not surplus, told
+
+
+def started(folder: Path, master: str, streams: list[dict[str, Any]], **settings: str) -> Process:
+    job = {"master": master, "settings": {**SETTINGS, **settings}, "streams": streams}
+    command = [sys.executable, f"{CHAOS}/application.py", json.dumps(job)]
+    return Process.start(
+        f"application-{uuid4().hex[:6]}", folder, command,
+        PYTHONPATH=os.pathsep.join([CHAOS, os.environ.get("PYTHONPATH", "")]), PYSPARK_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+    )  # fmt: skip
+
+
+def test_a_driver_that_is_killed_before_inside_and_after_commits(audience: Audience, tmp_path: Path) -> None:
+    """SIGKILL for all of the application, again and again; each time it goes on from its checkpoint."""
+    moments = (
+        "written", "committing", "deciding", "decided", "publishing", "published", "finished", "planned",
+        "looking", "reading",
+    )  # fmt: skip
+    stream = Stream(audience, tmp_path / "stream")
+    stream.publish(60 * 3 * len(moments))
+    for point in moments:
+        folder = tmp_path / point
+        folder.mkdir()
+        script = Script(str(folder), point, 1, "wait")
+        application = started(tmp_path, "local[2]", [stream.options(script, 60)])
+        try:
+            wait_until_struck(script, application)
+        finally:
+            application.kill()
+    last = started(tmp_path, "local[2]", [stream.options(Script(str(tmp_path)), 600)])
+    finish(last)
+    stream.audit()
+
+
+def wait_until_struck(script: Script, application: Process) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not script.has_struck:
+        assert application.process.poll() is None, f"it ended before {script.point}: {log_of(application)}"
+        assert time.monotonic() < deadline, f"never reached {script.point}"
+        time.sleep(0.02)
+
+
+def finish(application: Process) -> None:
+    try:
+        assert application.process.wait(SECONDS_MAX) == 0, log_of(application)
+    finally:
+        application.kill()
+
+
+def log_of(application: Process) -> str:
+    return application.log.read_text(errors="replace")[-3000:]
+
+
+def test_executors_that_are_killed_and_twins_of_slow_tasks(audience: Audience, tmp_path: Path) -> None:
+    """Two workers, as two machines: a twin never runs where its task does."""
+    faults = [
+        (point, fault, exactly_once)
+        for fault in ("kill executor", "stall")
+        for point in ("reading", "writing", "staging", "written")
+        for exactly_once in (True, False)
+        if exactly_once or point != "staging"
+    ]
+    streams, jobs, scripts = [], [], []
+    for number, (point, fault, exactly_once) in enumerate(faults):
+        stream = Stream(audience, tmp_path / f"{number}", exactly_once)
+        stream.publish(180)
+        script = Script(str(stream.folder), point, 2, fault)
+        streams.append(stream)
+        scripts.append(script)
+        jobs.append(stream.options(script, 60))
+    with SparkCluster.start(tmp_path / "cluster", hosts=("127.0.0.1", "127.0.0.2"), cores=2) as cluster:
+        application = started(
+            tmp_path, cluster.url, jobs,
+            **{
+                "spark.executor.memory": "700m", "spark.speculation": "true",
+                "spark.speculation.interval": "100ms", "spark.speculation.multiplier": "1.5",
+                "spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "500ms",
+                "spark.deploy.maxExecutorRetries": "-1", "spark.task.maxFailures": "8",
+                "spark.excludeOnFailure.enabled": "false",
+                "spark.executorEnv.PYTHONPATH": CHAOS,
+            },
+        )  # fmt: skip
+        finish(application)
+    for stream, script in zip(streams, scripts, strict=True):
+        assert script.has_struck, script
+        try:
+            stream.audit()
+        except AssertionError as error:
+            raise AssertionError(f"{script.fault} at {script.point}: {error}") from error

@@ -1,0 +1,41 @@
+"""Every scripted fault, against our broker: what was given is found, and nothing else. See `chaos`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from chaos import GemingaBroker, Play, Scenario, World
+from scenarios import QUICK, all_scenarios
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    broker = GemingaBroker.start(tmp_path_factory.mktemp("broker"))
+    try:
+        with World.open(spark, broker) as world:
+            yield world
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.long)
+        for each in all_scenarios()
+    ],
+)
+def test_nothing_is_lost_or_doubled(world: World, scenario: Scenario, tmp_path: Path) -> None:
+    Play(world, scenario, tmp_path).run()
+
+
+def test_there_are_a_hundred_of_them() -> None:
+    assert len(all_scenarios()) > 100
