@@ -16,6 +16,7 @@ The entries are read on the owner's thread, a piece at a time, and everything el
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 from uuid import uuid4
@@ -36,6 +37,12 @@ PIECE_BYTES = 2 * 1024 * 1024
 PIECES_WAITING_MAX = 2
 """Pieces that are read ahead of the worker."""
 BUSY_PAUSE_SECONDS = 0.1
+ENTRY_PAUSE_SECONDS = 20e-6
+"""The worker rests so long for each entry: what an entry costs is Python, which the owner's thread needs."""
+PUBLISHING_REST_TIMES = 2.0
+"""While others publish, it rests so many times as long as it has worked."""
+PUBLISHING_BYTES_MIN = 64 * 1024
+"""So much since the last piece is publishing."""
 
 
 class OffloadFailed(StoreError):
@@ -80,6 +87,7 @@ class Offloading:
         self._now_ms = now_ms
         self._done: Done | None = done
         self._next = 0
+        self._published = tier.local.stats().appended_bytes
         self._waiting = 0
         self._is_reading = False
         self._failure: Exception | None = None
@@ -162,9 +170,18 @@ class Offloading:
             return
         self._next += len(entries)
         self._waiting += 1
+        published, self._published = self._published, self._tier.local.stats().appended_bytes
+        rest_times = PUBLISHING_REST_TIMES if self._published - published > PUBLISHING_BYTES_MIN else 0.0
         writer = self._writer
         assert writer is not None
-        self._tier.work(lambda: writer.add(entries), self._added)
+
+        def add() -> None:
+            began = time.monotonic()
+            writer.add(entries)
+            took = time.monotonic() - began
+            self._tier.pause(max(len(entries) * ENTRY_PAUSE_SECONDS, took * rest_times))
+
+        self._tier.work(add, self._added)
 
     def _added(self, error: Exception | None) -> None:
         self._waiting -= 1

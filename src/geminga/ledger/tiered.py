@@ -59,7 +59,7 @@ READ_WAIT_SECONDS = 0.02
 LOOKS_BYTES_MAX = 8 * 1024 * 1024
 """Of single entries that were asked for: a search that has to ask again finds what it has seen."""
 STOP_SECONDS_MAX = 10.0
-NICENESS = 10
+NICENESS = 5
 """Of the worker's thread, where threads have one: publishing comes first."""
 
 
@@ -280,7 +280,7 @@ class TieredStore:
         self._worker.submit(job, then)
 
     def pause(self, seconds: float) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if self._pool is not None:
             time.sleep(seconds)
 
     def _signal(self) -> None:

@@ -28,7 +28,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geminga.errors import CorruptPayload
-from geminga.offload.residue import COLUMNS, JOINED_COLUMNS, Joined, Parter, Residue, joined
+from geminga.offload.residue import (
+    COLUMNS,
+    JOINED_COLUMNS,
+    Joined,
+    Parted,
+    Parter,
+    Residue,
+    concatenated,
+    joined,
+)
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import message_schema
 
@@ -37,7 +46,6 @@ METADATA_KEY = b"geminga.offload"
 GROUP_BYTES = 8 * 1024 * 1024
 """Bytes of entries in a group, unless one entry is larger."""
 GROUP_ENTRIES_MAX = 65_536
-GROUP_ROWS_MAX = 1 << 20
 COMPRESSION_LEVEL = 3
 
 _DICTIONARIES = (
@@ -172,47 +180,64 @@ class LedgerWriter:
         self._parter = Parter(topic, partition, ledger_id)
         self._summary = Summary(topic, partition, ledger_id, uuid)
         self._row_groups = 0
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._waiting: list[Parted] = []
+        self._waiting_bytes = self._waiting_entries = 0
 
     def add(self, entries: Sequence[bytes]) -> None:
-        """Add entries that follow each other. Raises what the sink raises."""
+        """Add entries that follow each other; they are parted at once, and written with their group.
+
+        Raises what the sink raises.
+        """
+        piece: list[bytes] = []
         for entry in entries:
-            self._waiting.append(entry)
+            piece.append(entry)
             self._waiting_bytes += len(entry)
-            if self._waiting_bytes >= GROUP_BYTES or len(self._waiting) >= GROUP_ENTRIES_MAX:
+            is_full = self._waiting_entries + len(piece) >= GROUP_ENTRIES_MAX
+            if is_full or self._waiting_bytes >= GROUP_BYTES:
+                self._part(piece)
+                piece = []
                 self._flush()
+        if piece:
+            self._part(piece)
+
+    def _part(self, entries: Sequence[bytes]) -> None:
+        summary = self._summary
+        self._waiting.append(self._parter.part(summary.entries, entries))
+        self._waiting_entries += len(entries)
+        summary.entries += len(entries)
+        summary.entry_bytes += sum(map(len, entries))
 
     def _flush(self) -> None:
-        entries, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        """Write the group that waits."""
+        waiting, self._waiting = self._waiting, []
+        entries, self._waiting_entries, self._waiting_bytes = self._waiting_entries, 0, 0
+        if not entries:
+            return
         summary = self._summary
-        parted = self._parter.part(summary.entries, entries)
-        rows = sum(batch.num_rows for batch in parted.messages)
+        batches = [batch for parted in waiting for batch in parted.messages]
+        rows = sum(batch.num_rows for batch in batches)
         row_group = -1
         if rows:
-            table = pa.Table.from_batches([_plain(batch, self._schema) for batch in parted.messages])
+            table = pa.Table.from_batches([_plain(batch, self._schema) for batch in batches])
             self._writer.write_table(table, row_group_size=max(rows, 1))
             row_group = self._row_groups
             self._row_groups += 1
             summary.publish = _span(summary.publish, table.column("publish_time"))
             summary.event = _span(summary.event, table.column("event_time"))
-        residue = parted.residue.encode()
+        residue = concatenated([parted.residue for parted in waiting]).encode()
         at = self._position.at
         self._file.write(residue)
-        summary.groups.append(
-            [summary.entries, len(entries), rows, row_group, at, len(residue), crc32c(residue)]
-        )
-        summary.entries += len(entries)
+        first = summary.entries - entries
+        summary.groups.append([first, entries, rows, row_group, at, len(residue), crc32c(residue)])
         summary.messages += rows
-        summary.closed += parted.closed
-        summary.entry_bytes += sum(map(len, entries))
+        summary.closed += sum(parted.closed for parted in waiting)
 
     def close(self) -> Written:
         """Write what is waiting and the footer."""
-        if self._waiting:
-            self._flush()
+        self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: self._summary.encode()})
         self._writer.close()
+        pa.default_memory_pool().release_unused()
         return Written(self._summary, self._position.at, self._position.crc)
 
 

@@ -171,7 +171,7 @@ class Parter:
         residues = [residue for _, residue, _ in pieces]
         return Parted(
             [messages for messages, _, _ in pieces if messages is not None and messages.num_rows],
-            residues[0] if len(residues) == 1 else _concatenated(residues),
+            concatenated(residues),
             sum(closed for _, _, closed in pieces),
         )
 
@@ -310,7 +310,11 @@ def _kept_whole(raw: Sequence[RawEntry]) -> Residue:
     )  # fmt: skip
 
 
-def _concatenated(residues: Sequence[Residue]) -> Residue:
+def concatenated(residues: Sequence[Residue]) -> Residue:
+    """The residue of entries that follow each other; there is at least one."""
+    if len(residues) == 1:
+        return residues[0]
+
     def put(name: str) -> Any:
         return np.concatenate([getattr(each, name) for each in residues])
 
