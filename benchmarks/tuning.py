@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks import brokers
-from geminga.client.admin import admin
+from geminga import Admin
 from geminga.testing.apache_cluster import ApacheCluster
 from geminga.tuning import proof_report, sweep_report
 from geminga.tuning.measuring import host
@@ -65,7 +65,7 @@ class KilledBroker:
     def mend(self) -> None:
         self._cluster.restart_broker(0)
         # Partitions that have moved come back: each broker is to have some when it is killed.
-        admin(self._cluster.admin_url(1), "PUT", f"namespaces/{CLUSTER_NAMESPACE}/unload")
+        Admin(self._cluster.admin_url(1)).namespaces.unload(CLUSTER_NAMESPACE)
         time.sleep(3)
 
 
@@ -181,7 +181,7 @@ def measure_cluster(folder: Path, repeats: int) -> str:
     home = brokers.pulsar_home()
     with brokers.work_folder() as work, ApacheCluster.start(home, work / "cluster") as cluster:
         address = cluster.admin_url(1)
-        admin(address, "PUT", f"namespaces/{CLUSTER_NAMESPACE}", {"bundles": {"numBundles": BUNDLES}})
+        Admin(address).namespaces.create(CLUSTER_NAMESPACE, bundles=BUNDLES)
         plan = Plan(
             service_url=cluster.service_url, admin_url=address, profile=CLUSTER, parts=("break",),
             repeats=repeats, seconds=BREAK_SECONDS, namespace=CLUSTER_NAMESPACE, java_home=home,

@@ -23,7 +23,6 @@ from pathlib import Path
 import pyarrow as pa
 
 import geminga
-from geminga.client.admin import admin
 from geminga.testing.apache_cluster import ApacheCluster
 from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.spark_cluster import ObjectStore, Process, SparkCluster
@@ -89,9 +88,10 @@ def run(folder: Path, *, rows: int, apache_pulsar: Path | None = None) -> dict[s
         store = held.enter_context(ObjectStore.start(folder))
         cluster = held.enter_context(SparkCluster.start(folder))
         client = held.enter_context(geminga.Client(url))
-        admin(admin_url, "POST", "namespaces/public/default/deduplication", True)
+        admin = held.enter_context(geminga.Admin(admin_url))
+        admin.namespaces.deduplication.set("public/default", True)
         for topic in (SOURCE, TARGET):
-            admin(admin_url, "PUT", topic.replace("://", "/") + "/partitions", PARTITIONS)
+            admin.topics.create(topic, partitions=PARTITIONS)
         values = [b"%d" % number for number in range(rows)]
         with client.create_producer(SOURCE, batching_enabled=True, batching_max_messages=100) as producer:
             keys = [f"k{number % 50}" for number in range(rows)]

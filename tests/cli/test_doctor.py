@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,33 @@ def test_a_missing_core_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert doctor.check_disk(tmp_path / "absent").status == "error"
+
+
+def test_a_java_home_without_java_is_what_spark_would_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    finding = doctor.check_java()
+    assert (finding.status, "holds no bin/java" in finding.detail) == ("warning", True)
+
+
+def test_what_spark_will_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS"):
+        monkeypatch.delenv(name, raising=False)
+    assert [one.status for one in doctor.check_spark()] == ["ok", "ok", "ok"]
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert "holds no Spark" in doctor.check_spark()[0].detail
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars/spark-core_2.13-3.5.1.jar").touch()
+    assert "is Spark 3.5.1" in doctor.check_spark()[0].detail
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "none"))
+    assert "does not run" in doctor.check_spark()[1].detail
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert doctor.check_spark()[1].status == "ok"
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    assert "lacks what workers need" in doctor.check_spark()[1].detail
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "absent"))
+    assert "cannot write" in doctor.check_spark()[2].detail

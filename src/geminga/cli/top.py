@@ -23,6 +23,9 @@ from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 
 CALLS_AT_ONCE = 8
+LISTED_EACH_LOOK_MAX = 1000
+LIST_AGAIN_SECONDS = 30.0
+"""Names of more topics than that are asked for only so often: of 600,000 they are 40 MB."""
 _TOPICS = (
     Column("topic", "topic"),
     Column("in", "rate_in", rate, right=True),
@@ -93,10 +96,13 @@ def command(
         raise click.BadParameter(
             f"{pattern!r} is no regular expression: {error}", param_hint="--pattern"
         ) from None
+    names: list[str] = []
+    listed_at = float("-inf")
     with cluster.admin() as admin:
         while left is None or left > 0:
             began = time.monotonic()
-            names = _names(admin, namespaces or ("public/default",), wanted)
+            if len(names) < LISTED_EACH_LOOK_MAX or began - listed_at > LIST_AGAIN_SECONDS:
+                names, listed_at = _names(admin, namespaces or ("public/default",), wanted), began
             rows = look(admin, names[:topics_max], by_subscription)
             rows.sort(key=_key(sort))
             if as_json:
