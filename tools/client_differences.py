@@ -85,6 +85,7 @@ FACES = (
         "positional or keyword, BytesSchema", _AS_THERE,
     ),
     Named("Client.runtime", "(none)", "attribute", "for the modules of the package: the I/O thread"),
+    Named("Client.subscribe(start_paused)", "(none)", "keyword-only, False", _LISTENERS),
     Named("Client.subscribe(initial_position)", "stands earlier", "stands later", _AS_THERE),
     Named(
         "Client.subscribe(is_pattern_topic)", "positional or keyword, False", "(none)",

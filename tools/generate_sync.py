@@ -58,6 +58,8 @@ class Differs:
     dropped: tuple[str, ...] = ()
     inserted: dict[str, str] = field(default_factory=dict)
     """Arguments of threads alone, each before one that both faces have."""
+    named: tuple[str, ...] = ()
+    """Arguments of threads alone, by name only."""
     moved: dict[str, str] = field(default_factory=dict)
     """Arguments that stand elsewhere: before which one."""
     said: dict[str, str] = field(default_factory=dict)
@@ -78,6 +80,7 @@ FACE = {
     "subscribe": Differs(
         dropped=("is_pattern_topic",),
         inserted={"receiver_queue_size": "message_listener: Callable[[Any, Any], Any] | None = None"},
+        named=("start_paused: bool = False",),
         moved={"pattern_auto_discovery_period": "initial_position"},
         said={"With ``is_pattern_topic`` the topic is the text of a pattern.": ""},
     ),
@@ -158,6 +161,7 @@ def _arguments(given: ast.arguments, differs: Differs) -> ast.arguments:
         *((before, every[name]) for name, before in differs.moved.items()),
     ]:
         plain.insert([argument.arg for argument, _ in plain].index(before), pair)
+    named += [_argument(text) for text in differs.named]
     plain = [_argument(SCHEMA) if argument.arg == "schema" else (argument, d) for argument, d in plain]
     return ast.arguments(
         posonlyargs=[],

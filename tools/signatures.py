@@ -73,6 +73,7 @@ METHODS = {
         none={
             "decryptor": _MADE_OF_OTHERS,
             "message_listener": "of the threads' face alone",
+            "start_paused": "of the threads' face alone",
             "durable": _OF_READERS,
             "start_message_id": _OF_READERS,
             "start_message_rollback_seconds": _OF_READERS,

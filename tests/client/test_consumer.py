@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pickle
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import geminga
+import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
 from geminga.errors import (
@@ -656,6 +658,89 @@ def test_a_list_is_acknowledged_by_one_call(
     if receipts:
         assert backlog(pulsar_broker, pulsar_topic) == 1, "nothing of the refused list"
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 1)
+
+
+# --- active and inactive -------------------------------------------------------------------------
+
+
+class Heard:
+    """A `ConsumerEventListener`."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def became_active(self, consumer: Any, partition: int) -> None:
+        self.events.append((True, consumer, partition, threading.current_thread().name))
+
+    def became_inactive(self, consumer: Any, partition: int) -> None:
+        self.events.append((False, consumer, partition, threading.current_thread().name))
+        raise RuntimeError("a listener's own mistake")
+
+
+def test_an_event_listener_hears_who_is_active(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    first, second = Heard(), Heard()
+    one = pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Failover, consumer_name="a", event_listener=first
+    )
+    eventually(lambda: len(first.events) == 1)
+    assert first.events[0][:3] == (True, one, -1)
+    assert first.events[0][3].startswith("geminga-listener")
+    two = pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Failover, consumer_name="b", event_listener=second
+    )
+    eventually(lambda: [event[0] for event in second.events] == [False])
+    one.close()
+    eventually(lambda: [event[:3] for event in second.events] == [(False, two, -1), (True, two, -1)])
+
+
+def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> None:
+    heard: list[Any] = []
+
+    class Listener:
+        async def became_active(self, consumer: Any, partition: int) -> None:
+            await asyncio.sleep(0)
+            heard.append((consumer, partition))
+
+        def became_inactive(self, consumer: Any, partition: int) -> None:
+            heard.append(None)
+
+    async def run() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(
+                pulsar_topic, "s", ConsumerType.Failover, event_listener=Listener()
+            )
+            async with asyncio.timeout(60):
+                while not heard:
+                    await asyncio.sleep(0.01)
+            assert heard == [(consumer, -1)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("listener", [7, object()])
+def test_what_is_no_event_listener(pulsar_client: Any, pulsar_topic: str, listener: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="became_active"):
+        pulsar_client.subscribe(pulsar_topic, "s", event_listener=listener)
+
+
+def test_a_listener_that_starts_paused(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    heard: list[bytes] = []
+    consumer = pulsar_client.subscribe(
+        pulsar_topic,
+        "s",
+        message_listener=lambda _, message: heard.append(message.data()),
+        start_paused=True,
+        broker_consumer_stats_cache_time_ms=0,
+    )
+    publish(pulsar_client, pulsar_topic, 2, batched=False)
+    eventually(lambda: consumer.stats().waiting_messages == 2)
+    assert not heard
+    consumer.resume_message_listener()
+    eventually(lambda: heard == [b"0", b"1"])
+    with pytest.raises(InvalidConfiguration, match="start_paused"):
+        pulsar_client.subscribe(pulsar_topic, "t", start_paused=True)
 
 
 # --- statistics ----------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_arguments_of_one_face_alone() -> None:
     assert found.splitlines() == [
         "def subscribe(self, topic, consumer_type=1, "
         "message_listener: Callable[[Any, Any], Any] | None=None, receiver_queue_size=2, "
-        "pattern_auto_discovery_period=60, initial_position=3):",
+        "pattern_auto_discovery_period=60, initial_position=3, *, start_paused: bool=False):",
         '    """Text."""',
         "    return self.f(topic)",
     ]

@@ -39,6 +39,7 @@ from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
     ConsumerDeadLetterPolicy,
+    ConsumerEventListener,
     ConsumerKeySharedPolicy,
     ConsumerSettings,
     ConsumerType,
@@ -263,6 +264,7 @@ class Client:
         ack_receipt_enabled: bool = False,
         negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
         retry_enabled: bool = False,
+        event_listener: ConsumerEventListener | None = None,
     ) -> AsyncConsumer:
         """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
         With ``is_pattern_topic`` the topic is the text of a pattern.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
@@ -70,7 +71,7 @@ class AsyncConsumer:
         self.group = HandleGroup(
             core, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
-            before_messages=self._drain,
+            before_messages=self._drain, on_active=self._on_active,
         )  # fmt: skip
         self.acknowledging = Acknowledging(core, self.group, settings)
         self.inbox = self.acknowledging.inbox
@@ -79,6 +80,8 @@ class AsyncConsumer:
         self._name = name
         self.forwarder = Forwarder(core, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
+        self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What the event listener is to be told; the first is under way."""
 
     def _drain(self) -> None:
         self.acknowledging.drain()
@@ -464,6 +467,31 @@ class AsyncConsumer:
         for task in list(self._forwarding):
             task.cancel()
         self.receivers.wake_all()
+
+    def _on_active(self, partition: int, is_active: bool) -> None:
+        listener = self.settings.event_listener
+        if listener is None:
+            return
+
+        async def tell() -> None:
+            try:
+                outcome = (listener.became_active if is_active else listener.became_inactive)(self, partition)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except Exception:
+                logger.exception("an event listener raised")
+
+        self._events.append(tell)
+        if len(self._events) == 1:
+            task = self.core.loop.create_task(self._tell_events())
+            self._forwarding.add(task)
+            task.add_done_callback(self._forwarding.discard)
+
+    async def _tell_events(self) -> None:
+        """One after the other, in their order."""
+        while self._events:
+            await self._events[0]()
+            del self._events[0]
 
     def _on_failure(self, handle: ConsumerHandle, error: Exception) -> None:
         # The other partitions go on arriving, but nobody should believe that this is all there is.

@@ -81,6 +81,8 @@ class Consumer(ConsumerFace):
         listener = consumer.settings.message_listener
         if listener is not None and threads is not None:
             self._listener = Listening(self, listener, self._take_now, self._tell)
+            if consumer.settings.start_paused:
+                self._listener.pause()
             self._listener.start(threads)
 
     # --- receiving -------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class ConsumerHandle:
         on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None] | None = None,
         on_failure: Callable[[ConsumerHandle, Exception], None] | None = None,
         before_messages: Callable[[], None] | None = None,
+        on_active: Callable[[int, bool], None] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -85,6 +86,7 @@ class ConsumerHandle:
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
         self._before_messages = before_messages
+        self._on_active = on_active
         self._connection: BrokerConnection | None = None
         self._flush_scheduled = False
         self._turn_now = 0.0
@@ -233,6 +235,8 @@ class ConsumerHandle:
                 "now the active" if event.is_active else "not the active",
                 self.consumer.subscription, self.topic,
             )  # fmt: skip
+            if self._on_active is not None:
+                self._on_active(self.partition, event.is_active)
         elif isinstance(event, KeysMixed):
             self._tell_about_keys(event)
         elif isinstance(event, EndOfTopic):

@@ -14,9 +14,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from geminga.client.waiter import Waiter
+from geminga.consumer.settings import ConsumerEventListener
 from geminga.errors import AlreadyClosed, PulsarException
 
 logger = logging.getLogger("geminga")
@@ -118,23 +119,67 @@ class Listening:
         self._thread.put(self)
 
 
+class EventTeller:
+    """Stands for ``listener``, a `ConsumerEventListener`, on the loop: what is told here, it is told on a
+    listener thread, in order, as soon as its consumer is there (`belongs_to`)."""
+
+    def __init__(self, listener: ConsumerEventListener) -> None:
+        self._listener = listener
+        self._owner: Any = None
+        self._thread: _ListenerThread | None = None
+        self._events: deque[tuple[Callable[[Any, int], object], int]] = deque()
+
+    def became_active(self, consumer: Any, partition: int) -> None:
+        self._note(self._listener.became_active, partition)
+
+    def became_inactive(self, consumer: Any, partition: int) -> None:
+        self._note(self._listener.became_inactive, partition)
+
+    def _note(self, tell: Callable[[Any, int], object], partition: int) -> None:
+        self._events.append((tell, partition))
+        if self._thread is not None:
+            self._thread.put(self)
+
+    def belongs_to(self, owner: Any, threads: ListenerThreads) -> None:
+        self._owner = owner
+        self._threads = threads  # they end when nobody holds them any more
+        self._thread = threads.next()
+        self._thread.put(self)
+
+    def turn(self) -> None:
+        """On the listener's thread."""
+        while self._events:
+            tell, partition = self._events.popleft()
+            try:
+                tell(self._owner, partition)
+            except BaseException:
+                logger.exception("an event listener raised")
+
+
+class _Turn(Protocol):
+    """Something to do on a listener thread."""
+
+    def turn(self) -> None:
+        """Do it; must not raise."""
+
+
 class _ListenerThread:
     """A thread and the listeners whose turn it is."""
 
     def __init__(self, name: str) -> None:
-        self._turns: SimpleQueue[Listening | None] = SimpleQueue()
+        self._turns: SimpleQueue[_Turn | None] = SimpleQueue()
         self.thread = threading.Thread(target=_run_turns, args=(self._turns,), name=name, daemon=True)
         self.thread.start()
 
-    def put(self, listening: Listening | None) -> None:
+    def put(self, turn: _Turn | None) -> None:
         """None ends the thread."""
-        self._turns.put(listening)
+        self._turns.put(turn)
 
 
-def _run_turns(turns: SimpleQueue[Listening | None]) -> None:
-    while (listening := turns.get()) is not None:
-        listening.turn()
-        del listening
+def _run_turns(turns: SimpleQueue[_Turn | None]) -> None:
+    while (next_turn := turns.get()) is not None:
+        next_turn.turn()
+        del next_turn
 
 
 class ListenerThreads:

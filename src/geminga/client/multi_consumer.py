@@ -41,6 +41,7 @@ class HandleGroup:
         queue: ReceiveQueue,
         on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None],
         on_failure: Callable[[ConsumerHandle, Exception], None],
+        on_active: Callable[[int, bool], None],
         before_messages: Callable[[], None],
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
@@ -56,6 +57,7 @@ class HandleGroup:
         self._queue = queue
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
+        self._on_active = on_active
         self._before_messages = before_messages
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
@@ -102,6 +104,7 @@ class HandleGroup:
             self._core, settings, topic=part.topic, partition=part.partition,
             subscription=self._subscription, consumer_name=self._consumer_name, queue=self._queue,
             queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
+            on_active=self._on_active,
             before_messages=self._before_messages,
         )  # fmt: skip
         handle.consumer.opener.whole = self.whole_entries

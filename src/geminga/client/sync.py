@@ -31,6 +31,7 @@ from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
     ConsumerDeadLetterPolicy,
+    ConsumerEventListener,
     ConsumerKeySharedPolicy,
     ConsumerType,
     InitialPosition,
@@ -217,6 +218,8 @@ class Client(SyncBase):
         ack_receipt_enabled: bool = False,
         negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
         retry_enabled: bool = False,
+        event_listener: ConsumerEventListener | None = None,
+        start_paused: bool = False,
     ) -> Consumer:
         """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
 

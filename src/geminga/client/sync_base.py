@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -16,7 +17,7 @@ from geminga.client.arguments import Topics
 from geminga.client.core import ClientCore, Closable
 from geminga.client.enums import ProducerAccessMode
 from geminga.client.failover import service_source
-from geminga.client.listener import ListenerThreads
+from geminga.client.listener import EventTeller, ListenerThreads
 from geminga.client.logs import attach, detach
 from geminga.client.runtime import LoopThread
 from geminga.client.schema_versions import ThreadSchemaVersions
@@ -134,8 +135,15 @@ class SyncBase:
         from geminga.client.consumer import Consumer, subscribe
 
         schema.attach_client(self._schemas)
-        consumer = self._open(self._core.opened(subscribe, topics, subscription, settings))
-        return Consumer(self._runtime, consumer, self._listener_threads)
+        events = None
+        if settings.event_listener is not None:
+            events = EventTeller(settings.event_listener)
+            settings = replace(settings, event_listener=events)
+        opened = self._open(self._core.opened(subscribe, topics, subscription, settings))
+        consumer = Consumer(self._runtime, opened, self._listener_threads)
+        if events is not None:
+            events.belongs_to(consumer, self._listener_threads)
+        return consumer
 
     def _open_reader(
         self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema

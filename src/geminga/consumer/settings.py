@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from geminga.choices import Choice
 from geminga.config import MILLISECONDS_MAX, check_int, check_seconds, check_type, refuse
@@ -60,6 +60,21 @@ INT32_MAX = (1 << 31) - 1
 
 Decryptor = Callable[[Any, Any], bytes]
 """``(MessageMetadata, payload) -> plain payload``; raises `geminga.errors.CryptoError`."""
+
+
+@runtime_checkable
+class ConsumerEventListener(Protocol):
+    """Told when a consumer of a Failover subscription becomes the active one of a topic or partition, and
+    when another one does. ``partition`` is -1 where the topic has none.
+
+    Threads: called on a listener thread. asyncio: called on the loop; what is returned may be awaited.
+    """
+
+    def became_active(self, consumer: Any, partition: int) -> object:
+        """Messages come to this consumer from now on."""
+
+    def became_inactive(self, consumer: Any, partition: int) -> object:
+        """Messages go to another consumer from now on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +132,11 @@ class ConsumerSettings:
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
     auto_update_partitions_seconds: float = 60.0
     broker_consumer_stats_cache_time_ms: int = 30000
+    """How old the broker's part of `stats` may be."""
+    event_listener: ConsumerEventListener | None = None
+    """Told of a Failover consumer's part; see `ConsumerEventListener`."""
+    start_paused: bool = False
+    """With a message listener: it is not called before `resume_message_listener` was."""
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -126,6 +146,8 @@ class ConsumerSettings:
             refuse("is_read_compacted", True, "False for Shared and KeyShared subscriptions")
         if self.start_message_id is not None and self.durable:
             refuse("start_message_id", self.start_message_id, "None for a durable subscription")
+        if self.start_paused and self.message_listener is None:
+            refuse("start_paused", True, "False without a message_listener")
         if self.retry_enabled and not shared:
             refuse("retry_enabled", True, "False for Exclusive and Failover: they keep the order of messages")
         for name in ("properties", "subscription_properties"):
@@ -144,6 +166,11 @@ class ConsumerSettings:
             "batch_receive_policy", self.batch_receive_policy, ConsumerBatchReceivePolicy, optional=True
         )
         check_type("consumer_name", self.consumer_name, str, optional=True)
+        if self.event_listener is not None and not isinstance(self.event_listener, ConsumerEventListener):
+            refuse(
+                "event_listener", self.event_listener,
+                "None, or an object with became_active(consumer, partition) and became_inactive(...)",
+            )  # fmt: skip
         check_type("start_message_id", self.start_message_id, MessageId, optional=True)
         check_type("stop_at_message_id", self.stop_at_message_id, MessageId, optional=True)
         check_type(
@@ -153,7 +180,7 @@ class ConsumerSettings:
         for flag in (
             "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
             "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
-            "retry_enabled", "auto_ack_oldest_chunked_message_on_queue_full",
+            "retry_enabled", "start_paused", "auto_ack_oldest_chunked_message_on_queue_full",
         ):  # fmt: skip
             check_type(flag, getattr(self, flag), bool)
 
