@@ -484,6 +484,29 @@ def test_messages_of_a_batch_that_nobody_has_taken_are_not_late(
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
 
 
+def test_messages_that_were_put_back_are_not_late(subscribed: Make, make: SimpleNamespace) -> None:
+    """A call that had taken them was interrupted: they wait in the queue."""
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    consumer.receive(make.batch([b"a", b"b"]), 1)
+    consumer.receive(make.single(b"c"), 2)
+    first, second, alone = consumer.take()
+    consumer.core.taken([first, second, alone], consumer.now)
+    consumer.core.put_back([first, alone])
+    consumer.core.put_back([alone])
+    (redeliver,) = consumer.advance(11.0)
+    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1], "for the second"
+    again = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    again.receive(make.batch([b"a", b"b"]), 1)
+    messages = again.take()
+    again.core.taken(messages, again.now)
+    again.core.put_back(messages)
+    assert again.core.next_deadline() == float("inf")
+
+
 def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000, receiver_queue_size=5000

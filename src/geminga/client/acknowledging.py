@@ -19,6 +19,7 @@ from geminga.consumer.inbox import (
     AcknowledgedThrough,
     Inbox,
     Item,
+    PutBack,
     ReadThrough,
     ReceiptsWanted,
     Refused,
@@ -131,6 +132,8 @@ class Acknowledging:
         elif isinstance(item, ReadThrough):
             for message in list(item.newest.values()):
                 self._through(message, now)
+        elif isinstance(item, PutBack):
+            self._group.handle_of_message(item.message).consumer.put_back([item.message])
         elif isinstance(item, Refused):
             self._refuse(item.message, now)
         elif isinstance(item, ReceiptsWanted):

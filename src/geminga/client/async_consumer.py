@@ -27,7 +27,7 @@ from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
 from geminga.consumer.events import DeadLettered
-from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, Refused, Taken
+from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, PutBack, Refused, Taken
 from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
@@ -231,6 +231,9 @@ class AsyncConsumer:
                     break
         except BaseException:
             self.queue.put_back(batch.messages)
+            if self.tracks_taken and not self.closed:
+                for message in batch.messages:
+                    self.inbox.add(PutBack(message))
             raise
         return batch.messages
 

@@ -30,7 +30,7 @@ from geminga.client.sync_faces import ConsumerFace
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
-from geminga.consumer.inbox import AcknowledgedThrough, Taken
+from geminga.consumer.inbox import AcknowledgedThrough, PutBack, Taken
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
@@ -129,6 +129,10 @@ class Consumer(ConsumerFace):
     def _give_back(self, messages: Sequence[Message]) -> None:
         """Messages that were taken and never handed to the application."""
         self._queue.give_back(messages)
+        if self._tracks_taken:
+            for message in messages:
+                with contextlib.suppress(PulsarException):
+                    self._add(PutBack(message))
         if self._queue.waiting and self._queue:
             with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
                 self._runtime.post(self._queue.wake)

@@ -46,6 +46,14 @@ class AckTimeout:
             else:
                 self._taken.pop(key, None)
 
+    def put_back(self, key: EntryKey, message: Message) -> None:
+        """The message waits in the queue again."""
+        taken = self._taken.get(key)
+        if taken is not None and message in taken:
+            taken.remove(message)
+        if not taken:
+            self.settled(key)
+
     def settled(self, key: EntryKey) -> None:
         """The entry was acknowledged, negatively acknowledged or redelivered."""
         self._deadlines.pop(key, None)

@@ -463,6 +463,12 @@ class ConsumerCore:
             elif acks.flags[message._index]:
                 self.ack_timeout.taken((entry.ledger_id, entry.entry_id), now, (message,))
 
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Messages that were `taken` wait in the queue again: nobody is late with them."""
+        for message in self._here(messages):
+            entry = message._entry
+            self.ack_timeout.put_back((entry.ledger_id, entry.entry_id), message)
+
     def acknowledge_messages(self, messages: Iterable[Message], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""
         self._settle(self.acks.acknowledge_messages(self._here(messages), now))

@@ -30,6 +30,13 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class PutBack:
+    """The application has it no more: a call that had taken it was interrupted, and it waits in the queue."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class AcknowledgedId:
     """The message with this id is done."""
 
@@ -64,7 +71,9 @@ class ReceiptsWanted:
     token: Any
 
 
-Item = Message | Taken | AcknowledgedId | AcknowledgedThrough | ReadThrough | Refused | ReceiptsWanted
+Item = (
+    Message | Taken | PutBack | AcknowledgedId | AcknowledgedThrough | ReadThrough | Refused | ReceiptsWanted
+)
 
 
 class Inbox:
