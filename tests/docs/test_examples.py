@@ -13,9 +13,13 @@ import geminga
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
     "admin.md",
+    "asyncio.md",
     "coming-from-pulsar-client.md",
+    "consumers.md",
+    "errors.md",
     "functions.md",
     "offloading.md",
+    "producers.md",
     "readers.md",
     "schemas.md",
 ]

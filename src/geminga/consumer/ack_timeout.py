@@ -46,13 +46,24 @@ class AckTimeout:
             else:
                 self._taken.pop(key, None)
 
-    def put_back(self, key: EntryKey, message: Message) -> None:
-        """The message waits in the queue again."""
-        taken = self._taken.get(key)
-        if taken is not None and message in taken:
-            taken.remove(message)
-        if not taken:
-            self.settled(key)
+    def messages_taken(self, messages: Iterable[Message], now: float) -> None:
+        """The same, of those that are not acknowledged yet."""
+        for message in messages:
+            entry = message._entry
+            if entry.acks is None:
+                self.taken((entry.ledger_id, entry.entry_id), now)
+            elif entry.acks.flags[message._index]:
+                self.taken((entry.ledger_id, entry.entry_id), now, (message,))
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """They wait in the queue again."""
+        for message in messages:
+            key = (message._entry.ledger_id, message._entry.entry_id)
+            taken = self._taken.get(key)
+            if taken is not None and message in taken:
+                taken.remove(message)
+            if not taken:
+                self.settled(key)
 
     def settled(self, key: EntryKey) -> None:
         """The entry was acknowledged, negatively acknowledged or redelivered."""

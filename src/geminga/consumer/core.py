@@ -455,19 +455,11 @@ class ConsumerCore:
 
     def taken(self, messages: Iterable[Message], now: float) -> None:
         """Messages were handed to the application: the acknowledgement time-out runs."""
-        for message in self._here(messages):
-            entry = message._entry
-            acks = entry.acks
-            if acks is None:
-                self.ack_timeout.taken((entry.ledger_id, entry.entry_id), now)
-            elif acks.flags[message._index]:
-                self.ack_timeout.taken((entry.ledger_id, entry.entry_id), now, (message,))
+        self.ack_timeout.messages_taken(self._here(messages), now)
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Messages that were `taken` wait in the queue again: nobody is late with them."""
-        for message in self._here(messages):
-            entry = message._entry
-            self.ack_timeout.put_back((entry.ledger_id, entry.entry_id), message)
+        self.ack_timeout.put_back(self._here(messages))
 
     def acknowledge_messages(self, messages: Iterable[Message], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""
