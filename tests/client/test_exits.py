@@ -73,7 +73,13 @@ def run_and_look(programs: Programs, broker: Any, client: Any, topic: str, seed:
 
 
 def of_python_itself(said: str) -> bool:
-    """An interpreter that is interrupted in the midst of its own end (`threading`, `asyncio`) says so."""
+    """An interpreter that is interrupted in the midst of its own end (`threading`, `asyncio`) says so.
+
+    `asyncio.run` that is interrupted while it ends what still runs closes its loop under it: every task that
+    is pending at that moment is reported, those that end a client among them.
+    """
+    if "Task was destroyed but it is pending!" in said and "Event loop is closed" in said:
+        return True
     interrupted = any(word in said for word in ("KeyboardInterrupt", "SystemExit", "__del__"))
     return interrupted and str(Path(geminga.__file__).parent) not in said
 
