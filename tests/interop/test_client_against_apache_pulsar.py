@@ -225,3 +225,63 @@ def test_errors_have_the_names_of_the_broker(ours: geminga.Client, topic: Topic)
     holder.close()
     with pytest.raises(geminga.exceptions.PulsarException):
         ours.create_producer("persistent://no-such-tenant/nowhere/t")
+
+
+def _eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true"
+        time.sleep(0.05)
+
+
+class _Parts:
+    """What a consumer hears of its part."""
+
+    def __init__(self) -> None:
+        self.heard: list[bool] = []
+
+    def became_active(self, consumer: Any, partition: int) -> None:
+        self.heard.append(True)
+
+    def became_inactive(self, consumer: Any, partition: int) -> None:
+        self.heard.append(False)
+
+
+def test_failover_goes_by_priority_and_is_told(ours: geminga.Client, topic: Topic) -> None:
+    """The level with the smaller number is active, whoever came first."""
+    name, low, high = topic("failover"), _Parts(), _Parts()
+    options: Any = {"initial_position": geminga.InitialPosition.Earliest}
+    second = ours.subscribe(
+        name, "s", geminga.ConsumerType.Failover, consumer_name="b", priority_level=1,
+        event_listener=low, **options,
+    )  # fmt: skip
+    _eventually(lambda: low.heard[-1:] == [True])
+    first = ours.subscribe(
+        name, "s", geminga.ConsumerType.Failover, consumer_name="a", priority_level=0,
+        event_listener=high, **options,
+    )  # fmt: skip
+    _eventually(lambda: high.heard[-1:] == [True] and low.heard[-1:] == [False])
+    with ours.create_producer(name) as producer:
+        for number in range(4):
+            producer.send(b"%d" % number)
+    assert _receive(first, 2) == [b"0", b"1"]
+    first.close()
+    _eventually(lambda: low.heard[-1:] == [True])
+    assert _receive(second, 2) == [b"2", b"3"]
+    second.close()
+
+
+def test_statistics_of_a_consumer(ours: geminga.Client, topic: Topic) -> None:
+    consumer = ours.subscribe(
+        topic("statistics"), "s", geminga.ConsumerType.Shared, receiver_queue_size=10,
+        broker_consumer_stats_cache_time_ms=0,
+    )  # fmt: skip
+    with ours.create_producer(consumer.topic()) as producer:
+        for number in range(5):
+            producer.send(b"%d" % number)
+    consumer.acknowledge([consumer.receive(20_000) for _ in range(2)])
+    _eventually(lambda: consumer.stats().unacknowledged_messages == 3)
+    stats = consumer.stats()
+    assert (stats.waiting_messages, stats.blocked) == (3, False)
+    assert stats.available_permits > 0
+    consumer.close()
