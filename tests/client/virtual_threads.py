@@ -29,7 +29,7 @@ from unittest.mock import patch
 from virtual import Clock, Network, Stuck, VirtualLoop
 
 _SHELLS = (
-    "client.acknowledging", "client.async_consumer", "client.consumer", "client.handover",
+    "client.acknowledging", "client.async_consumer", "client.consumer", "client.handover", "client.intake",
     "client.listener", "client.many", "client.permit_line", "client.producer", "client.publisher",
     "client.reader", "client.receivers", "client.runtime", "client.sync_base", "client.sync_faces",
     "client.table_view", "client.tokens", "client.waiter", "consumer.inbox", "consumer.queue",
