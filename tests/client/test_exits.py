@@ -80,7 +80,8 @@ def of_python_itself(said: str) -> bool:
     """
     if "Task was destroyed but it is pending!" in said and "Event loop is closed" in said:
         return True
-    interrupted = any(word in said for word in ("KeyboardInterrupt", "SystemExit", "__del__"))
+    words = ("KeyboardInterrupt", "SystemExit", "__del__", "Exception ignored in thread started by")
+    interrupted = any(word in said for word in words)
     return interrupted and str(Path(geminga.__file__).parent) not in said
 
 
