@@ -86,13 +86,16 @@ def note(messages: int) -> None:
 
 
 def _places() -> list[Path]:
-    """Where the mark may lie: beside what numba keeps, if that folder can be written."""
+    """Where the mark may lie: where numba keeps what it compiles, which goes by who may write where."""
     given = os.environ.get("NUMBA_CACHE_DIR")
-    places = [Path(given)] if given else []
-    places.append(_FOLDER / "__pycache__")
-    with suppress(RuntimeError):  # there is no home
-        places.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geminga")
-    return [place / f"geminga-kernels-{sys.implementation.cache_tag}.compiled" for place in places]
+    if given:
+        folders = [Path(given)]
+    else:
+        beside = _FOLDER / "__pycache__"
+        folders = [beside] if os.access(beside if beside.exists() else _FOLDER, os.W_OK) else []
+        with suppress(RuntimeError):  # there is no home
+            folders.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geminga")
+    return [folder / f"geminga-kernels-{sys.implementation.cache_tag}.compiled" for folder in folders]
 
 
 def _stamp() -> str:
@@ -111,10 +114,9 @@ def is_cached() -> bool:
         stamp = _stamp()
     except (OSError, PackageNotFoundError):
         return False
-    for mark in _places():
+    for mark in _places()[:1]:
         with suppress(OSError):
-            if mark.read_text() == stamp:
-                return True
+            return mark.read_text() == stamp
     return False
 
 
