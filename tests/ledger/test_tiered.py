@@ -6,6 +6,7 @@ import errno
 import json
 import random
 import struct
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
+from geminga.offload.file import LedgerFile
 from geminga.offload.places import folder_of
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.metadata import build_entry
@@ -459,4 +461,34 @@ def test_a_record_that_damage_took_is_put_back_by_what_the_manifest_says() -> No
     assert read(store, first) == kept[first]
     assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first]
     check_tier(store, disk)
+    store.close()
+
+
+def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    kept = fill(store)
+    first = min(kept)
+    offload(store, first)
+    now = 100.0
+    store._reader._clock = lambda: now
+    path = f"{FOLDER}/{store.offloaded(TOPIC)[0].file}"
+    file = LedgerFile(BytesIO(bytes(disk.content(path))))
+    place = file.summary.groups[0][4] + 20
+    disk.content(path)[place] ^= 1
+    with pytest.raises(StoreError, match="cannot be read now") as told:
+        read(store, first)
+    assert not isinstance(told.value, EntriesDamaged)
+    disk.content(path)[place] ^= 1  # it was the way
+    assert read(store, first) == kept[first]
+    store._reader.forget(path.removeprefix("/tier/"))
+    disk.content(path)[place] ^= 1
+    now += 31
+    with pytest.raises(StoreError, match="cannot be read now"):
+        read(store, first)
+    now += 31
+    with pytest.raises(EntriesDamaged) as given_up:
+        read(store, first)
+    assert given_up.value.damage is not None
+    assert given_up.value.damage.ledger_id == first
     store.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ FILES_MAX = 8
 """Files that stay open."""
 GROUPS_BYTES_MAX = 32 * 1024 * 1024
 """Of groups that stay in memory, besides the one that was read last."""
+UNREADABLE_SECONDS = 30.0
+"""What is wrong when it is read is read again for so long: the way may be bad, and not the file."""
+SUSPECTS_MAX = 1_000
 
 _Group = tuple[int, list[bytes], frozenset[int], int]
 """First entry, entries, places of the lost ones, bytes."""
@@ -54,8 +58,10 @@ class _OpenFile:
 class TierReader:
     """See the module; its calls are for any thread, and wait."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
         self._place = place
+        self._clock = clock
+        self._suspects: OrderedDict[tuple[str, int | None], float] = OrderedDict()
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], _Group] = OrderedDict()
@@ -95,14 +101,25 @@ class TierReader:
         except NotOffloaded as error:
             return Offloaded([], error=StoreError(f"{where}: {error}"))
         except _GroupDamaged as error:
-            return Offloaded([], damage=error.damage)
+            return self._wrong(where, error.damage)
         except Exception as error:
             logger.debug("reading an offloaded ledger failed", exc_info=True)
             return Offloaded([], error=StoreError(f"{where}, which cannot be read now: {error}"))
         at = first - begin
         if at in lost:
-            return Offloaded([], damage=_damage(path, record, first, first, "the entry fails its checksum"))
+            return self._wrong(where, _damage(path, record, first, first, "the entry fails its checksum"))
         return Offloaded(_cut(entries, lost, at, entries_max, bytes_max))
+
+    def _wrong(self, where: str, damage: Damage) -> Offloaded:
+        """Entries that are there and wrong: given up when they have been so for a while, read by read."""
+        key, now = (damage.file, damage.first_entry_id), self._clock()
+        with self._lock:
+            since = self._suspects.setdefault(key, now)
+            while len(self._suspects) > SUSPECTS_MAX:
+                self._suspects.popitem(last=False)
+        if now - since >= UNREADABLE_SECONDS:
+            return Offloaded([], damage=damage)
+        return Offloaded([], error=StoreError(f"{where}, which cannot be read now: {damage.what}"))
 
     def _group(self, path: str, record: OffloadedLedger, entry_id: int) -> _Group:
         with self._lock:
@@ -130,7 +147,9 @@ class TierReader:
                 _close(opened)
                 raise
         with self._lock:
-            if key not in self._groups:
+            if not group[2]:
+                self._suspects.pop((path, group[0]), None)
+            if key not in self._groups and not group[2]:
                 self._groups[key] = group
                 self._groups_bytes += group[3]
                 self.bytes_read += group[3]
