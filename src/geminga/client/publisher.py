@@ -472,10 +472,11 @@ class Publisher:
         Raises the first error among the last operations of the partitions.
         """
         self._intake.take_in()
+        self.schedule()
         while self._line.promised:
+            # Until something has happened, not for the next turn: they may wait for a broker that is away.
             moved = self._loop.create_future()
             self._turns.append(moved)
-            self.schedule()
             await moved
         self.state.close_batches()
         done: list[asyncio.Future[None]] = []
