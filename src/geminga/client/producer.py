@@ -527,7 +527,8 @@ class Producer(ProducerFace):
         try:
             publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
         except PulsarException as error:
-            fail_token(token, error)  # the interceptors are told too
+            if token is not waiter:  # which the end of the loop may have told already
+                fail_token(token, error)  # the interceptors are told too
             raise
         waiter.wait()
         if waiter.error is not None:
