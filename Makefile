@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long spark-4.2 bench bench-tuning publish-proof docs proto lock clean
+.PHONY: help install demo test check lint interop long spark-4.2 bench bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
+	@echo "make pictures the pictures of the console in docs/console, drawn by a real Chromium"
 	@echo "make docs     the reference pages, and the client for threads, that are drawn from the code"
 
 $(STAMP): requirements/all.lock requirements/java.lock pyproject.toml
@@ -97,6 +98,10 @@ publish-proof: $(STAMP)
 docs: $(STAMP)
 	$(PY) tools/generate_sync.py
 	$(PY) tools/generate_docs.py
+
+# The pictures of the console, in virtual time: they change when the console does.
+pictures: $(STAMP)
+	$(PY) tools/draw_console.py
 
 proto: $(STAMP)
 	$(PY) tools/generate_proto.py

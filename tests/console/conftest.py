@@ -46,7 +46,7 @@ def module_at(name: str, path: Path) -> ModuleType:
 
 
 harnesses = module_at("console_harness", ROOT / "tests/broker/conftest.py")
-cases = module_at("console_cases", ROOT / "tests/broker/admin/test_explain.py")
+module_at("console_remote", ROOT / "tests/console/test_remote.py")
 
 
 class Served:

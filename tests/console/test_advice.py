@@ -13,7 +13,7 @@ def test_crumbs_are_named_with_what_would_help() -> None:
     found = advice({"rate": "5000", "bytes": "200", "fill": "1", "producers": "2"})
     assert found["verdict"] == "improve"
     assert found["possibleFill"] > 50
-    assert "an entry holds 1 messages" in found["text"]
+    assert "an entry holds 1 message" in found["text"]
     assert {each["field"] for each in found["settings"]} >= {"batching_max_messages", "max_pending_messages"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import os
 import re
 import sys
@@ -129,6 +130,7 @@ def key_blocked(story: Story) -> None:
     story.subscribe("Key_Shared", consumer_name="second")
     for key in keys:
         story.publish(1, partition_key=key)
+    story.advance(6)
 
 
 def delayed(story: Story) -> None:
@@ -140,6 +142,7 @@ def hole(story: Story) -> None:
     peer = story.subscribe()
     story.publish(6)
     story.do(lambda: peer.ack((0, 0), (0, 2), (0, 3)))
+    story.advance(40)
 
 
 def paused(story: Story) -> None:
@@ -374,9 +377,7 @@ def test_producers_with_batch_fill_and_the_advisors_word(story: Story, page: Pag
         story.advance(1)
     page.goto(topic_url(story.served))
     expect(page.get_by_text("batches could be fuller")).to_be_visible()
-    expect(
-        page.locator(".sentence").filter(has_text="an entry holds 1 messages".capitalize())
-    ).to_be_visible()
+    expect(page.locator(".sentence").filter(has_text="an entry holds 1 message".capitalize())).to_be_visible()
 
 
 def test_the_broker_tells_what_it_did_by_itself(story: Story, page: Page) -> None:
@@ -504,3 +505,30 @@ def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], 
     assert all(token not in each for each in served.requests)
     page.reload()
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+# --- brokers elsewhere ---
+
+
+def test_an_apache_pulsar_is_shown_with_what_it_tells(page: Page) -> None:
+    """The same pages over what is derived: nothing that Apache Pulsar does not tell leaves a hole in them."""
+    remote = importlib.import_module("console_remote")
+    apache = remote.Port(remote.Apache().application)
+    console = remote.Port(lambda: remote.elsewhere(apache.url))
+    try:
+        page.goto(console.url)
+        expect(page.locator("h1")).to_have_text("2 are stopped.")
+        row = page.locator("tbody tr").filter(has_text="stuck")
+        expect(row.locator(".sentence")).to_contain_text("has room for no more")
+        row.locator("a.row").click()
+        expect(page.locator(".strip")).to_have_attribute(
+            "aria-label", re.compile("10 of 10 entries: 2 holes")
+        )
+        expect(page.locator("[data-kind=paused]")).to_be_visible()
+        page.keyboard.press("t")
+        expect(page.locator("#tail .value").first).to_have_text("b")
+        page.get_by_role("link", name="Broker").click()
+        expect(page.locator(".sentence")).to_contain_text("Apache Pulsar 4.0.4")
+    finally:
+        console.close()
+        apache.close()

@@ -30,6 +30,7 @@ COMMANDS = {
     "tail": ("geminga.cli.tail", "Follow what is published to a topic."),
     "peek": ("geminga.cli.peek", "Look at what waits in a subscription."),
     "top": ("geminga.cli.top", "Topics and subscriptions as they change, the busiest first."),
+    "console": ("geminga.cli.console", "Show an Apache Pulsar, or another Geminga, in a browser."),
     "explain": ("geminga.cli.explain", "Say why a consumer is stuck, and what mends it."),
     "tenants": ("geminga.cli.tenants", "List, create, change and delete tenants."),
     "namespaces": ("geminga.cli.namespaces", "Namespaces: policies such as retention, and permissions."),

@@ -56,13 +56,13 @@ def advice(query: Mapping[str, str]) -> dict[str, Any]:
     if possible < fill * GAIN_MIN:
         return result | {
             "verdict": "good",
-            "text": f"batches hold {_short(fill)} messages: what the rate allows in {delay * 1000:g} ms",
+            "text": f"batches hold {_messages(fill)}: what the rate allows in {delay * 1000:g} ms",
         }
     budget = profile.latency_budget_seconds
     return result | {
         "verdict": "improve",
         "text": (
-            f"an entry holds {_short(fill)} messages; with a publish delay of {delay * 1000:g} ms it would "
+            f"an entry holds {_messages(fill)}; with a publish delay of {delay * 1000:g} ms it would "
             f"hold about {_short(possible)}, and the broker would handle {_short(rate / possible)} entries a "
             f"second instead of {_short(rate / max(fill, 1.0))}, within {budget * 1000:g} ms to the consumer"
         ),
@@ -84,3 +84,8 @@ def _number(query: Mapping[str, str], name: str, default: float | None = None) -
 
 def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.1f}".removesuffix(".0")
+
+
+def _messages(number: float) -> str:
+    text = _short(number)
+    return f"{text} message" + ("" if text == "1" else "s")

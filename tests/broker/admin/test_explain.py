@@ -21,6 +21,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
+PASSING = {"delayed", "no-permits", "not-reading", "switching", "key-blocked"}
+"""What is no trouble before it has lasted."""
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
 
 
@@ -55,11 +57,14 @@ class Case:
         json.dumps(found)
         assert "\n" not in found["summary"]
         assert len(as_text(decode(Explanation, found)).splitlines()) <= 25, "one screen"
-        kinds = {each["kind"] for each in found["findings"] if each["stops"]} - {"delayed"}
+        stopping = {each["kind"] for each in found["findings"] if each["stops"]}
         quota = any(
             each["kind"] == "quota" and each["details"]["subscription"] == "s" for each in found["findings"]
         )
-        assert (found["trouble"] == Trouble.STOPPED) == (bool(kinds) or quota), "what it is sorted by agrees"
+        if found["trouble"] == Trouble.STOPPED:
+            assert stopping or quota, "what it is sorted by agrees with what is found"
+        else:
+            assert stopping <= PASSING, found["findings"]
         return dict(found)
 
     def finding(self, kind: str) -> dict[str, Any]:
@@ -408,3 +413,28 @@ def test_what_consumers_hold_is_told_of_every_type(case: Case, kind: str) -> Non
     case.publish(4)
     peer.ack((0, 0))
     assert case.explain()["facts"]["messagesHeld"] == 3
+
+
+def test_busy_consumers_are_no_trouble_until_they_stay_so(case: Case) -> None:
+    case.subscribe(permits=2)
+    case.publish(5)
+    found = case.explain()
+    assert case.stopping() == ["no-permits"]
+    assert (found["trouble"], found["sentence"]) == (
+        Trouble.MOVING,
+        "its consumers are busy: what waits is delivered as they ask for more",
+    )
+    case.harness.advance(6)
+    found = case.explain()
+    assert (found["trouble"], found["sentence"]) == (Trouble.STOPPED, found["summary"])
+
+
+def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
+    peer = case.subscribe()
+    case.publish(6)
+    peer.ack((0, 0), (0, 2))
+    assert case.explain()["trouble"] == Trouble.MOVING
+    case.harness.advance(31)
+    found = case.explain()
+    assert found["trouble"] == Trouble.WATCH
+    assert found["sentence"].startswith("message 0:1 is not acknowledged, 1 behind it are")

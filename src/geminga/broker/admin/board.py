@@ -38,8 +38,8 @@ Allowed = Callable[[str], bool]
 
 STEP_SECONDS: Final = 0.002
 """A survey works for so long and then lets others have a turn."""
-SHARE_MAX: Final = 0.01
-"""What surveys may take of a core while somebody looks."""
+SHARE_MAX: Final = 0.008
+"""What surveys may take of a core while somebody looks; a page itself takes a fifth of that."""
 AGAIN_SECONDS_MIN: Final = 2.0
 WAIT_SECONDS: Final = 0.12
 """A request waits for so long for the survey; then it is answered with what is known."""
@@ -66,7 +66,7 @@ class Line:
 
     __slots__ = (
         "consumers", "entries", "level", "parts", "rate_in", "rate_out", "subscription", "topic", "unacked",
-        "worst", "worst_entries",
+        "waiting", "worst", "worst_waiting",
     )  # fmt: skip
 
     def __init__(self, topic: str, subscription: str) -> None:
@@ -74,25 +74,28 @@ class Line:
         self.subscription = subscription
         self.level = Trouble.NOTHING_WAITS
         self.entries = 0
+        self.waiting = 0
         self.unacked = 0
         self.consumers = 0
         self.rate_in = 0.0
         self.rate_out = 0.0
         self.parts: list[str] = []
         self.worst = ""
-        self.worst_entries = -1
+        self.worst_waiting = -1
 
-    def add(self, topic: str, level: Trouble, entries: int) -> None:
+    def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
+        """``waiting``: messages in its backlog, or entries where messages are not known."""
         self.parts.append(topic)
         self.entries += entries
-        if (level, entries) > (self.level, self.worst_entries):
-            self.worst, self.worst_entries = topic, entries
+        self.waiting += waiting
+        if (level, waiting) > (self.level, self.worst_waiting):
+            self.worst, self.worst_waiting = topic, waiting
         self.level = max(self.level, level)
 
 
 _KEYS: Final[dict[str, Callable[[Line], Any]]] = {
-    "trouble": lambda line: (-line.level, -line.entries, line.topic, line.subscription),
-    "backlog": lambda line: (-line.entries, line.topic, line.subscription),
+    "trouble": lambda line: (-line.level, -line.waiting, line.topic, line.subscription),
+    "backlog": lambda line: (-line.waiting, line.topic, line.subscription),
     "unacked": lambda line: (-line.unacked, line.topic, line.subscription),
     "consumers": lambda line: (-line.consumers, line.topic, line.subscription),
     "in": lambda line: (-line.rate_in, line.topic, line.subscription),
@@ -113,6 +116,7 @@ class Survey:
     rate_in: float = 0.0
     rate_out: float = 0.0
     seconds: float = 0.0
+    """What it took of a core."""
     made_ms: int = 0
     is_complete: bool = False
     orders: dict[str, list[Line]] = field(default_factory=dict)
@@ -349,19 +353,18 @@ class _Board:
             self._task.cancel()
 
     async def _run(self, survey: Survey) -> None:
-        pause = 0.0
         try:
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.thread_time()
             for step in self._walk(survey):
-                if step is not None:
-                    survey.seconds += time.monotonic() - began
-                    await self._brought(step)
-                    began = time.monotonic()
-                elif time.monotonic() - began >= STEP_SECONDS:
-                    survey.seconds += time.monotonic() - began
+                if step is None and time.monotonic() - began < STEP_SECONDS:
+                    continue
+                survey.seconds += time.thread_time() - worked
+                if step is None:
                     await asyncio.sleep(0)
-                    began = time.monotonic()
-            survey.seconds += time.monotonic() - began
+                else:
+                    await self._brought(step)
+                began, worked = time.monotonic(), time.thread_time()
+            survey.seconds += time.thread_time() - worked
             survey.is_complete, survey.made_ms = True, self._broker.agenda.now_ms
             survey.orders.clear()
             self._last = survey
@@ -432,13 +435,15 @@ class _Board:
     def _add_awake(self, survey: Survey, topic: Topic, subscription: Any, rate_in: float, now: float) -> None:
         line = self._line(survey, topic.text, subscription.name)
         self._resting.pop((topic.text, subscription.name), None)
-        level, entries = Trouble.NOTHING_WAITS, 0
+        level, entries, waiting = Trouble.NOTHING_WAITS, 0, 0
         if isinstance(subscription, PersistentSubscription) and isinstance(topic, PersistentTopic):
             level, entries = trouble(topic, subscription), subscription.backlog
+            tally = subscription.cursor.open_tally(topic.ledger.confirmed) if entries else None
+            waiting = entries if tally is None else tally[0]
             dispatcher = subscription.dispatcher
             if isinstance(dispatcher, SharedDispatcher):
                 line.unacked += dispatcher.unacked_messages
-        line.add(topic.text, level, entries)
+        line.add(topic.text, level, entries, waiting)
         line.rate_in += rate_in
         if subscription.consumers:
             line.consumers += len(subscription.consumers)
@@ -471,7 +476,7 @@ class _Board:
                     self._resting[topic, name] = entries
                 yield None
             level = Trouble.STOPPED if entries else Trouble.NOTHING_WAITS
-            self._line(survey, topic, name).add(topic, level, entries)
+            self._line(survey, topic, name).add(topic, level, entries, entries)
             survey.backlog += entries
         yield None
 

@@ -34,6 +34,10 @@ HELD_SECONDS = 60
 """Messages that a consumer was sent, and of which none was acknowledged for so long, are worth a word."""
 
 
+STUCK_SECONDS = 5
+HOLE_SECONDS = 30
+
+
 class Trouble(IntEnum):
     """How much a subscription needs somebody; sorted by it, the worst is the highest."""
 
@@ -68,8 +72,6 @@ def explain(topic: PersistentTopic, subscription: PersistentSubscription, disk: 
         findings.append(Finding("disk", False, f"producers are stopped: {disk}", mend))
     findings = sorted(findings, key=lambda each: not each.stops)
     stopping = [each for each in findings if each.stops]
-    quota = [each for each in findings if each.details.get("subscription") == subscription.name]
-    worth_a_word = quota or [each for kind in _WORTH for each in findings if each.kind == kind]
     if stopping:
         summary = stopping[0].text
     elif not subscription.backlog:
@@ -78,23 +80,44 @@ def explain(topic: PersistentTopic, subscription: PersistentSubscription, disk: 
         summary = "all messages are delivered, and wait to be acknowledged"
     else:
         summary = "nothing stands in the way: messages are on their way"
+    level = trouble(topic, subscription)
     return {
         "topic": topic.text,
         "subscription": subscription.name,
         "summary": summary,
-        "sentence": worth_a_word[0].text if worth_a_word and (quota or not stopping) else summary,
-        "trouble": trouble(topic, subscription),
+        "sentence": _sentence(subscription, findings, level) or summary,
+        "trouble": level,
         "facts": found.facts(),
         "findings": [asdict(each) for each in findings],
     }
 
 
-_WORTH = ("quota", "damaged-entry", "hole", "unacknowledged", "disk")
+def _sentence(subscription: PersistentSubscription, findings: list[Finding], level: Trouble) -> str:
+    """What is told where there is room for one sentence; empty for the summary."""
+    for each in findings:
+        if each.kind == "quota" and each.details.get("subscription") == subscription.name:
+            return each.text
+    stopping = [each for each in findings if each.stops and each.kind != "delayed"]
+    if stopping and level < Trouble.WATCH:
+        return "its consumers are busy: what waits is delivered as they ask for more"
+    if stopping and level == Trouble.STOPPED:
+        return ""
+    if level == Trouble.WATCH:
+        worth = [each.text for kind in _WORTH for each in findings if each.kind == kind]
+        return worth[0] if worth else ""
+    return ""
+
+
+_WORTH = ("damaged-entry", "hole", "unacknowledged", "key-blocked", "delayed")
 """What is told in one sentence where nothing stops messages, the worst first."""
 
 
 def trouble(topic: PersistentTopic, subscription: PersistentSubscription) -> Trouble:
-    """How much trouble the subscription is in: what `explain` would find, by counters alone."""
+    """How much trouble the subscription is in: what `explain` would find, by counters alone.
+
+    What passes by itself is no trouble before it has lasted for `STUCK_SECONDS`, holes `HOLE_SECONDS`: of
+    busy consumers one may be without permits whenever it is looked at.
+    """
     if subscription.harmed or subscription.fenced or subscription.resetting:
         return Trouble.STOPPED
     quota = topic.quota_exceeded
@@ -103,30 +126,39 @@ def trouble(topic: PersistentTopic, subscription: PersistentSubscription) -> Tro
     if not subscription.backlog:
         return Trouble.NOTHING_WAITS
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
-    if dispatcher is None or dispatcher.reading_fails:
+    if dispatcher is None or dispatcher.reading_fails or _is_stuck(topic, subscription, dispatcher):
         return Trouble.STOPPED
-    waiting = _waits(topic, dispatcher)
-    watched = (
-        bool(cursor.holes)
-        or bool(cursor.batches)
-        or any(each[1] > cursor.mark for each in topic.ledger.damaged)
-    )
-    if isinstance(dispatcher, SingleActiveDispatcher):
-        if dispatcher.is_switching or (
-            waiting and not (dispatcher.active is not None and dispatcher.active.ready)
-        ):
-            return Trouble.STOPPED
-    elif isinstance(dispatcher, SharedDispatcher):
-        if dispatcher.blocked or (waiting and not any(each.ready for each in dispatcher.consumers)):
-            return Trouble.STOPPED
-        if isinstance(dispatcher, KeySharedDispatcher) and (
-            dispatcher.draining_slots or dispatcher.unowned_size
-        ):
-            return Trouble.STOPPED
-        watched = watched or dispatcher.delayed_size > 0
-    if watched or (not waiting and _held_seconds(subscription) >= HELD_SECONDS):
+    now_ms = subscription.agenda.now_ms
+    has_holes = bool(cursor.holes) or bool(cursor.batches)
+    if has_holes and now_ms - subscription.last_mark_ms >= HOLE_SECONDS * 1000:
+        return Trouble.WATCH
+    if any(stop > cursor.mark for _, stop in topic.ledger.damaged):
+        return Trouble.WATCH
+    if isinstance(dispatcher, SharedDispatcher) and dispatcher.delayed_size:
+        return Trouble.WATCH
+    if isinstance(dispatcher, KeySharedDispatcher) and dispatcher.draining_slots:
+        return Trouble.WATCH
+    if not _waits(topic, dispatcher) and _held_seconds(subscription) >= HELD_SECONDS:
         return Trouble.WATCH
     return Trouble.MOVING
+
+
+def _is_stuck(topic: PersistentTopic, subscription: PersistentSubscription, dispatcher: Dispatcher) -> bool:
+    """Whether something waits and nobody can be sent it, and not just for a moment."""
+    before_ms = subscription.agenda.now_ms - STUCK_SECONDS * 1000
+    if isinstance(dispatcher, SharedDispatcher) and dispatcher.blocked:
+        return True
+    if isinstance(dispatcher, KeySharedDispatcher):
+        if dispatcher.unowned_size:
+            return True
+        if dispatcher.draining_slots and subscription.last_acked_ms <= before_ms:
+            return True
+    if not _waits(topic, dispatcher):
+        return False
+    receiving = subscription.consumers
+    if isinstance(dispatcher, SingleActiveDispatcher):
+        receiving = [] if dispatcher.active is None else [dispatcher.active]
+    return all(not each.ready and (each.blocked or each.last_flow_ms <= before_ms) for each in receiving)
 
 
 def _waits(topic: PersistentTopic, dispatcher: Dispatcher) -> bool:

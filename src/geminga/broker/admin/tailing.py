@@ -8,8 +8,11 @@ skipped; nothing is kept of who asks.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from geminga.broker.topics.persistent import PersistentTopic
@@ -74,7 +77,49 @@ def messages_of(
     except CorruptPayload as error:
         yield common | {"problem": f"the entry cannot be read: {error}"}
         return
-    metadata = parsed.metadata
+    yield from _messages(parsed.metadata, bytes(parsed.payload), common, wanted, open_ones)
+
+
+def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: Filter) -> Iterator[Json]:
+    """The same of an entry as admin REST gives it: decompressed, its metadata as ``X-Pulsar-`` headers."""
+    metadata = pb.MessageMetadata(
+        producer_name=headers.get("X-Pulsar-producer-name", ""),
+        sequence_id=max(0, _number(headers.get("X-Pulsar-sequence-id", ""))),
+        publish_time=_time_ms(headers.get("X-Pulsar-publish-time", "")),
+        event_time=_time_ms(headers.get("X-Pulsar-event-time", "")),
+    )
+    if "X-Pulsar-partition-key" in headers:
+        metadata.partition_key = headers["X-Pulsar-partition-key"]
+    messages = _number(headers.get("X-Pulsar-num-batch-message", ""))
+    if messages > 0:
+        metadata.num_messages_in_batch = messages
+    if headers.get("X-Pulsar-Is-Encrypted", "").lower() == "true":
+        metadata.encryption_keys.add(key="", value=b"")
+    with contextlib.suppress(ValueError, AttributeError):
+        for name, value in json.loads(headers.get("X-Pulsar-PROPERTY", "{}")).items():
+            metadata.properties.add(key=str(name), value=str(value))
+    common: Json = {"id": headers.get("X-Pulsar-Message-ID", ""), "entryBytes": len(payload)}
+    yield from _messages(metadata, payload, common, wanted, None)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _time_ms(text: str) -> int:
+    try:
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _messages(
+    metadata: pb.MessageMetadata,
+    raw: bytes,
+    common: Json,
+    wanted: Filter,
+    open_ones: Callable[[int], bool] | None,
+) -> Iterator[Json]:
     common |= {
         "producer": metadata.producer_name[:_TEXT_SHOWN],
         "publishTime": metadata.publish_time,
@@ -82,7 +127,7 @@ def messages_of(
     }
     if metadata.deliver_at_time:
         common["deliverAt"] = metadata.deliver_at_time
-    payload, problem = _opened(metadata, bytes(parsed.payload))
+    payload, problem = _opened(metadata, raw)
     if metadata.num_chunks_from_msg > 1:
         problem = f"part {metadata.chunk_id + 1} of {metadata.num_chunks_from_msg} of a larger message"
     is_batch = metadata.HasField("num_messages_in_batch")

@@ -11,7 +11,7 @@ const PAGE = 50;
 const SAMPLES = 60;
 const COLUMNS = [
   ["name", "Subscription", "", "name"],
-  ["messages", "Backlog", "messages that are not acknowledged, and in how many entries", "backlog"],
+  ["backlog", "Backlog", "messages that are not acknowledged, and in how many entries", "backlog"],
   ["oldest", "Oldest", "when the oldest of them was published", null],
   ["trend", "Trend", "how the backlog grows", null],
   ["unacked", "Unacked", "delivered, and not acknowledged", "unacked"],
@@ -196,7 +196,7 @@ function makeRow(row) {
   const growth = h("span", { class: "growth" });
   cells.trend.append(line.element, growth);
   const [messages, entries] = [h("b", {}), h("small", {})];
-  cells.messages.append(messages, entries);
+  cells.backlog.append(messages, entries);
   fill(place, topicName(row.topic), row.partitions ? ` · ${row.partitions} partitions` : null);
   const element = h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, words))), Object.values(cells));
   element.addEventListener("click", (event) => {

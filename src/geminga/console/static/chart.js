@@ -27,7 +27,11 @@ export class Chart {
   }
 
   draw(anew) {
-    if (this.plot && !anew) return this.plot.setData(this.data);
+    if (this.plot && !anew) {
+      this.plot.setData(this.data);
+      this.newest();
+      return;
+    }
     this.plot?.destroy();
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -44,6 +48,12 @@ export class Chart {
           label: name, stroke: colour(variable), width: 1.75, points: { show: false }, value: (_plot, value) => (value == null ? "" : this.format(value)),
         }))],
     }, this.data, this.element);
+    this.newest();
+  }
+
+  // The legend tells the newest values until somebody points at others.
+  newest() {
+    if (this.plot.cursor.idx == null && this.data[0].length) this.plot.setLegend({ idx: this.data[0].length - 1 });
   }
 
   stop() {

@@ -134,7 +134,7 @@ export function showTopic(frame, topic, query) {
   function showAdvice(advice) {
     if (!advice || advice.verdict === "quiet") return fill(word);
     const good = advice.verdict === "good";
-    fill(word, h("span", { class: `tag ${good ? "good" : "warn"}` }, good ? "batches are full" : "batches could be fuller"), " ",
+    fill(word, h("span", { class: `tag ${good ? "good" : "warn"}` }, good ? "batches are as full as they can be" : "batches could be fuller"), " ",
       `${advice.text.charAt(0).toUpperCase()}${advice.text.slice(1)}.`,
       good ? null : h("details", {}, h("summary", {}, "The settings, and why"), h("dl", { class: "pairs" },
         advice.settings.map((each) => [h("dt", {}, each.field), h("dd", {}, `${each.value} ${each.unit}`, h("small", {}, ` ${each.why}`))]))));

@@ -1,0 +1,65 @@
+"""``geminga console``: the console in a browser, for an Apache Pulsar or another Geminga."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+from geminga.cli.common import PORT
+from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.client.cluster import Cluster
+
+if TYPE_CHECKING:
+    from geminga.broker.settings import BrokerSettings
+    from geminga.console.remote import Remote
+
+
+@click.command("console", cls=ConnectingCommand)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=PORT, default=8085, show_default=True, help="Port to listen on; 0: a free one.")
+@click.option(
+    "--web-host", "web_hosts", multiple=True,
+    help="A further host name under which it answers; may be given again, '*' for any.",
+)  # fmt: skip
+@connecting
+def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: Cluster) -> None:
+    """Show a cluster in a browser, until Ctrl-C.
+
+    A broker of ours has the console at / of its own web port; this is for an Apache Pulsar, and for a broker
+    whose port shows none. Credentials that are given here are used for everybody who reaches the port and
+    brings none: without them the console asks for a token.
+    """
+    from geminga.broker.settings import BrokerSettings
+    from geminga.console.remote import Remote
+
+    settings = BrokerSettings(host=host, memory=True, port=0, web_port=port, web_hosts=web_hosts)
+    if cluster.auth_plugin is not None and settings.is_beyond_loopback:
+        raise click.UsageError(
+            f"--host {host} lets others than this machine in, and they would act with your credentials: "
+            "leave one of both out"
+        )
+    asyncio.run(_serve(Remote(cluster), settings))
+
+
+async def _serve(remote: Remote, settings: BrokerSettings) -> None:
+    from aiohttp import web
+
+    from geminga.console.remote import make_application
+
+    runner = web.AppRunner(make_application(remote, settings), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, settings.host, settings.web_port)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"console of {remote.url}: http://{shown}:{port}/")
+        asked = asyncio.Event()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, asked.set)
+        await asked.wait()
+    finally:
+        await runner.cleanup()

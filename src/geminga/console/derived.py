@@ -1,0 +1,246 @@
+"""What Apache Pulsar does not tell, derived from what it does: from its stats and internalStats.
+
+Everything here is arithmetic on JSON; why a subscription does not go on is concluded where the command line
+concludes it, in `geminga.client.admin.explaining`. Apache Pulsar counts backlogs in entries, so messages are
+not known (-1); single messages of batches and what waits for another consumer's key are known to its brokers
+alone. The shapes are those of Geminga's own ``/admin/v2/geminga``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from geminga.broker.admin.explain import Trouble
+from geminga.broker.delivery.ranges import RangeSet
+from geminga.client.admin.explaining import from_stats
+from geminga.client.admin.records import decode
+from geminga.client.admin.types import Explanation, Finding, InternalStats, TopicStats
+
+Json = dict[str, Any]
+ENTRIES_MAX: Final = 400
+
+
+# --- one subscription -------------------------------------------------------------------------------
+
+
+def explained(topic: str, stats: Json, inside: Json, name: str, now_ms: int) -> Json:
+    """What Geminga's ``explain`` says, as far as it can be told."""
+    found = from_stats(topic, name, decode(TopicStats, stats), decode(InternalStats, inside), now_ms / 1000)
+    own = stats["subscriptions"][name]
+    level = level_of(found.findings, own.get("msgBacklog", 0))
+    earliest = own.get("earliestMsgPublishTimeInBacklog", 0)
+    facts = dict(found.facts) | {"messagesHeld": own.get("unackedMessages", 0)}
+    if earliest > 0:
+        facts["oldestBacklogMessageAgeSeconds"] = (now_ms - earliest) // 1000
+    return dataclasses.asdict(dataclasses.replace(found, facts=facts)) | {
+        "sentence": sentence_of(found, level),
+        "trouble": level,
+    }
+
+
+def level_of(found: Sequence[Finding], backlog: int) -> Trouble:
+    """How much trouble findings are: what passes by itself is none, as in `geminga.broker.admin.explain`."""
+    stopping = {each.kind for each in found if each.stops}
+    if stopping - {"delayed", "no-permits"}:
+        return Trouble.STOPPED
+    if "delayed" in stopping or any(each.kind in ("quota", "hole", "delayed") for each in found):
+        return Trouble.WATCH
+    return Trouble.MOVING if backlog else Trouble.NOTHING_WAITS
+
+
+def sentence_of(found: Explanation, level: Trouble) -> str:
+    """The one sentence."""
+    if level == Trouble.WATCH:
+        worth = [each.text for each in found.findings if each.kind in ("quota", "hole", "delayed")]
+        return worth[0] if worth else found.summary
+    return found.summary
+
+
+# --- the map of holes -------------------------------------------------------------------------------
+
+
+class Places:
+    """Ledgers as one list of entries: ids to offsets and back."""
+
+    def __init__(self, inside: Mapping[str, Any]) -> None:
+        """``inside``: a topic's internalStats."""
+        self.ledgers: list[tuple[int, int, int]] = []
+        last_ledger, _, last_entry = str(inside.get("lastConfirmedEntry", "-1:-1")).partition(":")
+        base = 0
+        for each in inside.get("ledgers", []):
+            entries = each["entries"]
+            if each["ledgerId"] == int(last_ledger):
+                entries = int(last_entry) + 1  # the one that is written to counts none yet
+            self.ledgers.append((each["ledgerId"], base, entries))
+            base += entries
+        self.end = base
+        self._bases = [first for _, first, _ in self.ledgers]
+
+    def offset(self, ledger_id: int, entry_id: int) -> int:
+        """The offset of an id, or of what comes next where it is not there."""
+        for known, base, entries in self.ledgers:
+            if ledger_id < known:
+                return base
+            if ledger_id == known:
+                return base + min(max(entry_id, 0), entries)
+        return self.end
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """The id of an offset."""
+        index = max(0, bisect_right(self._bases, offset) - 1)
+        ledger_id, base, _ = self.ledgers[index]
+        return ledger_id, offset - base
+
+
+def hole_map(inside: Mapping[str, Any], name: str, start: int | None, stop: int | None, cells: int) -> Json:
+    """Geminga's map of ack holes, from a topic's internalStats. Raises `KeyError` without a cursor."""
+    cursor = inside["cursors"][name]
+    places = Places(inside)
+    mark = _offset_behind(places, cursor["markDeletePosition"])
+    read = places.offset(*_ids(cursor["readPosition"]))
+    holes = RangeSet()
+    for first, last in _ranges(str(cursor.get("individuallyDeletedMessages", ""))):
+        holes.add_range(max(mark, _offset_behind(places, first)), _offset_behind(places, last))
+    low = min(max(0, start or 0), places.end)
+    high = max(low, min(places.end, places.end if stop is None else stop))
+    shown = [each for each in places.ledgers if each[1] + each[2] > low and each[1] < high]
+    found: Json = {
+        "first": 0, "end": places.end, "from": low, "to": high, "mark": mark, "read": max(mark, read),
+        "holes": holes.range_count(), "partlyAcknowledgedBatches": 0, "acknowledgedBehindMark": len(holes),
+        "ledgers": [{"ledgerId": a, "first": b, "entries": c, "bytes": -1} for a, b, c in shown[:200]],
+        "ledgerCount": len(places.ledgers), "damaged": [],
+    }  # fmt: skip
+    if high - low <= ENTRIES_MAX:
+        found["entries"] = [_entry(places, holes, mark, read, offset) for offset in range(low, high)]
+        return found
+    width = -(-(high - low) // max(1, cells))
+    acknowledged = holes.histogram(low, high, width)
+    for cell in range(len(acknowledged)):
+        acknowledged[cell] += min(max(0, mark - (low + cell * width)), width, high - (low + cell * width))
+    return found | {"width": width, "acknowledged": acknowledged, "partly": [0] * len(acknowledged)}
+
+
+def _entry(places: Places, holes: RangeSet, mark: int, read: int, offset: int) -> Json:
+    ledger_id, entry_id = places.position(offset)
+    is_acknowledged = offset < mark or offset in holes
+    entry: Json = {"offset": offset, "id": f"{ledger_id}:{entry_id}", "messages": -1, "bytes": -1}
+    entry["state"] = "acknowledged" if is_acknowledged else "open"
+    return entry if is_acknowledged or offset >= read else entry | {"sent": True}
+
+
+def _offset_behind(places: Places, position: str) -> int:
+    ledger_id, entry_id = _ids(position)
+    return places.offset(ledger_id, entry_id + 1)
+
+
+def _ids(position: str) -> tuple[int, int]:
+    ledger, _, entry = position.partition(":")
+    return int(ledger), int(entry or -1)
+
+
+def _ranges(text: str) -> list[tuple[str, str]]:
+    """``[(3:5..3:7],(3:9..3:12]]``: each from behind the first to the last."""
+    return re.findall(r"\((-?\d+:-?\d+)\.\.(-?\d+:-?\d+)\]", text)
+
+
+# --- all subscriptions ------------------------------------------------------------------------------
+
+_KEYS: Final[dict[str, Any]] = {
+    "trouble": lambda row: (-row["trouble"], -row["entries"], row["topic"], row["subscription"]),
+    "backlog": lambda row: (-row["entries"], row["topic"], row["subscription"]),
+    "unacked": lambda row: (-row["unacked"], row["topic"], row["subscription"]),
+    "consumers": lambda row: (-row["consumers"], row["topic"], row["subscription"]),
+    "in": lambda row: (-row["rateIn"], row["topic"], row["subscription"]),
+    "out": lambda row: (-row["rateOut"], row["topic"], row["subscription"]),
+    "name": lambda row: (row["topic"], row["subscription"]),
+}
+
+
+def rows_of(broker_stats: Mapping[str, Any], now_ms: int) -> Iterator[Json]:
+    """A row for each subscription in ``broker-stats/topics``, partitions on their own."""
+    for bundles in broker_stats.values():
+        for domains in bundles.values():
+            for topics in domains.values():
+                for topic, stats in topics.items():
+                    known: TopicStats = decode(TopicStats, stats)
+                    for name, own in stats.get("subscriptions", {}).items():
+                        yield _row(
+                            from_stats(topic, name, known, _NOTHING_INSIDE, now_ms / 1000), stats, own, now_ms
+                        )
+
+
+_NOTHING_INSIDE: Final = InternalStats()
+
+
+def _row(found: Explanation, stats: Json, own: Json, now_ms: int) -> Json:
+    level = level_of(found.findings, own.get("msgBacklog", 0))
+    stops = [each.kind for each in found.findings if each.stops]
+    earliest = own.get("earliestMsgPublishTimeInBacklog", 0)
+    return {
+        "topic": found.topic, "subscription": found.subscription, "partitions": 0, "worst": found.topic,
+        "awake": True, "type": own.get("type", ""), "durable": own.get("isDurable", True),
+        "consumers": len(own.get("consumers", [])), "messages": -1, "bytes": own.get("backlogSize", -1),
+        "entries": own.get("msgBacklog", 0),
+        "oldestSeconds": (now_ms - earliest) // 1000 if earliest > 0 else -1,
+        "unacked": own.get("unackedMessages", 0), "delayed": own.get("msgDelayed", 0),
+        "holes": own.get("nonContiguousDeletedMessagesRanges", 0), "rateIn": stats.get("msgRateIn", 0.0),
+        "rateOut": own.get("msgRateOut", 0.0), "growth": None, "trouble": level,
+        "kind": stops[0] if stops else "", "sentence": sentence_of(found, level),
+    }  # fmt: skip
+
+
+def grouped(rows: Iterator[Json]) -> list[Json]:
+    """The partitions of a topic as one row: sums, and the sentence of the one in most trouble."""
+    found: dict[tuple[str, str], Json] = {}
+    for row in rows:
+        head, mark, number = row["topic"].rpartition("-partition-")
+        base = head if mark and number.isdecimal() else row["topic"]
+        known = found.get((base, row["subscription"]))
+        if known is None:
+            found[base, row["subscription"]] = row | {"topic": base, "partitions": int(base != row["topic"])}
+            continue
+        if (row["trouble"], row["entries"]) > (known["trouble"], known["entries"]):
+            known |= {name: row[name] for name in ("worst", "kind", "sentence", "trouble")}
+        known["partitions"] += 1
+        for name in ("consumers", "entries", "unacked", "delayed", "holes", "rateIn", "rateOut"):
+            known[name] += row[name]
+        known["oldestSeconds"] = max(known["oldestSeconds"], row["oldestSeconds"])
+    return list(found.values())
+
+
+def board(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
+    """A page of Geminga's board. Raises `ValueError` for numbers that are none and unknown orders."""
+    words = query.get("search", "").lower().split()
+    level = query.get("level", "")
+    matching = [
+        row for row in rows
+        if all(word in f"{row['topic']} {row['subscription']}".lower() for word in words)
+    ]  # fmt: skip
+    levels = Counter(row["trouble"] for row in matching)
+    chosen = [row for row in matching if not level or row["trouble"] == int(level)]
+    order = query.get("sort") or "trouble"
+    if order not in _KEYS:
+        raise ValueError(f"sort={order!r} is not allowed; allowed: {', '.join(_KEYS)}")
+    chosen.sort(key=_KEYS[order], reverse=query.get("reverse", "").lower() == "true")
+    offset, limit = int(query.get("offset") or 0), min(200, int(query.get("limit") or 50))
+    return {
+        "rows": chosen[offset : offset + limit],
+        "offset": offset,
+        "matching": len(chosen),
+        "totals": {
+            "subscriptions": len(matching), "leftOut": 0, "topics": len({row["worst"] for row in rows}),
+            "levels": [levels[each] for each in Trouble],
+            "entriesInBacklog": sum(row["entries"] for row in matching),
+            "msgRateIn": sum({row["topic"]: row["rateIn"] for row in matching}.values()),
+            "msgRateOut": sum(row["rateOut"] for row in matching),
+        },
+        "complete": True,
+        "surveyedAt": now_ms,
+        "surveySeconds": 0.0,
+        "now": now_ms,
+    }  # fmt: skip

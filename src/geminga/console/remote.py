@@ -1,0 +1,426 @@
+"""``geminga console``: the console for a broker elsewhere, an Apache Pulsar or another Geminga.
+
+Admin REST is passed on as it is, with the token of who asks. What Apache Pulsar has no words for is derived
+from its stats (`geminga.console.derived`); which of the two it is shows with the first question. The same
+checks of Host and Origin as at a broker's own web port keep other pages out: whoever reaches this port may
+do what the given token may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.hole_map import CELLS_MAX
+from geminga.broker.admin.http import answer, whole_number
+from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.tailing import MESSAGES_MAX, Filter, payload_messages
+from geminga.broker.rates import iso_time
+from geminga.broker.settings import BrokerSettings
+from geminga.client.admin.transport import async_credentials
+from geminga.client.cluster import Cluster
+from geminga.client.settings import TlsSettings
+from geminga.client.tls import make_context
+from geminga.console import derived
+from geminga.console.site import attach
+from geminga.errors import InvalidConfiguration
+
+Json = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ANSWER_SECONDS_MAX: Final = 60.0
+ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of stats of all topics at once: an Apache Pulsar sends no less."""
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+STATS_SECONDS_MIN: Final = 3.0
+STATS_SHARE: Final = 0.05
+"""Stats of all topics are asked for no more often than takes this share of the time."""
+TAIL_ENTRIES_MAX: Final = 20
+PEEK_MAX: Final = 20
+BROKERS_MAX: Final = 100
+TOKENS_MAX: Final = 4
+"""Tokens whose view of all topics is kept."""
+_PATH: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION: Final = _PATH + "/subscription/{subscription}"
+_NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic delivers again what is held"
+
+
+class _Seen(NamedTuple):
+    """The stats of all topics, as rows: when they were asked for, and how long that took."""
+
+    rows: list[Json]
+    at: float
+    took: float
+
+
+class Remote:
+    """A broker elsewhere, by its web address. What the cluster says of credentials is for requests that bring
+    none."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Raises `InvalidConfiguration` for an address that is none, and files that cannot be used."""
+        admin_url = cluster.admin_url
+        address = urlsplit(admin_url)
+        form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
+        if not form or address.query or address.fragment:
+            raise InvalidConfiguration(f"admin_url={admin_url!r} is not allowed: give http(s)://host:port")
+        self.url = admin_url.rstrip("/")
+        self._cluster = cluster
+        authentication = cluster.authentication()
+        self._credentials = None if authentication is None else authentication.provider
+        self._tls: ssl.SSLContext | None = None
+        if address.scheme == "https":
+            self._tls = make_context(
+                TlsSettings(
+                    trust_certificates_path=cluster.tls_trust_certs_file_path,
+                    allow_insecure_connection=cluster.tls_allow_insecure_connection,
+                    validate_hostname=cluster.tls_validate_hostname,
+                    certificate_path=None if authentication is None else authentication.certificate_path,
+                    private_key_path=None if authentication is None else authentication.private_key_path,
+                )
+            )
+        self._session: aiohttp.ClientSession | None = None
+        self._is_geminga: bool | None = None
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._lock = asyncio.Lock()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    # --- asking ---
+    async def _headers(self, request: web.Request) -> dict[str, str]:
+        brought = ("Authorization", "Content-Type")
+        kept = {name: request.headers[name] for name in brought if name in request.headers}
+        if self._credentials is not None and "Authorization" not in kept:
+            kept |= dict((await async_credentials(self._credentials, None)).http_headers)
+        return kept
+
+    async def ask(
+        self, request: web.Request, method: str, path: str, body: bytes | None = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body; 502 when the broker does not answer."""
+        headers = await self._headers(request)
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+            connector = aiohttp.TCPConnector(ssl=self._tls) if self._tls is not None else None
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+        try:
+            async with self._session.request(
+                method, URL(self.url + path, encoded=True), headers=headers, data=body,
+                allow_redirects=method == "GET",
+            ) as found:  # fmt: skip
+                data = await found.content.read(ANSWER_BYTES_MAX + 1) if found.content_length != 0 else b""
+                while len(data) <= ANSWER_BYTES_MAX and (more := await found.content.read(ANSWER_BYTES_MAX)):
+                    data += more
+                if len(data) > ANSWER_BYTES_MAX:
+                    raise AdminError(502, f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
+                return found.status, found.headers, data
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise AdminError(502, f"{self.url} does not answer: {error}") from None
+
+    async def get(self, request: web.Request, path: str) -> Any:
+        """JSON; raises `AdminError` with the broker's own status and reason."""
+        status, _, data = await self.ask(request, "GET", path)
+        if status >= 400:
+            raise AdminError(status, _reason(data) or f"{self.url} answers {status}")
+        try:
+            return json.loads(data) if data.strip() else None
+        except ValueError:
+            return data.decode(errors="replace")
+
+    async def pass_on(self, request: web.Request) -> web.StreamResponse:
+        """The request as it is."""
+        body = await request.read() if request.can_read_body else None
+        status, headers, data = await self.ask(request, request.method, request.rel_url.raw_path_qs, body)
+        kept = {
+            name: headers[name]
+            for name in headers
+            if name.startswith("X-Pulsar-") or name == "WWW-Authenticate"
+        }
+        kind = headers.get("Content-Type", "application/json")
+        return web.Response(status=status, body=data, headers={**kept, "Content-Type": kind})
+
+    async def is_geminga(self, request: web.Request) -> bool:
+        """Which of the two it is; raises `AdminError` 401 while that is not told."""
+        if self._is_geminga is None:
+            status, _, data = await self.ask(request, "GET", "/admin/v2/geminga/subscriptions?limit=1")
+            if status == 401:
+                raise AdminError(401, _reason(data) or "Authentication required")
+            if status >= 500:
+                raise AdminError(502, _reason(data) or f"{self.url} answers {status}")
+            self._is_geminga = status in (200, 403)
+        return self._is_geminga
+
+    # --- Apache Pulsar: all subscriptions ---
+    async def board(self, request: web.Request) -> web.Response:
+        rows = await self._all_rows(request)
+        try:
+            return answer(derived.board(rows, request.query, _now_ms()))
+        except ValueError as error:
+            raise AdminError(412, str(error)) from None
+
+    async def _all_rows(self, request: web.Request) -> list[Json]:
+        """From all brokers. One asks, and those who come meanwhile wait for that.
+
+        What was asked with one token is shown to those who bring the same, and to nobody else.
+        """
+        who = request.headers.get("Authorization", "")
+        async with self._lock:
+            seen = self._seen.get(who)
+            if seen is not None and time.monotonic() - seen.at < max(
+                STATS_SECONDS_MIN, seen.took / STATS_SHARE
+            ):
+                return seen.rows
+            began = time.monotonic()
+            clusters = await self.get(request, "/admin/v2/clusters")
+            brokers: list[str] = []
+            for cluster in clusters[:BROKERS_MAX]:
+                brokers += await self.get(request, f"/admin/v2/brokers/{quote(cluster, safe='')}")
+            stats: Json = {}
+            for broker in dict.fromkeys(brokers[:BROKERS_MAX]) if len(brokers) > 1 else [""]:
+                stats |= await self._stats_of(request, broker)
+            loop = asyncio.get_running_loop()
+            rows = await loop.run_in_executor(
+                None, lambda: derived.grouped(derived.rows_of(stats, _now_ms()))
+            )
+            self._seen[who] = _Seen(rows, time.monotonic(), time.monotonic() - began)
+            self._seen.move_to_end(who)
+            if len(self._seen) > TOKENS_MAX:
+                self._seen.popitem(last=False)
+            return rows
+
+    async def _stats_of(self, request: web.Request, broker: str) -> Json:
+        """The stats of all topics of a broker; without a name of the one that is asked anyway."""
+        if not broker:
+            found: Json = await self.get(request, "/admin/v2/broker-stats/topics")
+            return found
+        address = f"{urlsplit(self.url).scheme}://{broker}"
+        other = Remote(dataclasses.replace(self._cluster, admin_url=address))
+        try:
+            return await other._stats_of(request, "")
+        finally:
+            await other.close()
+
+    async def overview(self, request: web.Request) -> web.Response:
+        version = await self.get(request, "/admin/v2/brokers/version")
+        clusters = await self.get(request, "/admin/v2/clusters")
+        rows = await self._all_rows(request)
+        return answer(
+            {
+                "version": f"Apache Pulsar {version}", "cluster": ", ".join(clusters), "now": _now_ms(),
+                "serviceUrl": self.url, "peers": [], "connections": sum(row["consumers"] for row in rows),
+                "topicsLoaded": len({row["topic"] for row in rows}), "damage": [], "damageCount": 0,
+            }
+        )  # fmt: skip
+
+    # --- Apache Pulsar: one subscription ---
+    async def explain(self, request: web.Request) -> web.Response:
+        path, name = _topic_path(request), request.match_info["subscription"]
+        topic = _topic(request)
+        partitions = (await self.get(request, f"{path}/partitions") or {}).get("partitions", 0)
+        found = []
+        for index in range(partitions) if partitions else (-1,):
+            suffix = "" if index < 0 else f"-partition-{index}"
+            stats = await self.get(request, f"{path}{suffix}/stats?getEarliestTimeInBacklog=true")
+            if name not in stats["subscriptions"]:
+                continue
+            inside = await self.get(request, f"{path}{suffix}/internalStats")
+            found.append(derived.explained(topic + suffix, stats, inside, name, _now_ms()))
+        if not found:
+            raise AdminError(404, f"Subscription {name} not found on topic {topic}")
+        return answer(found)
+
+    async def holes(self, request: web.Request) -> web.Response:
+        query = request.query
+        inside = await self.get(request, f"{_topic_path(request)}/internalStats")
+        places = [whole_number(query[name], name) if query.get(name) else None for name in ("from", "to")]
+        cells = min(whole_number(query.get("cells", "512"), "cells", 1), CELLS_MAX)
+        name = request.match_info["subscription"]
+        if name not in inside.get("cursors", {}):
+            raise AdminError(404, f"Subscription {name} not found on topic {_topic(request)}")
+        found = derived.hole_map(inside, name, places[0], places[1], cells)
+        return answer(found | {"topic": _topic(request), "subscription": name})
+
+    async def preview(self, request: web.Request) -> web.Response:
+        action, query, path = request.match_info["action"], request.query, _topic_path(request)
+        if action == "redeliver":
+            raise AdminError(501, _NO_SUCH_THING)
+        stats = await self.get(request, f"{path}/stats")
+        inside = await self.get(request, f"{path}/internalStats")
+        name = request.match_info["subscription"]
+        if name not in stats["subscriptions"]:
+            raise AdminError(404, f"Subscription {name} not found on topic {_topic(request)}")
+        found = derived.hole_map(inside, name, None, None, 1)
+        places, backlog = derived.Places(inside), stats["subscriptions"][name].get("msgBacklog", 0)
+        if action == "skip-all":
+            return answer(_previewed(f"all {backlog} entries are given up for good by this subscription"))
+        if action == "skip":
+            count = min(backlog, whole_number(query.get("count", ""), "count"))
+            text = f"{count} of {backlog} entries are given up; Apache Pulsar skips batches as a whole"
+            return answer(_previewed(text))
+        if query.get("message"):
+            ledger, _, entry = query["message"].partition(":")
+            offset = places.offset(int(ledger), int(entry)) if ledger != "-1" else 0
+            when = ""
+        else:
+            moment = (
+                _now_ms() - whole_number(query.get("seconds", ""), "seconds") * 1000
+                if action == "expire"
+                else (whole_number(query.get("timestamp", ""), "timestamp"))
+            )
+            id_ = await self.get(request, f"{path}/messageid/{moment}")
+            offset, when = places.offset(id_["ledgerId"], id_["entryId"]), f" of {iso_time(moment)}"
+        mark = found["mark"]
+        if action == "expire":
+            return answer(
+                _previewed(f"about {max(0, offset - mark)} entries before those{when} are given up for good")
+            )
+        if action != "reset":
+            raise AdminError(404, f"no action {action!r}")
+        if offset >= mark:
+            text = f"begins again at offset {offset}{when}: about {offset - mark} entries are given up"
+        else:
+            text = f"begins again{when}: about {mark - offset} acknowledged entries are delivered again"
+        return answer(_previewed(f"{text}; its consumers connect anew"))
+
+    async def redeliver(self, _request: web.Request) -> web.Response:
+        raise AdminError(501, _NO_SUCH_THING)
+
+    async def open_messages(self, request: web.Request) -> web.Response:
+        count = min(whole_number(request.query.get("count", "10"), "count", 1), PEEK_MAX)
+        name = quote(request.match_info["subscription"], safe="")
+        messages: list[Json] = []
+        for nth in range(1, count + 1):
+            path = f"{_topic_path(request)}/subscription/{name}/position/{nth}"
+            status, headers, data = await self.ask(request, "GET", path)
+            if status != 200:
+                if nth == 1 and status not in (404, 412):
+                    raise AdminError(status, _reason(data) or f"{self.url} answers {status}")
+                break
+            messages += _messages(headers, data, Filter())
+            if len(messages) >= count:
+                break
+        return answer(messages[:count])
+
+    async def tail(self, request: web.Request) -> web.Response:
+        path, query = _topic_path(request), request.query
+        inside = await self.get(request, f"{path}/internalStats")
+        places = derived.Places(inside)
+        wanted = Filter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        most = min(TAIL_ENTRIES_MAX, whole_number(query.get("count", "20"), "count", 1))
+        offset, skipped = max(0, places.end - most), 0
+        if query.get("from"):
+            ledger, _, entry = query["from"].partition(":")
+            known = places.offset(int(ledger), int(entry) + 1)
+            skipped, offset = max(0, offset - known), max(offset, known)
+        messages: list[Json] = []
+        for at in range(offset, places.end):
+            ledger_id, entry_id = places.position(at)
+            status, headers, data = await self.ask(
+                request, "GET", f"{path}/ledger/{ledger_id}/entry/{entry_id}"
+            )
+            if status == 200:
+                messages += _messages(headers, data, wanted)
+        last = places.position(places.end - 1) if places.end else (-1, -1)
+        return answer(
+            {"messages": messages[-MESSAGES_MAX:], "notShown": max(0, len(messages) - MESSAGES_MAX),
+             "next": f"{last[0]}:{last[1]}",
+             "examined": places.end - offset, "skipped": skipped, "behind": 0}
+        )  # fmt: skip
+
+
+def _previewed(text: str) -> Json:
+    return {"text": text, "command": "", "messages": -1, "messagesAgain": -1}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _topic(request: web.Request) -> str:
+    names = request.match_info
+    return f"{names['domain']}://{names['tenant']}/{names['namespace']}/{names['topic']}"
+
+
+def _topic_path(request: web.Request) -> str:
+    names = request.match_info
+    parts = (names["domain"], names["tenant"], names["namespace"], names["topic"])
+    return "/admin/v2/" + "/".join(quote(each, safe="") for each in parts)
+
+
+def _reason(data: bytes) -> str:
+    try:
+        return str(json.loads(data)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _messages(headers: Mapping[str, str], data: bytes, wanted: Filter) -> list[Json]:
+    """An entry as Apache Pulsar's admin REST gives it."""
+    return list(payload_messages(headers, data, wanted))
+
+
+def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
+    """The pages, the pass to the broker, and what is derived where it is an Apache Pulsar."""
+    allowed = WebHosts(hosts)
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            allowed.check(request.host, request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site"))
+            return await handler(request)
+        except AdminError as error:
+            refusal = answer({"reason": error.reason}, error.status)
+        except InvalidConfiguration as error:
+            refusal = answer({"reason": str(error)}, 412)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            refusal = answer({"reason": f"no such path: {request.method} {request.path}"}, error.status)
+        return refusal
+
+    async def never_guess(_request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["X-Content-Type-Options"] = "nosniff"
+
+    def own(handler: Handler) -> Handler:
+        async def either(request: web.Request) -> web.StreamResponse:
+            return await (remote.pass_on if await remote.is_geminga(request) else handler)(request)
+
+        return either
+
+    async def nothing(_request: web.Request) -> web.Response:
+        return answer([])
+
+    application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
+    application.on_response_prepare.append(never_guess)
+    attach(application)
+    router = application.router
+    router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
+    router.add_get("/admin/v2/geminga/overview", own(remote.overview))
+    router.add_get("/admin/v2/geminga/happenings", own(nothing))
+    router.add_get(f"{_SUBSCRIPTION}/explain", own(remote.explain))
+    router.add_get(f"{_SUBSCRIPTION}/holes", own(remote.holes))
+    router.add_get(f"{_SUBSCRIPTION}/preview/{{action}}", own(remote.preview))
+    router.add_get(f"{_SUBSCRIPTION}/open", own(remote.open_messages))
+    router.add_post(f"{_SUBSCRIPTION}/redeliver", own(remote.redeliver))
+    router.add_get(f"{_PATH}/tail", own(remote.tail))
+    router.add_route("*", "/admin/v2/{rest:.*}", remote.pass_on)
+
+    async def close(_application: web.Application) -> None:
+        await remote.close()
+
+    application.on_cleanup.append(close)
+    return application

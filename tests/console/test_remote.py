@@ -1,0 +1,255 @@
+"""The console for a broker elsewhere: passed on to a Geminga, derived where it is an Apache Pulsar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from geminga.broker.settings import BrokerSettings
+from geminga.client.cluster import Cluster
+from geminga.console.remote import Remote, make_application
+from geminga.errors import InvalidConfiguration
+from geminga.wire.batch import encode_plain_batch
+
+SETTINGS = BrokerSettings(memory=True, port=0, web_port=0)
+NOW = 1_800_000_000_000
+
+
+def elsewhere(url: str, **shown: str) -> web.Application:
+    """The console for the broker at an address."""
+    return make_application(Remote(Cluster(admin_url=url, **shown)), SETTINGS)
+
+
+class Port:
+    """A web application on a thread of its own."""
+
+    def __init__(self, make: Callable[[], web.Application]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._started, self._stop = threading.Event(), asyncio.Event()
+        self._make = make
+        self.url = ""
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+        self._thread.start()
+        assert self._started.wait(60)
+
+    async def _serve(self) -> None:
+        runner = web.AppRunner(self._make(), access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._started.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(60)
+        self._loop.close()
+
+
+@pytest.fixture
+def open_port() -> Iterator[Callable[..., Port]]:
+    ports: list[Port] = []
+
+    def make(application: Callable[[], web.Application]) -> Port:
+        ports.append(Port(application))
+        return ports[-1]
+
+    yield make
+    for each in reversed(ports):
+        each.close()
+
+
+def ask(url: str, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url + path, method=method, headers=named)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        with error:
+            raw = error.read()
+            return error.code, json.loads(raw) if raw.startswith(b"{") else raw
+
+
+STATS = {
+    "msgRateIn": 3.0,
+    "backlogQuotaLimitSize": -1,
+    "publishers": [],
+    "subscriptions": {
+        "stuck": {
+            "msgBacklog": 7, "backlogSize": 70, "type": "Shared", "unackedMessages": 2, "msgRateOut": 0.0,
+            "nonContiguousDeletedMessagesRanges": 1,
+            "consumers": [
+                {"consumerName": "worker", "address": "/1.2.3.4:5", "availablePermits": 0,
+                 "unackedMessages": 2, "lastConsumedTimestamp": 1}
+            ],
+        },
+        "alone": {"msgBacklog": 3, "consumers": [], "unackedMessages": 0},
+    },
+}  # fmt: skip
+INSIDE = {
+    "lastConfirmedEntry": "9:4",
+    "ledgers": [{"ledgerId": 5, "entries": 5, "size": 50}, {"ledgerId": 9, "entries": 0, "size": 0}],
+    "cursors": {
+        "stuck": {
+            "markDeletePosition": "5:1", "readPosition": "9:2",
+            "individuallyDeletedMessages": "[(5:2..5:4],(9:0..9:1]]",
+        },
+        "alone": {"markDeletePosition": "9:1", "readPosition": "9:2", "individuallyDeletedMessages": "[]"},
+    },
+}  # fmt: skip
+
+
+class Apache:
+    """As much of an Apache Pulsar's web port as the console asks for."""
+
+    def __init__(self, token: str = "") -> None:
+        self.asked: list[str] = []
+        self.token = token
+
+    def application(self) -> web.Application:
+        @web.middleware
+        async def noted(request: web.Request, handler: Any) -> web.StreamResponse:
+            self.asked.append(f"{request.method} {request.path}")
+            if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+                return web.json_response({"reason": "Authentication required"}, status=401)
+            return await handler(request)  # type: ignore[no-any-return]
+
+        application = web.Application(middlewares=[noted])
+        topic = "/admin/v2/persistent/public/default/t"
+        answers = {
+            "/admin/v2/clusters": ["standalone"],
+            "/admin/v2/brokers/standalone": ["localhost:8080"],
+            "/admin/v2/brokers/version": "4.0.4",
+            "/admin/v2/broker-stats/topics": {
+                "public/default": {"0x0_0xf": {"persistent": {"persistent://public/default/t": STATS}}}
+            },
+            f"{topic}/stats": STATS,
+            f"{topic}/internalStats": INSIDE,
+            f"{topic}/partitions": {"partitions": 0},
+        }
+        for path, found in answers.items():
+            application.router.add_get(path, _telling(found))
+        application.router.add_get(f"{topic}/ledger/{{ledger}}/entry/{{entry}}", self.entry)
+        return application
+
+    async def entry(self, request: web.Request) -> web.Response:
+        batch = encode_plain_batch([b"a", b"b"], 0)
+        headers = {
+            "X-Pulsar-Message-ID": f"{request.match_info['ledger']}:{request.match_info['entry']}",
+            "X-Pulsar-producer-name": "p",
+            "X-Pulsar-num-batch-message": "2",
+            "X-Pulsar-publish-time": "2026-11-22T10:00:00.000+00:00",
+        }
+        return web.Response(body=batch, headers=headers)
+
+
+def _telling(found: Any) -> Any:
+    async def tell(_request: web.Request) -> web.Response:
+        return web.json_response(found)
+
+    return tell
+
+
+@pytest.fixture
+def console(open_port: Callable[..., Port]) -> str:
+    apache = open_port(Apache().application)
+    return open_port(lambda: elsewhere(apache.url)).url
+
+
+def test_the_board_of_an_apache_pulsar(console: str) -> None:
+    status, found = ask(console, "/admin/v2/geminga/subscriptions")
+    assert status == 200
+    assert [(row["subscription"], row["trouble"]) for row in found["rows"]] == [("stuck", 3), ("alone", 3)]
+    assert "has room for no more" in found["rows"][0]["sentence"]
+    assert found["totals"]["subscriptions"] == 2
+    assert ask(console, "/admin/v2/geminga/subscriptions?search=alone")[1]["matching"] == 1
+    assert ask(console, "/admin/v2/geminga/subscriptions?sort=luck")[0] == 412
+    assert ask(console, "/admin/v2/geminga/overview")[1]["version"] == "Apache Pulsar 4.0.4"
+    assert ask(console, "/admin/v2/geminga/happenings") == (200, [])
+
+
+def test_a_subscription_of_an_apache_pulsar(console: str) -> None:
+    base = "/admin/v2/persistent/public/default/t"
+    (found,) = ask(console, f"{base}/subscription/stuck/explain")[1]
+    assert found["findings"][0]["kind"] == "paused"
+    assert found["facts"]["oldestOpenMessage"] == "5:2"
+    found = ask(console, f"{base}/subscription/stuck/holes")[1]
+    states = "".join(each["state"][0] for each in found["entries"])
+    assert states == "aaoaaoaooo", "open: 5:2, 9:0 and from 9:2 on"
+    assert (found["mark"], found["read"], found["end"]) == (2, 7, 10)
+    assert (
+        "consumers connect anew"
+        in ask(console, f"{base}/subscription/stuck/preview/reset?message=5:0")[1]["text"]
+    )
+    assert ask(console, f"{base}/subscription/stuck/preview/redeliver")[0] == 501
+    assert ask(console, f"{base}/subscription/none/explain")[0] == 404
+    found = ask(console, f"{base}/tail?count=1")[1]
+    assert [(each["id"], each["batchIndex"]) for each in found["messages"]] == [("9:4", 0), ("9:4", 1)]
+    assert found["messages"][0]["publishTime"] == 1_795_341_600_000
+    assert ask(console, f"{base}/tail?from={found['next']}")[1]["messages"] == []
+
+
+def test_everything_else_is_passed_on(console: str) -> None:
+    assert ask(console, "/admin/v2/brokers/version") == (200, "4.0.4")
+    assert ask(console, "/admin/v2/nothing/here")[0] == 404
+    assert ask(console, "/metrics")[0] == 404, "admin REST alone"
+    assert ask(console, "/console/api/advice?rate=0&fill=1")[1]["verdict"] == "quiet"
+
+
+def test_tokens_are_passed_on_and_nobody_sees_with_anothers(open_port: Callable[..., Port]) -> None:
+    apache = open_port(Apache("secret").application)
+    plain = open_port(lambda: elsewhere(apache.url)).url
+    board = "/admin/v2/geminga/subscriptions"
+    assert ask(plain, board)[0] == 401
+    assert ask(plain, board, Authorization="Bearer secret")[0] == 200
+    assert ask(plain, board)[0] == 401
+    assert ask(plain, board, Authorization="Bearer other")[0] == 401
+    given = open_port(
+        lambda: make_application(
+            Remote(Cluster(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")), SETTINGS
+        )
+    ).url
+    assert ask(given, board)[0] == 200
+
+
+def test_pages_from_elsewhere_are_refused(console: str) -> None:
+    assert ask(console, "/admin/v2/clusters", Host="attacker.example.com")[0] == 421
+    assert ask(console, "/admin/v2/clusters", Origin="http://attacker.example.com")[0] == 403
+
+
+def test_a_broker_that_does_not_answer(open_port: Callable[..., Port]) -> None:
+    url = open_port(lambda: elsewhere("http://127.0.0.1:9")).url
+    status, found = ask(url, "/admin/v2/geminga/subscriptions")
+    assert status == 502
+    assert "does not answer" in found["reason"]
+
+
+def test_another_geminga_is_passed_through(open_port: Callable[..., Port]) -> None:
+    import geminga
+
+    with geminga.embedded() as running, running.client() as client:
+        client.subscribe("t", "s").close()
+        url = open_port(lambda: elsewhere(running.admin_url + "/")).url
+        while not (found := ask(url, "/admin/v2/geminga/subscriptions")[1])["complete"]:
+            pass
+        assert [row["subscription"] for row in found["rows"]] == ["s"]
+        assert ask(url, "/admin/v2/geminga/overview")[1]["version"].startswith("Geminga")
+        path = "/admin/v2/persistent/public/default/t/subscription/s"
+        assert ask(url, f"{path}/holes")[1]["entries"] == []
+        assert ask(url, f"{path}/skip_all", "POST")[0] == 204
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x?y", "http://a,b"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="admin_url="):
+        Remote(Cluster(admin_url=url))

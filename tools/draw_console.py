@@ -1,0 +1,185 @@
+"""Draws the pictures of the console in docs/console/: a scene in virtual time, in the tests' Chromium.
+
+The broker is real, its time is not: so the pictures come out alike, whenever and wherever they are drawn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+
+ROOT = Path(__file__).parent.parent
+TARGET = ROOT / "docs/console"
+BASE = "persistent://public/default/"
+STEP_SECONDS = 2
+STEPS = 24
+VIEW = {"width": 1280, "height": 800}
+
+
+def module_at(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Scene:
+    """A working day: things that move, and some that do not."""
+
+    def __init__(self, served: Any, make_entry: Callable[..., bytes]) -> None:
+        self.harness = served.harness
+        self.make_entry = make_entry
+        self.producers: dict[str, Any] = {}
+        self.busy: list[tuple[str, Any]] = []
+        self.numbers: dict[str, int] = {}
+
+    def publish(
+        self, topic: str, count: int = 1, key: str | None = None, messages: int = 1, **fields: Any
+    ) -> None:
+        if topic not in self.producers:
+            self.producers[topic] = self.harness.peer(client="Pulsar-Java-v4.0.4")
+            self.producers[topic].producer(BASE + topic, producer_name=f"{topic.rpartition('-')[2]}-api-1")
+        for _ in range(count):
+            number = self.numbers[topic] = self.numbers.get(topic, 0) + 1
+            payload = json.dumps(
+                {"job": 40_000 + number, "plane": f"N{14_000 + number * 7}", "to": "LGA"}
+            ).encode()
+            entry = self.make_entry(
+                payload if messages == 1 else self.batch(payload, messages), publish_time=self.harness.now_ms,
+                partition_key=key, num_messages_in_batch=messages if messages > 1 else None, **fields,
+            )  # fmt: skip
+            self.producers[topic].send(number, entry, messages=messages)
+
+    @staticmethod
+    def batch(payload: bytes, messages: int) -> bytes:
+        from geminga.wire.batch import encode_plain_batch
+
+        return encode_plain_batch([payload] * messages, 0)
+
+    def subscribe(
+        self, topic: str, name: str, kind: str = "Shared", permits: int = 1000, **fields: Any
+    ) -> Any:
+        peer = self.harness.peer(client="Geminga-v0.1.0")
+        peer.subscribe(BASE + topic, name, kind=kind, permits=permits, **fields)
+        return peer
+
+    def begin(self) -> None:
+        """What happened before somebody looks."""
+        from geminga.ids import MessageId, TopicName
+
+        harness = self.harness
+        workers = self.subscribe("resize-images", "workers", permits=200, consumer_name="worker-3")
+        self.publish("resize-images", 260)
+        workers.messages()
+        name = TopicName.parse(BASE + "invoices")
+        harness.actions.create(name, lambda _error: None)
+        harness.actions.create_subscription(name, "billing", MessageId.earliest, lambda _error: None)
+        self.publish("invoices", 37, messages=50)
+        self.subscribe("orders", "audit", "Key_Shared", consumer_name="audit-1")
+        keys = [f"customer-{number}" for number in range(24)]
+        for key in keys:
+            self.publish("orders", 1, key)
+        self.subscribe("orders", "audit", "Key_Shared", consumer_name="audit-2")
+        for key in keys:
+            self.publish("orders", 2, key)
+        lake = self.subscribe("flights", "lake", consumer_name="lake-writer", permits=100_000)
+        self.publish("flights", 3000)
+        done = [number for number in range(2400) if number % 131 and not 700 <= number < 760 and number % 17]
+        ledger = lake.messages()[0].ledger_id
+        lake.ack(*((ledger, number) for number in done))
+        reminders = self.subscribe("emails", "reminders", consumer_name="mailer-1")
+        self.publish("emails", 12, deliver_at_time=harness.now_ms + 3_600_000)
+        reminders.messages()
+        for topic, subscription in (
+            ("telemetry", "dashboard"),
+            ("clicks", "sessions"),
+            ("payments", "ledger"),
+        ):
+            self.busy.append((topic, self.subscribe(topic, subscription, consumer_name=f"{subscription}-1")))
+        previews = TopicName.parse(BASE + "previews")
+        harness.actions.create(previews, lambda _error: None)
+        harness.actions.create_subscription(previews, "cache", MessageId.earliest, lambda _error: None)
+        namespaces = harness.broker.namespaces
+        namespaces.set_topic_policy(previews, "message_ttl_in_seconds", 30, lambda _error: None)
+        limit = {"destination_storage": {"limitSize": 60_000, "policy": "consumer_backlog_eviction"}}
+        namespaces.set_topic_policy(name, "backlog_quota_map", limit, lambda _error: None)
+        harness.advance(95)
+
+    def step(self, number: int) -> None:
+        for topic, peer in self.busy:
+            if topic == "telemetry":
+                self.publish(topic, 4 + number % 3, messages=50)
+            else:
+                self.publish(topic, 6 + number % 5)
+            self.take(peer, 0.9 if topic == "clicks" and number % 3 else 1.0)
+        self.publish("invoices", 1, messages=30)
+        self.publish("previews", 2, messages=10)
+        self.harness.advance(STEP_SECONDS)
+
+    @staticmethod
+    def take(peer: Any, share: float) -> None:
+        messages = peer.messages()
+        for each in messages[: round(len(messages) * share)]:
+            peer.ack((each.ledger_id, each.entry_id))
+        peer.command("flow", consumer_id=1, messagePermits=1000)
+
+
+def main() -> int:
+    from playwright.sync_api import sync_playwright
+
+    console = module_at("console_conftest", ROOT / "tests/console/conftest.py")
+    fetch = module_at("fetch_chromium", ROOT / "tools/fetch_chromium.py")
+    if fetch.main():
+        return 1
+    TARGET.mkdir(exist_ok=True)
+    served = console.Served()
+    try:
+        scene = Scene(served, console.harnesses.entry_bytes)
+        served.do(scene.begin)
+        with sync_playwright() as playwright, console.launched(playwright, fetch.HOME) as browser:
+            draw(browser, served, scene)
+    finally:
+        served.close()
+    return 0
+
+
+def draw(browser: Any, served: Any, scene: Scene) -> None:
+    lake = f"#/s/{quote(BASE + 'flights', safe='')}/lake"
+    topic = f"#/t/{quote(BASE + 'telemetry', safe='')}"
+    for name, address, scheme, width, height, at in (
+        ("first-page", "", "light", 1280, 800, "tbody tr"),
+        ("first-page-dark", "", "dark", 1280, 800, "tbody tr"),
+        ("subscription", lake, "light", 1280, 1120, ".findings li"),
+        ("topic", topic, "light", 1280, 1240, "#tail .value"),
+        ("broker", "#/broker", "dark", 1280, 1060, ".facts div"),
+        ("phone", "", "light", 390, 800, "tbody tr"),
+    ):
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB",
+            timezone_id="UTC",
+        )  # fmt: skip
+        page = context.new_page()
+        page.clock.install(time=served.do(lambda: served.harness.now_ms) / 1000)
+        page.goto(f"{served.url}/{address}")
+        page.locator(at).first.wait_for(timeout=60_000)
+        for number in range(STEPS):
+            served.do(lambda number=number: scene.step(number))
+            with page.expect_response(lambda answer: "/admin/" in answer.url, timeout=60_000):
+                page.clock.run_for(STEP_SECONDS * 1000)
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=TARGET / f"{name}.png", animations="disabled", scale="css")
+        print(f"drew {name}.png", flush=True)
+        context.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
