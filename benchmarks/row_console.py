@@ -21,7 +21,7 @@ from geminga.ids import MessageId, TopicName
 AGAIN = 50
 QUESTION: dict[str, Any] = {
     "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50,
-    "allowed": None,
+    "sight": None,
 }  # fmt: skip
 
 

@@ -255,6 +255,20 @@ def test_an_address_that_is_rubbish_leads_to_the_first_page(served: Any, page: P
         expect(page.locator("h1")).to_have_text("Nothing to see yet.")
 
 
+@pytest.mark.parametrize("name", ["..", "."])
+def test_a_name_that_is_a_step_in_a_path_is_never_asked_for(story: Story, page: Page, name: str) -> None:
+    """A browser would make another thing's address of it: an action would hit that."""
+    story.create(TOPIC, name)
+    page.goto(story.served.url)
+    expect(page.locator("tbody .subscription")).to_have_text(name)
+    before = len(story.served.requests)
+    page.locator("a.row").click()
+    expect(page.locator(".refused")).to_contain_text("cannot be asked for in a browser")
+    assert not [each for each in story.served.requests[before:] if "subscription/" in each]
+    page.goto(topic_url(story.served, f"persistent://public/default/{name}"))
+    expect(page.locator(".refused")).to_contain_text("cannot be asked for in a browser")
+
+
 # --- doing something about it ---
 
 

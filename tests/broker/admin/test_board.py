@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import board
-from geminga.broker.admin.board import Boards
+from geminga.broker.admin.board import Boards, Sight
 from geminga.broker.admin.explain import Trouble
 from geminga.ids import MessageId, TopicName
 
@@ -24,7 +24,7 @@ def page(harness: Any, boards: Boards | None = None, **asked: Any) -> dict[str, 
     """A page of a new board, surveyed to its end."""
     question: dict[str, Any] = {
         "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50,
-        "allowed": None,
+        "sight": None,
     }  # fmt: skip
 
     async def ask() -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., An
 def test_who_may_not_see_everything_sees_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("mine", messages=1)
     make_topic("theirs", messages=1)
-    found = page(harness, allowed=lambda topic: topic.endswith("mine"))
+    found = page(harness, sight=Sight("me", lambda topic: topic.endswith("mine")))
     assert [row["topic"] for row in found["rows"]] == [PREFIX + "mine"]
     assert found["totals"] is None
     assert found["matching"] == 1
@@ -171,12 +171,12 @@ def test_a_backlog_that_grows_is_seen(harness: Any, make_topic: Callable[..., An
     async def run() -> tuple[Any, Any]:
         boards = Boards(harness.broker)
         question = {"search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5}
-        first = await boards.page(**question, allowed=None)
+        first = await boards.page(**question, sight=None)
         peer = harness.peer()
         peer.producer(PREFIX + "grows")
         peer.publish(20, first=1)
         harness.advance(10)
-        second = await boards.page(**question, allowed=None)
+        second = await boards.page(**question, sight=None)
         boards.close()
         return first, second
 
@@ -191,7 +191,7 @@ def test_surveys_take_little_and_boards_are_forgotten(harness: Any, make_topic: 
     async def run() -> None:
         boards = Boards(harness.broker)
         question: dict[str, Any] = {
-            "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "allowed": None,
+            "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
         }  # fmt: skip
         first = await boards.page(search="", **question)
         for _ in range(5):

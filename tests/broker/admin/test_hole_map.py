@@ -110,3 +110,17 @@ def test_ten_million_holes_are_cheap_to_draw(harness: Any, make_map: Callable[..
     assert sum(found["acknowledged"]) == cursor.holes._count
     assert len(found["acknowledged"]) <= 1000
     assert len(make_map(1_000_000, 1_000_000 + ENTRIES_MAX)["entries"]) == ENTRIES_MAX
+
+
+def test_very_many_partly_acknowledged_batches_are_sampled(
+    harness: Any, make_map: Callable[..., Any]
+) -> None:
+    publish(harness, 1)
+    topic, subscription = harness.actions.found(TopicName.parse(TOPIC), "s")
+    entries = 100_000
+    subscription.cursor.batches = dict.fromkeys(range(0, entries, 2), 1)
+    topic.ledger.segments[0].entries = entries
+    topic.ledger.end = topic.ledger.confirmed = entries
+    found = make_map(None, None, 100)
+    assert sum(found["partly"]) == pytest.approx(entries / 2, rel=0.01)
+    assert max(found["partly"]) <= found["width"]

@@ -143,3 +143,31 @@ def test_a_filter_looks_at_everything_behind(
         if not found["behind"]:
             break
     assert seen == [b"m7", *(b"m7%d" % number for number in range(10))]
+
+
+def test_an_answer_ends_when_it_has_taken_its_time(
+    harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter over many entries must not hold the broker up: the next answer goes on."""
+    monkeypatch.setattr(tailing, "ANSWER_SECONDS_MAX", 0.0)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.publish(5)
+    behind, seen = (-1, -1), []
+    for _ in range(5):
+        found = tail(topic, behind, 10, Filter(text="m"))
+        assert found["examined"] == 1
+        seen += payloads(found)
+        ledger, entry = found["next"].split(":")
+        behind = int(ledger), int(entry)
+    assert seen == [b"m%d" % number for number in range(5)]
+
+
+def test_an_answer_has_a_size(harness: Any, topic: Any, make_entry: Callable[..., bytes]) -> None:
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    for number in range(150):
+        producer.send(number, make_entry(b"x" * 30_000))
+    found = tail(topic, (-1, -1), 200, Filter(text="x"))
+    assert len(json.dumps(found)) < 2 * tailing.ANSWER_BYTES_MAX
+    assert found["behind"] > 0

@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
 from geminga.broker.admin.explain import Trouble, consumer_type, explain, trouble
@@ -33,8 +33,14 @@ from geminga.ids import TopicName
 from geminga.ledger.api import Wanted
 
 Json = dict[str, Any]
-Allowed = Callable[[str], bool]
-"""Whether who asks may see a topic, by its name."""
+
+
+class Sight(NamedTuple):
+    """What a role may see: ``sees`` is asked for each topic by its name."""
+
+    role: str
+    sees: Callable[[str], bool]
+
 
 STEP_SECONDS: Final = 0.002
 """A survey works for so long and then lets others have a turn."""
@@ -50,6 +56,8 @@ LINES_MAX: Final = 100_000
 """Lines of a board; of more subscriptions the better half is left out, and that is said."""
 SORTED_ASIDE: Final = 5_000
 """More lines are sorted on another thread."""
+ROLES_MAX: Final = 8
+"""Roles of which is remembered, until the next survey, what they may see."""
 ROWS_MAX: Final = 200
 PARTITIONS_SUMMED_MAX: Final = 128
 """Partitions of a line that are looked at for its row."""
@@ -120,6 +128,7 @@ class Survey:
     made_ms: int = 0
     is_complete: bool = False
     orders: dict[str, list[Line]] = field(default_factory=dict)
+    sights: dict[str, dict[str, bool]] = field(default_factory=dict)
 
     @property
     def levels(self) -> list[int]:
@@ -147,9 +156,9 @@ class Boards:
         level: int | None,
         offset: int,
         limit: int,
-        allowed: Allowed | None,
+        sight: Sight | None,
     ) -> Json:
-        """One page of the board, with what all of it comes to where ``allowed`` lets everything be seen."""
+        """One page of the board; with what all of it comes to for who may see everything (no ``sight``)."""
         board = self._board(search)
         survey = await board.survey()
         order = await _ordered(survey, sort)
@@ -157,7 +166,7 @@ class Boards:
             order = [line for line in order if line.level == level]
         if reverse:
             order = order[::-1]
-        shown = order if allowed is None else [line for line in order if allowed(line.topic)]
+        shown = order if sight is None else await _seen(survey, order, sight)
         rows = []
         began = time.monotonic()
         for line in shown[offset : offset + min(limit, ROWS_MAX)]:
@@ -177,7 +186,7 @@ class Boards:
                 "entriesInBacklog": survey.backlog,
                 "msgRateIn": survey.rate_in,
                 "msgRateOut": survey.rate_out,
-            } if allowed is None else None,
+            } if sight is None else None,
             "complete": survey.is_complete,
             "surveyedAt": survey.made_ms,
             "surveySeconds": round(survey.seconds, 4),
@@ -313,6 +322,25 @@ async def _ordered(survey: Survey, sort: str) -> list[Line]:
         if survey.is_complete:
             survey.orders[sort] = order
     return order
+
+
+async def _seen(survey: Survey, order: list[Line], sight: Sight) -> list[Line]:
+    """The lines that a role may see, in steps; each topic is judged once a survey."""
+    known = survey.sights.setdefault(sight.role, {})
+    if len(survey.sights) > ROLES_MAX:
+        survey.sights = {sight.role: known}
+    shown = []
+    began = time.monotonic()
+    for line in order:
+        sees = known.get(line.topic)
+        if sees is None:
+            sees = known[line.topic] = sight.sees(line.topic)
+            if time.monotonic() - began >= STEP_SECONDS:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        if sees:
+            shown.append(line)
+    return shown
 
 
 def rate_published(topic: Topic, now: float) -> float:

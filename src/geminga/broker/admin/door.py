@@ -69,15 +69,15 @@ class Doorkeeper:
                 403, f"Unauthorized: {role!r} may not {request.method} {request.path}; this needs {wanted}"
             )
 
-    def sight(self, request: web.Request, now_ms: int) -> Callable[[str], bool] | None:
-        """Which topics, by name, who asks may look at in a list of all; None stands for every one."""
+    def sight(self, request: web.Request, now_ms: int) -> tuple[str, Callable[[str], bool]] | None:
+        """Who asks, and which topics, by name, that role may look at in a list of all; None: every one."""
         authorization = self._authorization
         if authorization is None:
             return None
         role = self._role(request, now_ms)
         if authorization.is_super_user(role):
             return None
-        return lambda topic: authorization.may_look(role, TopicName.parse(topic))
+        return role, lambda topic: authorization.may_look(role, TopicName.parse(topic))
 
     def _role(self, request: web.Request, now_ms: int) -> str:
         header = request.headers.get("Authorization")

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker.admin import metrics
-from geminga.broker.admin.board import ROWS_MAX, SORTS, Boards
+from geminga.broker.admin.board import ROWS_MAX, SORTS, Boards, Sight
 from geminga.broker.admin.brokers import disk_figures
 from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminError
@@ -63,9 +63,9 @@ class Overview(TopicResource):
         if sort not in SORTS:
             raise AdminError(412, f"sort={sort!r} is not allowed; allowed: {', '.join(SORTS)}")
         doorkeeper = request.app.get(DOORKEEPER)
-        allowed = None
+        limited = None
         if doorkeeper is not None:
-            allowed = doorkeeper.sight(request, self.server.broker.agenda.now_ms)
+            limited = doorkeeper.sight(request, self.server.broker.agenda.now_ms)
         limit = whole_number(query.get("limit", "50"), "limit", 1)
         return answer(
             await self._boards.page(
@@ -75,7 +75,7 @@ class Overview(TopicResource):
                 level=whole_number(query["level"], "level") if query.get("level") else None,
                 offset=whole_number(query.get("offset", "0"), "offset"),
                 limit=min(limit, ROWS_MAX),
-                allowed=allowed,
+                sight=None if limited is None else Sight(*limited),
             )
         )
 

@@ -28,9 +28,11 @@ class Preview:
 
     def skip(self, count: int) -> Json:
         """Give up the next ``count`` open messages."""
-        offset, inside = self.subscription.behind_messages(count)
         open_now = self._open()
-        messages = min(count, open_now)
+        if count >= open_now:
+            return self.skip_all()
+        offset, inside = self.subscription.behind_messages(count)
+        messages = count
         found = self._given_up(offset, messages, f"skip {self.place} --count {count}")
         if inside and offset < self.ledger.confirmed:
             found["text"] += (

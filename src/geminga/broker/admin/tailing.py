@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,10 @@ ENTRIES_EXAMINED_MAX: Final = 1_000
 EXAMINED_BYTES_MAX: Final = 4 * 1024 * 1024
 BEHIND_MAX: Final = 10_000
 """Who is more entries behind is moved on."""
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""Of payloads in one answer: what is more comes with the next."""
+ANSWER_SECONDS_MAX: Final = 0.01
+"""An answer stops looking after this, at the end of an entry: others are to be served."""
 PAYLOAD_SHOWN_BYTES: Final = 16 * 1024
 """Of a longer payload the beginning is shown."""
 OPENED_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -229,7 +234,8 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
         skipped = 0 if behind is None else newest - offset
         offset = newest
     messages: list[Json] = []
-    examined = size = 0
+    examined = size = shown = 0
+    until = time.monotonic() + ANSWER_SECONDS_MAX
     while offset < end and examined < ENTRIES_EXAMINED_MAX and size < EXAMINED_BYTES_MAX:
         offset = ledger.skip_gap(offset)
         if offset >= end:
@@ -242,12 +248,13 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
             break
         for entry, _ in found:
             size += len(entry)
-            messages.extend(messages_of(bytes(entry), *ledger.position(offset), wanted))
+            for message in messages_of(bytes(entry), *ledger.position(offset), wanted):
+                shown += len(message.get("payload", ""))
+                messages.append(message)
             offset, examined = offset + 1, examined + 1
-            if len(messages) >= count or size >= EXAMINED_BYTES_MAX:
-                break
-        if len(messages) >= count:
-            break
+            is_full = len(messages) >= count or shown >= ANSWER_BYTES_MAX or size >= EXAMINED_BYTES_MAX
+            if is_full or time.monotonic() >= until:
+                return _tailed(topic, offset, messages, examined, skipped)
     return _tailed(topic, offset, messages, examined, skipped)
 
 

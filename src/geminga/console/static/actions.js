@@ -3,14 +3,14 @@
 import { get, post } from "./api.js";
 import { dialog, toast } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { count, sentence, topicPath } from "./format.js";
+import { count, part, sentence, topicPath } from "./format.js";
 import { SchemaBook, messageItem } from "./messages.js";
 
 const WAIT_MS = 250;
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
 
 export const subscriptionPath = (topic, subscription) =>
-  `${topicPath(topic)}/subscription/${encodeURIComponent(subscription)}`;
+  `${topicPath(topic)}/subscription/${part(subscription)}`;
 
 const input = (attributes) => h("input", attributes);
 

@@ -78,19 +78,29 @@ export function nameOf(topic) {
   return { domain, tenant, namespace, local: local.join("/") };
 }
 
+// A name as a part of an address. What a browser would take for a step in the path, however it is written, must
+// not be asked for: it would be another thing's address.
+export function part(name) {
+  if (name === "" || name === "." || name === "..") {
+    throw new Error(`the name “${name}” cannot be asked for in a browser: use the command line`);
+  }
+  return encoded(name);
+}
+
+const encoded = (name) => encodeURIComponent(name.toWellFormed ? name.toWellFormed() : name);
+
 export function topicPath(topic) {
   const { domain, tenant, namespace, local } = nameOf(topic);
-  return `/admin/v2/${[domain, tenant, namespace, local].map(encodeURIComponent).join("/")}`;
+  return `/admin/v2/${[domain, tenant, namespace, local].map(part).join("/")}`;
 }
 
 export function schemaPath(topic) {
   const { tenant, namespace, local } = nameOf(topic.replace(/-partition-\d+$/, ""));
-  return `/admin/v2/schemas/${[tenant, namespace, local].map(encodeURIComponent).join("/")}`;
+  return `/admin/v2/schemas/${[tenant, namespace, local].map(part).join("/")}`;
 }
 
-export const topicLink = (topic) => `#/t/${encodeURIComponent(topic)}`;
-export const subscriptionLink = (topic, subscription) =>
-  `#/s/${encodeURIComponent(topic)}/${encodeURIComponent(subscription)}`;
+export const topicLink = (topic) => `#/t/${encoded(topic)}`;
+export const subscriptionLink = (topic, subscription) => `#/s/${encoded(topic)}/${encoded(subscription)}`;
 
 // A topic's name for the eye: what it is called, then where it is.
 export function topicName(topic) {

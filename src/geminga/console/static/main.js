@@ -67,7 +67,12 @@ function route() {
   }
   if (page !== "board") search.value = "";
   shown = page;
-  stop = start();
+  try {
+    stop = start();
+  } catch (error) {
+    stop = () => {};
+    fill(main, h("h1", {}, subscription || topic || ""), h("p", { class: "refused" }, error.message));
+  }
   window.scrollTo(0, 0);
 }
 

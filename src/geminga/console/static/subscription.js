@@ -11,6 +11,7 @@ const EVERY_MS = 2000;
 const SLOTS = 65536;
 
 export function showSubscription(frame, topic, subscription, query) {
+  subscriptionPath(topic, subscription); // names that cannot be asked for are refused before anything is
   frame.title(subscription);
   let place = query.get("part") ?? topic; // the partition that is looked at, or the topic itself
   let partitions = null;

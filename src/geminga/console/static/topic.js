@@ -9,6 +9,7 @@ import { Poller } from "./poll.js";
 
 const EVERY_MS = 2000;
 const TAIL_MS = 1000;
+const AGAIN_MS = 150;
 const TAIL_SHOWN = 100;
 const LEDGERS_SHOWN = 8;
 const POLICIES = [
@@ -231,7 +232,10 @@ class Tail {
     const missed = found.skipped + (found.notShown ?? 0) + Math.max(0, found.messages.length - TAIL_SHOWN);
     if (missed) this.said.textContent = `Faster than one can read: ${count(missed)} were passed over.`;
     else if (found.problem) this.said.textContent = found.problem;
-    else if (found.behind > 1) this.said.textContent = `${count(found.behind)} entries are still to be looked at.`;
+    else if (found.behind > 1) {
+      this.said.textContent = `${count(found.behind)} entries are still to be looked at.`;
+      setTimeout(() => this.poller?.now(), AGAIN_MS);
+    }
     else this.said.textContent = this.list.children.length ? "" : filtered ? "No message is like that yet." : "Waiting for messages …";
   }
 
