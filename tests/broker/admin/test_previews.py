@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,9 @@ from geminga.ids import MessageId, TopicName
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
+
+
+END = (1 << 63) - 1
 
 
 def done(error: Exception | None) -> None:
@@ -103,7 +108,7 @@ def test_resetting_back_delivers_again(case: Case) -> None:
     found = case.preview("reset", message=(0, 0))
     assert (found["messages"], found["messagesAgain"]) == (0, 2)
     assert "2 messages that were acknowledged are delivered again" in found["text"]
-    assert "1 consumer connect" in found["text"]
+    assert "its consumer connects anew" in found["text"]
     before = case.open
     case.harness.actions.reset_cursor(NAME, "s", done, position=MessageId(-1, 0, 0))
     assert case.open == before + 2
@@ -120,7 +125,7 @@ def test_resetting_forward_gives_up(case: Case) -> None:
 def test_resetting_to_a_time(case: Case) -> None:
     found = case.preview("reset", timestamp=case.harness.now_ms - 25_000)
     assert found["to"] == "0:4"
-    assert f"--time {case.harness.now_ms - 25_000}" in found["command"]
+    assert found["command"] == f"geminga subscriptions reset {TOPIC} s {case.harness.now_ms - 25_000}"
     assert case.preview("reset", timestamp=case.harness.now_ms + 1)["to"] == "the end"
 
 
@@ -153,3 +158,21 @@ def test_an_unknown_action_is_refused(case: Case) -> None:
     with pytest.raises(AdminError, match="no action 'drop'; there are skip, "):
         case.preview("drop")
     assert set(ACTIONS) == {"skip", "skip-all", "expire", "reset", "redeliver"}
+
+
+def test_the_commands_are_those_of_the_command_line(case: Case) -> None:
+    """What is shown beside a preview can be typed: each parses as what ``geminga`` knows."""
+    shown = [
+        case.preview("skip", count=2), case.preview("skip-all"), case.preview("expire", seconds=90),
+        case.preview("reset", timestamp=case.harness.now_ms), case.preview("reset", message=(0, 1)),
+        case.preview("reset", message=(-1, -1)), case.preview("reset", message=(END, END)),
+    ]  # fmt: skip
+    for found in shown:
+        words = shlex.split(found["command"])
+        assert words[:2] == ["geminga", "subscriptions"]
+        group = importlib.import_module("geminga.cli.subscriptions").command
+        command = group.commands[words[2]]
+        command.make_context(words[2], words[3:]).close()
+    assert [found["command"].split()[2] for found in shown] == ["skip", "clear", "expire", *["reset"] * 4]
+    assert shown[-2]["command"].endswith(" earliest")
+    assert shown[-1]["command"].endswith(" latest")

@@ -43,12 +43,14 @@ class Preview:
 
     def skip_all(self) -> Json:
         """Give up everything there is now."""
-        return self._given_up(self.ledger.confirmed, self._open(), "")
+        return self._given_up(self.ledger.confirmed, self._open(), f"clear {self.place}")
 
     def expire(self, seconds: int) -> Json:
         """Give up what is older than that."""
         offset = offset_by_time(self.ledger, self.now_ms - seconds * 1000, self.now_ms)
-        return self._given_up(offset, self._open_below(offset), "")
+        return self._given_up(
+            offset, self._open_below(offset), f"expire {self.place} --older-than {seconds}s"
+        )
 
     def reset(self, offset: int, command: str) -> Json:
         """Begin again at ``offset``: backwards messages come again, forwards they are given up."""
@@ -70,7 +72,8 @@ class Preview:
             parts.append("no message is lost or delivered twice")
         connected = len(self.subscription.consumers)
         if connected:
-            parts.append(f"{_count(connected, 'consumer')} connect anew")
+            who = "its consumer connects" if connected == 1 else f"its {connected} consumers connect"
+            parts.append(f"{who} anew")
         return found | {"messages": lost, "messagesAgain": max(0, again), "text": "; ".join(parts)}
 
     def redeliver(self, consumer: str) -> Json:
@@ -88,7 +91,7 @@ class Preview:
         return {
             "from": self._place(self.cursor.mark),
             "to": self._place(offset),
-            "command": f"geminga topics {command}" if command else "",
+            "command": f"geminga subscriptions {command}" if command else "",
         }
 
     def _given_up(self, offset: int, messages: int, command: str) -> Json:
@@ -150,10 +153,15 @@ def preview(
     if message is not None:
         ledger_id, entry_id = message
         offset = topic.ledger.offset_from(ledger_id, entry_id)
-        return found.reset(offset, "")
+        places = {(-1, -1): "earliest", (_END, _END): "latest"}
+        where = places.get(message, f"{ledger_id}:{entry_id}")
+        return found.reset(offset, f"reset {found.place} {where}")
     moment = number("timestamp")
     offset = offset_by_time(topic.ledger, moment, topic.agenda.now_ms)
-    return found.reset(offset, f"reset-cursor {found.place} --time {moment}")
+    return found.reset(offset, f"reset {found.place} {moment}")
+
+
+_END: Final = (1 << 63) - 1
 
 
 def _count(count: int, what: str) -> str:

@@ -71,6 +71,10 @@ export function sentence(words) {
   return parts;
 }
 
+// The same as plain text, for where no elements can be.
+export const sentenceText = (words) =>
+  sentence(words).map((each) => (each instanceof Node ? each.textContent : each)).join("");
+
 // persistent://tenant/namespace/topic in its parts; `local` may hold anything.
 export function nameOf(topic) {
   const [domain, rest = ""] = topic.split("://");

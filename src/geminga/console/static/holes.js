@@ -36,7 +36,7 @@ export class HoleMap {
       h("div", { class: "axis" }, this.left, this.middle, this.right),
       h("div", { class: "legend" },
         [["acked", "acknowledged"], ["open", "open, delivered"], ["partly", "batch in part"], ["unread", "not delivered yet"],
-          ["delayed", "delayed"], ["damaged", "damaged"]].map(([kind, words]) => h("span", {}, h("i", { class: kind }), words))));
+          ["again", "to go again"], ["delayed", "delayed"], ["damaged", "damaged"]].map(([kind, words]) => h("span", {}, h("i", { class: kind }), words))));
     this.listen();
     this.repaint = () => this.paint();
     addEventListener("theme", this.repaint);
@@ -172,7 +172,7 @@ export class HoleMap {
     if (!this.all || !this.part) return;
     const style = getComputedStyle(this.strip);
     const colours = Object.fromEntries(
-      ["acked", "open", "unread", "partly", "damaged", "delayed", "ink", "accent", "line", "panel"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+      ["acked", "open", "unread", "partly", "damaged", "delayed", "again", "ink", "accent", "line", "panel"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     paintStretch(this.over, this.all, colours);
     const over = this.over.getContext("2d");
     const { first, end } = this.all;
@@ -252,8 +252,8 @@ function paintEntries(paint, stretch, colours, x, height, scale) {
     const left = x(entry.offset);
     const gap = x(entry.offset + 1) - left > 5 * scale ? scale : 0;
     const wide = Math.max(0.5, x(entry.offset + 1) - left - gap);
-    const open = entry.delayed ? colours.delayed
-      : entry.consumer || entry.sent || entry.again || entry.redeliveries || entry.offset < stretch.read ? colours.open : colours.unread;
+    const open = entry.delayed ? colours.delayed : entry.again ? colours.again
+      : entry.consumer || entry.sent || entry.redeliveries || entry.offset < stretch.read ? colours.open : colours.unread;
     if (entry.state === "acknowledged" || entry.state === "partly") paint.fillStyle = colours.acked;
     else paint.fillStyle = entry.state === "damaged" ? colours.damaged : open;
     paint.fillRect(left, 0, wide, height);
@@ -263,11 +263,6 @@ function paintEntries(paint, stretch, colours, x, height, scale) {
       for (const [first, last] of entry.open) {
         paint.fillRect(left, first * each, wide, Math.max(LINE_MIN * scale / 2, (last - first + 1) * each - (each > 6 * scale ? scale : 0)));
       }
-    } else if (entry.again) {
-      paint.fillStyle = colours.damaged;
-      paint.globalAlpha = 0.5;
-      paint.fillRect(left, 0, wide, LINE_MIN * scale);
-      paint.globalAlpha = 1;
     }
   }
 }

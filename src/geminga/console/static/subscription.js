@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { actionButtons, skipEntry, subscriptionPath } from "./actions.js";
 import { fill, h, keyed, text } from "./dom.js";
-import { LEVELS, ago, bytes, count, duration, plural, rate, sentence, topicLink, topicName, topicPath } from "./format.js";
+import { LEVELS, ago, bytes, count, duration, plural, rate, sentence, sentenceText, topicLink, topicName, topicPath } from "./format.js";
 import { HoleMap, chosenEntry } from "./holes.js";
 import { Poller } from "./poll.js";
 
@@ -66,7 +66,7 @@ export function showSubscription(frame, topic, subscription, query) {
       map.zoom(null);
       poller.now();
     } }, explained.map((each) => h("option", { value: each.topic },
-      `partition ${each.topic.split("-partition-").at(-1)}: ${each.sentence.slice(0, 90)}`)));
+      `partition ${each.topic.split("-partition-").at(-1)}: ${sentenceText(each.sentence).slice(0, 90)}`)));
     select.value = place;
     if (!parts.contains(document.activeElement)) {
       fill(parts, h("h2", {}, `${partitions} partitions`, h("small", {}, "those in most trouble first; below is the chosen one")), select);
