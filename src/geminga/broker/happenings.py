@@ -10,10 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
-What = Literal["pushed-again", "expired", "quota", "evicted", "retention", "gave-way", "forgotten", "damage"]
-KINDS: Final[tuple[What, ...]] = (
-    "pushed-again", "expired", "quota", "evicted", "retention", "gave-way", "forgotten", "damage",
-)  # fmt: skip
+What = Literal["pushed-again", "expired", "quota", "evicted", "retention", "gave-way", "forgotten"]
 KEPT_OF_A_KIND: Final = 100
 ONE_LINE_SECONDS: Final = 300
 """What happens to the same thing again within this is added to its line."""

@@ -185,7 +185,10 @@ def test_a_backlog_that_grows_is_seen(harness: Any, make_topic: Callable[..., An
     assert second["rows"][0]["growth"] == pytest.approx(2.0)
 
 
-def test_surveys_take_little_and_boards_are_forgotten(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_surveys_take_little_and_boards_are_forgotten(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "AGAIN_SECONDS_MIN", 1_000.0)
     make_topic("a", messages=1)
 
     async def run() -> None:

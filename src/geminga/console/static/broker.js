@@ -9,7 +9,7 @@ import { Poller } from "./poll.js";
 const EVERY_MS = 2000;
 const WORDS = {
   "pushed-again": "pushed again", expired: "expired", quota: "quota", evicted: "evicted", retention: "retention",
-  "gave-way": "gave way", forgotten: "forgotten", damage: "damage",
+  "gave-way": "gave way", forgotten: "forgotten",
 };
 
 export function showBroker(frame) {
