@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import json
 import os
 import re
 import sys
@@ -12,11 +13,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from google.protobuf import descriptor_pb2, json_format
 from playwright.sync_api import Page, expect
 
 from geminga.broker.rules.tokens import make_token
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -384,6 +387,55 @@ def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
     expect(page.get_by_text("AVRO")).to_be_visible()
 
 
+@pytest.mark.parametrize("spoil", [False, True])
+def test_protobuf_is_read_by_its_descriptors(served: Any, page: Page, spoil: bool) -> None:
+    """What Google's library encodes is shown as the same library shows it."""
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    asked = command.subscribe
+    asked.topic, asked.subscription, asked.subType = "N14228 ✈", "", pb.CommandSubscribe.Key_Shared
+    asked.consumer_id, asked.request_id, asked.durable = (1 << 64) - 1, 1 << 53, False
+    start = pb.MessageIdData(ledgerId=7, entryId=1 << 60, partition=-1, ack_set=[-1, 5, 1 << 40])
+    asked.start_message_id.CopyFrom(start)
+    asked.metadata.add(key="plane", value="N14228")
+    asked.metadata.add(key="", value="x")
+    files = descriptor_pb2.FileDescriptorSet()
+    pb.DESCRIPTOR.CopyToProto(files.file.add())
+    schema = {
+        "type": "PROTOBUF_NATIVE",
+        "data": json.dumps(
+            {
+                "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+                "rootMessageTypeName": pb.BaseCommand.DESCRIPTOR.full_name,
+            }
+        ),
+    }
+    data = command.SerializeToString()
+    page.goto(served.url)
+    shown = page.evaluate(
+        """async ([data, schema]) => {
+            const { bytesOf, decode } = await import("/console/decode.js");
+            return decode(bytesOf(data), schema, false);
+        }""",
+        [base64.b64encode(data[:-3] if spoil else data).decode(), schema],
+    )
+    if spoil:
+        assert "not what the schema says: it ends too early" in shown
+        return
+    wanted = json_format.MessageToDict(command, preserving_proto_field_name=True)
+    assert json.dumps(_as_text(json.loads(shown)), sort_keys=True) == json.dumps(
+        _as_text(wanted), sort_keys=True
+    )
+
+
+def _as_text(value: Any) -> Any:
+    """Large numbers are texts to JSON, here and there."""
+    if isinstance(value, dict):
+        return {name: _as_text(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_as_text(each) for each in value]
+    return str(value)
+
+
 def test_producers_with_batch_fill_and_the_advisors_word(story: Story, page: Page) -> None:
     story.create()
     for _ in range(4):
@@ -472,12 +524,11 @@ def test_a_hidden_page_asks_nothing(story: Story, page: Page) -> None:
     page.goto(story.served.url)
     expect(page.locator("tbody tr")).to_have_count(1)
     asked = len(story.served.requests)
-    page.clock.run_for(10_000)
-    expect(page.locator("tbody tr")).to_have_count(1)
+    while len(story.served.requests) == asked:  # the page's clock is ours, its network's is not
+        page.clock.run_for(2_000)
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
     page.clock.run_for(10_000)
     before = len(story.served.requests)
-    assert before > asked
     page.clock.run_for(600_000)
     assert len(story.served.requests) <= before + 1, "one may have been under way"
 

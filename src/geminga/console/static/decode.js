@@ -1,5 +1,7 @@
 // Payloads as people read them: by the topic's schema where there is one, else as text or as bytes.
 
+import { decodeProtobuf } from "./protobuf.js";
+
 const TEXT = new TextDecoder("utf-8", { fatal: true });
 const SHOWN_BYTES = 512;
 
@@ -57,6 +59,7 @@ function bySchema(payload, schema) {
     case "DOUBLE": return exactly(8, (at) => view.getFloat64(at));
     case "DATE": case "TIMESTAMP": return exactly(8, (at) => time(view.getBigInt64(at)));
     case "AVRO": return JSON.stringify(new Avro(payload, JSON.parse(schema.data)).all(), plainNumbers, 1);
+    case "PROTOBUF_NATIVE": return JSON.stringify(decodeProtobuf(payload, JSON.parse(schema.data)), plainNumbers, 1);
     default: return plain(payload);
   }
 }
