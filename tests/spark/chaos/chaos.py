@@ -488,7 +488,7 @@ class Play:
     def _audit(self) -> None:
         reads = self.scenario.shape in ("read", "batch read")
         found: Rows = sum(self.kept.values(), Counter()) if reads else self.audience.found(self.target)
-        if self.scenario.shape == "copy" and not self.scenario.trims:
+        if self.scenario.shape == "copy" and not self.scenario.trims and not self.scenario.by_pattern:
             assert self.audience.found(self.source) == self.published, "the source itself changed"
         missing, surplus = self.given - found, found - self.given
         foreign = set(found) - set(self.given)
@@ -584,7 +584,7 @@ def ledgers_trimmed(play: Play) -> None:
     play.audience.let_go(play.source)
     play.unload()
     deadline = time.monotonic() + 60
-    while any(new == old for new, old in zip(_first_ledgers(play), before, strict=True)):
+    while _first_ledgers(play) == before:
         assert time.monotonic() < deadline, "no ledger was trimmed"
         for partition in play.audience.partitions(play.source):
             play.audience.admin("POST", partition, "/trim")
