@@ -27,7 +27,7 @@ COMING = ROOT / "docs/coming-from-pulsar-client.md"
 TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
 SPARK = ROOT / "docs/spark.md"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
-README, TUNING = ROOT / "README.md", ROOT / "docs/tuning.md"
+README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
 PROOFS = ROOT / "docs/proof"
 PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
@@ -275,6 +275,7 @@ def pages() -> dict[Path, str]:
         COMING: _redrawn(COMING, TABLES_START, coming_tables(), TABLES_END),
         ARCHITECTURE: _redrawn(ARCHITECTURE, MAP_START, module_map(), MAP_END),
         README: with_proofs(README),
+        TOUR: with_proofs(TOUR),
         TUNING: with_proofs(TUNING),
         BENCHMARKS: with_proofs(BENCHMARKS),
         PUBLISHING: with_proofs(PUBLISHING),

@@ -15,6 +15,8 @@ Measure = Callable[[Outcome], float | None]
 REFERENCE = "Geminga, stock, LZ4"
 PLAIN = "Geminga, stock"
 """What the formula is compared with: stock settings with compression, as in the published case; without."""
+UNBATCHED = "pulsar-client, stock"
+"""What most programs in Python send with."""
 
 
 def _megabytes(value: int | None) -> float | None:
@@ -39,6 +41,15 @@ COLUMNS: tuple[tuple[str, str, Measure], ...] = (
     ("end to end p50, ms", "{:.1f}", lambda o: o.end_to_end.p50_ms),
     ("end to end p99, ms", "{:.1f}", lambda o: o.end_to_end.p99_ms),
 )
+FRONT = (
+    "rate, msg/s",
+    "entries/s",
+    "broker CPU above idle, s",
+    "client CPU, s",
+    "wire, MB",
+    "end to end p99, ms",
+)
+"""The columns that a front page shows."""
 BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
     ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
     ("rate, msg/s", "{:,.0f}", RATE),
@@ -112,19 +123,27 @@ TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
 
 
 def summary(proof: Proof) -> str:
-    """Markdown for a front page: stock settings and the formula's, and what that changes."""
+    """Markdown for a front page: what stock settings take, the formula's, and what that changes."""
     runs = proof.of("settings")
     tuned = next((name for name in TUNED if name in runs), None)
     if tuned is None or REFERENCE not in runs:
         return table(proof)
-    lines = [f"| | {REFERENCE} | {tuned} | change |", "|---|---:|---:|---:|"]
+    stock = [name for name in (UNBATCHED, REFERENCE) if name in runs]
+    lines = [
+        f"| | {' | '.join((*stock, tuned))} | change{' from each' * (len(stock) > 1)} |",
+        "|---|" + "---:|" * (len(stock) + 2),
+    ]
     for name, form, measure in COLUMNS:
-        cells = [_cell(form, Spread.of([measure(o) for o in runs[who]])) for who in (REFERENCE, tuned)]
-        change = saving(proof, REFERENCE, tuned, measure)
-        if all(cells) and change is not None:
-            lines.append(f"| {name} | {cells[0]} | {cells[1]} | {_percent(change.median)} |")
+        if name not in FRONT:
+            continue
+        medians = [Spread.of([measure(o) for o in runs[who]]) for who in (*stock, tuned)]
+        changes = [saving(proof, who, tuned, measure) for who in stock]
+        if None not in medians and None not in changes:
+            cells = [form.format(each.median) for each in medians if each]
+            said = ", ".join(_percent(each.median) for each in changes if each)
+            lines.append(f"| {name} | {' | '.join(cells)} | {said} |")
     rest = [f"* {line}" for line in sentences(proof) if not line.startswith("Geminga, formula")]
-    return "\n\n".join(["\n".join(lines), *(["\n".join(rest)] if rest else []), heading(proof)])
+    return "\n\n".join(["\n".join(lines), *(["\n".join(rest)] if rest else []), heading(proof, ranges=False)])
 
 
 def _percent(change: float) -> str:
@@ -132,7 +151,7 @@ def _percent(change: float) -> str:
     return f"× {1 + change / 100:.0f}" if change >= 200 else f"{change:+.0f} %"
 
 
-def heading(proof: Proof) -> str:
+def heading(proof: Proof, *, ranges: bool = True) -> str:
     """Where and what was measured, and what else the machine did meanwhile."""
     profile, machine = proof.conditions["profile"], proof.machine
     others = Spread.of([outcome.others_per_second for outcome in proof.outcomes])
@@ -144,17 +163,17 @@ def heading(proof: Proof) -> str:
         f"{proof.broker}; {profile['rate_messages_per_second']:,.0f} msg/s of "
         f"{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) over {profile['partitions']} "
         f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} subscription(s); "
-        f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}. {_repeats(proof)} Stock "
-        "settings of Geminga's rows are those of the Java client."
+        f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}. "
+        f"{_repeats(proof, ranges)} Stock settings of Geminga's rows are those of the Java client."
     )
 
 
-def _repeats(proof: Proof) -> str:
+def _repeats(proof: Proof, ranges: bool) -> str:
     counts = sorted({len(runs) for part in PART_TITLES for runs in proof.of(part).values()})
     if counts == [1]:
         return "One run of each."
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Medians of {number} runs, with the lowest and the highest in brackets."
+    return f"Medians of {number} runs" + (", with the lowest and the highest in brackets." if ranges else ".")
 
 
 def _rows(subjects: dict[str, list[Outcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:
