@@ -318,6 +318,25 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
     assert story.do(lambda: story.found[1].backlog) == 4
 
 
+def test_what_was_said_of_a_reset_is_what_is_done(story: Story, page: Page) -> None:
+    """An hour ago is another place by the time that somebody has read what it would do."""
+    story.subscribe(consumer_name="c")
+    story.publish(1)
+    page.goto(subscription_url(story.served))
+    page.locator("[data-action=reset]").click()
+    dialog = page.locator("dialog")
+    with page.expect_response(re.compile("/preview/reset")) as previewed:
+        dialog.get_by_label("How long").fill("2")
+    expect(dialog.locator(".preview")).to_contain_text("begins again", ignore_case=True)
+    expect(dialog.get_by_role("button", name="Move it")).to_be_enabled()
+    page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000; }")
+    with page.expect_request(re.compile("/resetcursor/")) as done:
+        dialog.get_by_role("button", name="Move it").click()
+    said = re.search(r"timestamp=(\d+)", previewed.value.url)
+    assert said is not None
+    assert done.value.url.endswith(f"/resetcursor/{said[1]}")
+
+
 def test_the_map_leads_to_a_single_message(story: Story, page: Page) -> None:
     peer = story.subscribe()
     story.publish(600)

@@ -253,3 +253,33 @@ def test_another_geminga_is_passed_through(open_port: Callable[..., Port]) -> No
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidConfiguration, match="admin_url="):
         Remote(Cluster(admin_url=url))
+
+
+def test_what_one_is_given_is_not_shown_by_the_next(open_port: Callable[..., Port]) -> None:
+    """A cookie, as gateways before a Pulsar give one to who brought a token."""
+    brought: list[str] = []
+
+    async def tenants(request: web.Request) -> web.Response:
+        brought.append(request.headers.get("Cookie", ""))
+        answer = web.json_response([])
+        answer.set_cookie("session", "of the first")
+        return answer
+
+    application = web.Application()
+    application.router.add_get("/admin/v2/tenants", tenants)
+    port = open_port(lambda: application)
+    console = open_port(lambda: elsewhere(port.url.replace("127.0.0.1", "localhost"))).url
+    assert ask(console, "/admin/v2/tenants", Authorization="Bearer first")[0] == 200
+    assert ask(console, "/admin/v2/tenants")[0] == 200
+    assert brought == ["", ""]
+
+
+def test_a_long_answer_is_passed_on_whole(open_port: Callable[..., Port]) -> None:
+    async def long(_request: web.Request) -> web.Response:
+        return web.json_response(list(range(1_000_000)))
+
+    application = web.Application()
+    application.router.add_get("/admin/v2/broker-stats/topics", long)
+    port = open_port(lambda: application)
+    console = open_port(lambda: elsewhere(port.url)).url
+    assert ask(console, "/admin/v2/broker-stats/topics") == (200, list(range(1_000_000)))

@@ -30,6 +30,9 @@ class Rates:
 
 
 def iso_time(milliseconds: int) -> str:
-    """``2026-11-21T00:46:42.051Z``"""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    """``2026-11-21T00:46:42.051Z``; milliseconds as they are where no calendar goes so far."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return str(milliseconds)  # what clients say of times is any number
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

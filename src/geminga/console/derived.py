@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from geminga.broker.admin.board import base_of
 from geminga.broker.admin.explain import Trouble
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.client.admin.explaining import from_stats
@@ -198,8 +199,7 @@ def grouped(rows: Iterator[Json]) -> list[Json]:
     """The partitions of a topic as one row: sums, and the sentence of the one in most trouble."""
     found: dict[tuple[str, str], Json] = {}
     for row in rows:
-        head, mark, number = row["topic"].rpartition("-partition-")
-        base = head if mark and number.isdecimal() else row["topic"]
+        base = base_of(row["topic"])
         known = found.get((base, row["subscription"]))
         if known is None:
             found[base, row["subscription"]] = row | {"topic": base, "partitions": int(base != row["topic"])}

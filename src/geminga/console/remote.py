@@ -116,18 +116,21 @@ class Remote:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
             connector = aiohttp.TCPConnector(ssl=self._tls) if self._tls is not None else None
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+            # No cookies: what the other side gives to one who asks is not for the next.
+            self._session = aiohttp.ClientSession(
+                timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+            )
         try:
             async with self._session.request(
                 method, URL(self.url + path, encoded=True), headers=headers, data=body,
                 allow_redirects=method == "GET",
             ) as found:  # fmt: skip
-                data = await found.content.read(ANSWER_BYTES_MAX + 1) if found.content_length != 0 else b""
-                while len(data) <= ANSWER_BYTES_MAX and (more := await found.content.read(ANSWER_BYTES_MAX)):
-                    data += more
-                if len(data) > ANSWER_BYTES_MAX:
-                    raise AdminError(502, f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
-                return found.status, found.headers, data
+                data = bytearray()  # of bytes, each piece would copy all before it
+                async for piece in found.content.iter_any():
+                    data += piece
+                    if len(data) > ANSWER_BYTES_MAX:
+                        raise AdminError(502, f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
+                return found.status, found.headers, bytes(data)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise AdminError(502, f"{self.url} does not answer: {error}") from None
 
@@ -380,7 +383,8 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            allowed.check(request.host, request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site"))
+            headers = request.headers
+            allowed.check(headers.get("Host", ""), headers.get("Origin"), headers.get("Sec-Fetch-Site"))
             return await handler(request)
         except AdminError as error:
             refusal = answer({"reason": error.reason}, error.status)

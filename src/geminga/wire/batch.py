@@ -278,13 +278,17 @@ def encode_keyed_batch(payloads: Sequence[bytes], keys: Sequence[str], first_seq
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def decode_batch(payload: Buffer, count: int) -> list[SingleMessage]:
+def decode_batch(
+    payload: Buffer, count: int, *, metadata_bytes_max: int | None = None
+) -> list[SingleMessage]:
     """The messages of a batch, whose payload is decrypted and decompressed.
 
     ``count`` is ``MessageMetadata.num_messages_in_batch``. Raises `CorruptPayload` unless exactly that
-    many messages fill the payload to its last byte.
+    many messages fill the payload to its last byte, and for more than ``metadata_bytes_max`` bytes of keys,
+    properties and the like.
     """
     data = payload if type(payload) is bytes else bytes(payload)
+    room = 1 << 63 if metadata_bytes_max is None else metadata_bytes_max
     # A message takes at least 6 bytes: its size, and payload_size 0.
     if not 0 <= count <= len(data) // 6:
         raise CorruptPayload(f"a batch of {len(data)} bytes cannot hold {count} messages")
@@ -313,6 +317,9 @@ def decode_batch(payload: Buffer, count: int) -> list[SingleMessage]:
                     append(SingleMessage(data[end:after], sequence_id))
                     position = after
                     continue
+            room -= size
+            if room < 0:
+                raise CorruptPayload(f"its messages have more than {metadata_bytes_max} bytes of metadata")
             read = _read_fields(data, position + 4, end)
         except (IndexError, ValueError, struct.error):
             read = None

@@ -192,6 +192,12 @@ def checksum_matches(entry: Buffer) -> bool | None:
     return crc32c(region[start + 6 :]) == announced
 
 
+def metadata_size(entry: Buffer) -> int:
+    """How many bytes the metadata of an entry has. Raises `CorruptPayload` for an entry that ends before."""
+    _, first, end, _ = _layout(entry)
+    return end - first
+
+
 def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
     """The metadata and the payload of an entry; the payload is a view into it.
 

@@ -222,3 +222,96 @@ def test_of_too_many_the_better_half_is_left_out(
     assert found["matching"] <= 10
     assert found["matching"] + found["totals"]["leftOut"] == 21
     assert page(harness, search="quiet-19")["matching"] == 1
+
+
+@pytest.mark.parametrize("search", ["", "no such thing"])
+def test_no_step_of_a_survey_goes_over_all_names(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    """Also of those that nobody asked for, and those that are in memory anyway."""
+    for number in range(40):
+        make_topic(f"t{number:02}", messages=number % 2)
+    for _ in range(2):
+        looked = 0
+        monkeypatch.setattr(board, "_RESTING_AT_ONCE", 4)
+        names = harness.store.names
+
+        def counted(prefix: str, names: Any = names) -> Any:
+            nonlocal looked
+            for name in names(prefix):
+                looked += 1
+                yield name
+
+        monkeypatch.setattr(harness.broker.store, "names", counted)
+        most = before = 0
+        for _step in board._Board(harness.broker, search, {})._walk(board.Survey()):
+            most, before = max(most, looked - before), looked
+        assert looked == 40
+        assert max(most, looked - before) <= 4
+        monkeypatch.undo()
+        harness.restart()
+
+
+def test_no_step_goes_over_all_lines(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "LINES_MAX", 100)
+    monkeypatch.setattr(board, "_RANKED_AT_ONCE", 10)
+    survey = board.Survey()
+    for number in range(101):
+        line = board.Line(f"{PREFIX}t{number}", "s")
+        line.add(line.topic, Trouble(number % 4), number, number)
+        survey.lines[line.topic, "s"] = line
+    steps = len(list(board._Board._leave_out(survey)))
+    assert steps == 20
+    assert len(survey.lines) == 50
+    assert survey.left_out == 51
+    assert {line.level for line in survey.lines.values()} == {Trouble.STOPPED, Trouble.WATCH}
+    assert sum(line.level == Trouble.STOPPED for line in survey.lines.values()) == 25
+
+
+def test_one_tenants_names_do_not_spoil_the_board_of_others(
+    harness: Any, make_topic: Callable[..., Any]
+) -> None:
+    """What looks like a partition of a topic without a name, or with other digits, is a topic of its own."""
+    names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]
+    for name in names:
+        make_topic(name)
+    sight = Sight("role", lambda topic: TopicName.parse(topic).local != "x-partition-01")
+    shown = [row["topic"].removeprefix(PREFIX) for row in page(harness, sort="name", sight=sight)["rows"]]
+    assert shown == ["-partition-0", "x", "x-partition-\u0663", "y"]
+
+
+def test_times_that_no_calendar_has_are_shown(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    """A producer says when a message is to come: any number."""
+    topic = PREFIX + "late"
+    harness.peer().subscribe(topic, kind="Shared")
+    producer = harness.peer()
+    producer.producer(topic)
+    producer.send(0, make_entry(deliver_at_time=1 << 62))
+    (row,) = page(harness)["rows"]
+    assert str(1 << 62) in row["sentence"]
+
+
+def test_a_permission_that_is_taken_away_counts_at_once(harness: Any, make_topic: Callable[..., Any]) -> None:
+    """Between two surveys of very many topics, minutes pass."""
+    for name in ("mine", "was-mine"):
+        make_topic(name)
+    allowed = {PREFIX + "mine", PREFIX + "was-mine"}
+
+    async def run() -> None:
+        boards = Boards(harness.broker)
+
+        async def seen() -> list[str]:
+            found = await boards.page(
+                search="", sort="name", reverse=False, level=None, offset=0, limit=50,
+                sight=Sight("role", allowed.__contains__),
+            )  # fmt: skip
+            return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+
+        assert await seen() == ["mine", "was-mine"]
+        allowed.remove(PREFIX + "was-mine")
+        assert await seen() == ["mine"]
+        boards.close()
+
+    asyncio.run(run())

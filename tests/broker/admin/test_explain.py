@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.admin import explain
 from geminga.broker.admin.explain import Trouble
 from geminga.cli.explain import as_text
 from geminga.client.admin.records import decode
@@ -438,3 +439,16 @@ def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
     found = case.explain()
     assert found["trouble"] == Trouble.WATCH
     assert found["sentence"].startswith("message 0:1 is not acknowledged, 1 behind it are")
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Failover"])
+def test_of_very_many_consumers_some_are_told(harness: Any, kind: str) -> None:
+    peer = harness.peer()
+    for number in range(explain.CONSUMERS_TOLD_MAX + 20):
+        peer.subscribe(f"persistent://public/default/{kind}", kind=kind, consumer_id=number, permits=0)
+    producer = harness.peer()
+    producer.producer(f"persistent://public/default/{kind}")
+    producer.publish(1)
+    found = harness.actions.explain(TopicName.parse(f"persistent://public/default/{kind}"), "s")
+    assert explain.CONSUMERS_TOLD_MAX <= len(found["findings"]) <= explain.CONSUMERS_TOLD_MAX + 2
+    assert found["findings"][0]["stops"]

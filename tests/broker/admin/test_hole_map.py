@@ -124,3 +124,18 @@ def test_very_many_partly_acknowledged_batches_are_sampled(
     found = make_map(None, None, 100)
     assert sum(found["partly"]) == pytest.approx(entries / 2, rel=0.01)
     assert max(found["partly"]) <= found["width"]
+
+
+def test_who_holds_what(harness: Any) -> None:
+    topic = "persistent://public/default/held"
+    peers = [harness.peer() for _ in range(2)]
+    for number, peer in enumerate(peers):
+        peer.subscribe(topic, kind="Shared", consumer_name=f"c{number}", permits=10 + 490 * number)
+    producer = harness.peer()
+    producer.producer(topic)
+    producer.publish(500)
+    found = hole_map(*harness.actions.found(TopicName.parse(topic), "s"), 0, 400, 512)
+    ids = {peer: {message.entry_id for message in peer.messages()} for peer in peers}
+    assert all(ids.values())
+    for entry in found["entries"]:
+        assert entry["consumer"] == ("c0" if entry["offset"] in ids[peers[0]] else "c1")

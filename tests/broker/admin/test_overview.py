@@ -7,14 +7,18 @@ import json
 import os
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import geminga
+from geminga.broker.admin import overview
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.errors import StoreBusy
+from geminga.ids import TopicName
 
 TOPIC = "persistent://public/default/t"
 PATH = "persistent/public/default/t"
@@ -145,3 +149,39 @@ def test_who_may_see_what() -> None:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+def test_open_messages_that_are_large_when_opened_end_early(
+    harness: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest is there with the next look: an answer takes no longer than others can wait."""
+    harness.peer().subscribe(TOPIC)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    raw = bytes(8 * 1024 * 1024)
+    small = zlib.compress(raw)
+    for number in range(5):
+        producer.send(number, make_entry(small, compression=1 + 1, uncompressed_size=len(raw)))
+    found = harness.actions.found(TopicName.parse(TOPIC), "s")
+    monkeypatch.setattr(overview, "ANSWER_SECONDS_MAX", 0.0)
+    assert [each["size"] for each in overview._open_messages(*found, 5)] == [len(raw)]
+    monkeypatch.setattr(overview, "ANSWER_SECONDS_MAX", 60.0)
+    assert len(overview._open_messages(*found, 5)) == 5
+
+
+def test_what_is_slow_to_come_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog that lies on the disk alone is what one looks at before it is skipped."""
+    asked = 0
+
+    def slow(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked % 3:
+            raise StoreBusy("the disk is slow")
+        return []
+
+    monkeypatch.setattr(overview, "preview", slow)
+    monkeypatch.setattr(overview, "_open_messages", slow)
+    assert get(broker, f"{PATH}/subscription/s/preview/skip-all") == []
+    assert get(broker, f"{PATH}/subscription/s/open") == []
+    assert asked == 6

@@ -176,3 +176,12 @@ def test_the_commands_are_those_of_the_command_line(case: Case) -> None:
     assert [found["command"].split()[2] for found in shown] == ["skip", "clear", "expire", *["reset"] * 4]
     assert shown[-2]["command"].endswith(" earliest")
     assert shown[-1]["command"].endswith(" latest")
+
+
+def test_a_publish_time_that_no_calendar_has(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    harness.peer().subscribe(TOPIC)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    producer.send(0, make_entry(publish_time=1 << 63))
+    found = preview(*harness.actions.found(NAME, "s"), "skip-all", int, None, "")
+    assert f"published {1 << 63}" in found["text"]

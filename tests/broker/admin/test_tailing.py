@@ -171,3 +171,33 @@ def test_an_answer_has_a_size(harness: Any, topic: Any, make_entry: Callable[...
     found = tail(topic, (-1, -1), 200, Filter(text="x"))
     assert len(json.dumps(found)) < 2 * tailing.ANSWER_BYTES_MAX
     assert found["behind"] > 0
+
+
+def test_very_many_properties_are_not_looked_at(make_entry: Callable[..., bytes]) -> None:
+    """A hundred thousand of them take longer to be read than a loop can be held up."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    for number in range(100_000):
+        metadata.properties.add(key=f"{number:x}", value="")
+    entry = build_entry(metadata.SerializeToString(), b"x")
+    (found,) = opened(entry, Filter(text="anything"))
+    assert "bytes of metadata: too many to look at" in found["problem"]
+    properties = {f"{number:x}": "" for number in range(1000)}
+    (found,) = opened(batch(*[(b"a", {"properties": properties})] * 100))
+    assert "bytes of metadata" in found["problem"]
+    assert len(opened(batch(*[(b"a", {"properties": {"trace": "x" * 200}})] * 1000))) == 1000
+
+
+def test_parts_without_an_end_are_not_gone_through(
+    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First parts of messages count for no message: to find twenty, all of a topic would be looked at."""
+    monkeypatch.setattr(tailing, "ENTRIES_EXAMINED_MAX", 30)
+    producer = harness.peer()
+    producer.producer(TOPIC)
+    for number in range(100):
+        part = make_entry(sequence_id=number, num_chunks_from_msg=2, chunk_id=0, uuid=f"{number}")
+        producer.send(number, part, is_chunk=True)
+    found = tail(harness.actions.topic(TopicName.parse(TOPIC)), None, 20, Filter())
+    assert found["messages"][0]["id"] == "0:70"
+    assert found["examined"] == 20
+    assert found["behind"] == 10

@@ -11,11 +11,11 @@ A board exists while somebody looks at it: nothing of it is kept longer than `KE
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
@@ -65,6 +65,7 @@ PACES_MAX: Final = 2_000
 PACE_SECONDS: Final = 20.0
 """Over how long a backlog's growth is measured."""
 _RESTING_AT_ONCE: Final = 128
+_RANKED_AT_ONCE: Final = 1_000
 _SMALL_CURSOR_BYTES: Final = 8 * 1024
 SORTS: Final = ("trouble", "backlog", "unacked", "consumers", "in", "out", "name")
 
@@ -170,7 +171,9 @@ class Boards:
         rows = []
         began = time.monotonic()
         for line in shown[offset : offset + min(limit, ROWS_MAX)]:
-            rows.append(self._row(line))
+            # A permission may have been taken away since the survey.
+            if sight is None or sight.sees(line.topic):
+                rows.append(self._row(line))
             if time.monotonic() - began >= STEP_SECONDS:
                 await asyncio.sleep(0)
                 began = time.monotonic()
@@ -355,6 +358,20 @@ def rate_delivered(consumer: Consumer, now: float) -> float:
     return consumer.rates_now(now)[0]
 
 
+_PARTITION: Final = re.compile(r"(?<=[^/])-partition-(?:0|[1-9][0-9]*)\Z")
+"""What `TopicName` takes for a partition, of a topic that can have a name."""
+
+
+def base_of(topic: str) -> str:
+    """The partitioned topic that ``topic`` is a partition of, by their names; itself if it is none."""
+    found = _PARTITION.search(topic)
+    return topic if found is None else topic[: found.start()]
+
+
+def _rank(line: Line) -> tuple[int, int]:
+    return line.level, max(0, line.waiting).bit_length()
+
+
 class _Board:
     """The surveys of one search: the last that is complete, and one that is under way."""
 
@@ -429,10 +446,19 @@ class _Board:
                     yield None
                 if name != COMPACTION and self._is_wanted(topic.text, name):
                     self._add_awake(survey, topic, subscription, rate_in, now)
+                    if len(survey.lines) > LINES_MAX:
+                        yield from self._leave_out(survey)
             yield None
-        resting = self._resting_names()
-        while some := list(islice(resting, _RESTING_AT_ONCE)):
-            yield from self._add_resting(survey, some)
+        some: list[tuple[str, str]] = []
+        for number, pair in enumerate(self._resting_names(), 1):
+            if pair is not None:
+                some.append(pair)
+            if len(some) >= _RESTING_AT_ONCE:
+                yield from self._add_resting(survey, some)
+                some = []
+            elif number % _RESTING_AT_ONCE == 0:
+                yield None  # names that nobody asked for take their time, too
+        yield from self._add_resting(survey, some)
 
     def _is_wanted(self, topic: str, subscription: str) -> bool:
         if not self._words:
@@ -441,24 +467,36 @@ class _Board:
         return all(word in text for word in self._words)
 
     def _line(self, survey: Survey, topic: str, subscription: str) -> Line:
-        base = topic
-        head, mark, number = topic.rpartition("-partition-")
-        if mark and number.isdecimal():
-            base = head
+        base = base_of(topic)
         line = survey.lines.get((base, subscription))
         if line is None:
-            if len(survey.lines) >= LINES_MAX:
-                self._leave_out(survey)
             line = survey.lines[base, subscription] = Line(base, subscription)
             survey.subscriptions += 1
         return line
 
     @staticmethod
-    def _leave_out(survey: Survey) -> None:
-        """There are too many: keep those in most trouble."""
-        kept = sorted(survey.lines.items(), key=lambda item: _KEYS["trouble"](item[1]))[: LINES_MAX // 2]
+    def _leave_out(survey: Survey) -> Iterator[None]:
+        """There are too many: keep those in most trouble, to the next power of two of what waits. In steps:
+        nothing is sorted."""
+        ranks: Counter[tuple[int, int]] = Counter()
+        for number, line in enumerate(survey.lines.values(), 1):
+            ranks[_rank(line)] += 1
+            if number % _RANKED_AT_ONCE == 0:
+                yield None
+        room, left = {}, LINES_MAX // 2
+        for rank in sorted(ranks, reverse=True):
+            room[rank] = min(ranks[rank], left)
+            left -= room[rank]
+        kept: dict[tuple[str, str], Line] = {}
+        for number, (key, line) in enumerate(survey.lines.items(), 1):
+            rank = _rank(line)
+            if room[rank]:
+                room[rank] -= 1
+                kept[key] = line
+            if number % _RANKED_AT_ONCE == 0:
+                yield None
         survey.left_out += len(survey.lines) - len(kept)
-        survey.lines = dict(kept)
+        survey.lines = kept
 
     def _add_awake(self, survey: Survey, topic: Topic, subscription: Any, rate_in: float, now: float) -> None:
         line = self._line(survey, topic.text, subscription.name)
@@ -481,13 +519,13 @@ class _Board:
         survey.backlog += entries
 
     # --- topics that rest ---
-    def _resting_names(self) -> Iterator[tuple[str, str]]:
-        """Topics and subscriptions that the store has and memory has not."""
+    def _resting_names(self) -> Iterator[tuple[str, str] | None]:
+        """Topics and subscriptions that the store has and memory has not; None for each not wanted."""
         in_memory = self._broker.topics.in_memory_text
         for key in self._broker.store.names(_CURSORS):
             topic, _, subscription = key[len(_CURSORS) :].partition("\x00")
-            if subscription != COMPACTION and not in_memory(topic) and self._is_wanted(topic, subscription):
-                yield topic, subscription
+            is_meant = subscription != COMPACTION and not in_memory(topic)
+            yield (topic, subscription) if is_meant and self._is_wanted(topic, subscription) else None
 
     def _add_resting(self, survey: Survey, some: list[tuple[str, str]]) -> Iterator[Wanted | None]:
         unknown = [pair for pair in some if pair not in self._resting]
@@ -506,6 +544,8 @@ class _Board:
             level = Trouble.STOPPED if entries else Trouble.NOTHING_WAITS
             self._line(survey, topic, name).add(topic, level, entries, entries)
             survey.backlog += entries
+        if len(survey.lines) > LINES_MAX:
+            yield from self._leave_out(survey)
         yield None
 
     def _open_entries(self, topic: str, name: str) -> int:

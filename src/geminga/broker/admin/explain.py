@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
+from itertools import islice
 from typing import Any
 
 from geminga.broker.delivery.consumer import Consumer
@@ -27,6 +28,8 @@ from geminga.errors import StoreError
 Json = dict[str, Any]
 KEYS_SHOWN_MAX = 5
 """Blocked keys and damaged runs that are described one by one."""
+CONSUMERS_TOLD_MAX = 100
+"""Consumers that are described one by one: of a very large group the others are like them."""
 _NO_DELAYS = '{"active": false}'
 _LONG_SECONDS = 30
 """A consumer that has not asked for messages for so long, though it could, is called paused."""
@@ -295,12 +298,11 @@ class _Inquiry:
                 "switching", True, f"{_name(active)} takes over in a moment: what the one before still "
                 "acknowledges is waited for", "wait a moment",
             )  # fmt: skip
-        for standby in self.subscription.consumers:
-            if standby is not active:
-                yield Finding(
-                    "standby", False,
-                    f"{_name(standby)} stands by: {_name(active)} is the one that receives",
-                )  # fmt: skip
+        others = (each for each in self.subscription.consumers if each is not active)
+        for standby in islice(others, CONSUMERS_TOLD_MAX):
+            yield Finding(
+                "standby", False, f"{_name(standby)} stands by: {_name(active)} is the one that receives"
+            )
         yield from self._consumer(active, stops=_waits(self.topic, dispatcher))
 
     def _shared(self, dispatcher: SharedDispatcher) -> Iterator[Finding]:
@@ -315,7 +317,8 @@ class _Inquiry:
                 {"unackedMessages": dispatcher.unacked_messages, "limit": limit},
             )  # fmt: skip
         stuck = all(not each.ready for each in dispatcher.consumers)
-        for consumer in dispatcher.consumers:
+        waited_for = (each for each in dispatcher.consumers if not each.ready)
+        for consumer in islice(waited_for, CONSUMERS_TOLD_MAX):
             yield from self._consumer(consumer, stops=waiting and stuck)
         if dispatcher.delayed_size:
             due_ms = dispatcher.next_delayed_ms

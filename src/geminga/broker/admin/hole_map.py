@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.topics.persistent import PersistentTopic
@@ -59,7 +60,10 @@ def hole_map(
         ][:DAMAGE_SHOWN_MAX],
     }  # fmt: skip
     if high - low <= ENTRIES_MAX:
-        found["entries"] = [_entry(topic, subscription, offset) for offset in range(low, high)]
+        holders = _holders(subscription, low, high)
+        found["entries"] = [
+            _entry(topic, subscription, offset, holders.get(offset)) for offset in range(low, high)
+        ]
         return found
     cells = max(1, min(cells, CELLS_MAX))
     width = -(-(high - low) // cells)
@@ -103,7 +107,23 @@ def _ledgers(topic: PersistentTopic, low: int, high: int) -> list[Json]:
     ]
 
 
-def _entry(topic: PersistentTopic, subscription: PersistentSubscription, offset: int) -> Json:
+def _holders(subscription: PersistentSubscription, low: int, high: int) -> dict[int, Consumer]:
+    """Who has which entries of a short stretch; of very many consumers, each is looked at once."""
+    found: dict[int, Consumer] = {}
+    for consumer in subscription.consumers:
+        pending = consumer.pending
+        if len(pending) <= high - low:
+            held = [offset for offset in pending if low <= offset < high]
+        else:
+            held = [offset for offset in range(low, high) if offset in pending]
+        for offset in held:
+            found.setdefault(offset, consumer)
+    return found
+
+
+def _entry(
+    topic: PersistentTopic, subscription: PersistentSubscription, offset: int, holder: Consumer | None
+) -> Json:
     """One entry: ``state``, and the runs of its messages that are open."""
     ledger, cursor = topic.ledger, subscription.cursor
     dispatcher = subscription.dispatcher
@@ -119,7 +139,6 @@ def _entry(topic: PersistentTopic, subscription: PersistentSubscription, offset:
     }
     if counts.is_complete:
         entry["messages"], entry["bytes"] = counts.of(offset)
-    holder = next((each for each in subscription.consumers if offset in each.pending), None)
     if any(a <= offset < b for a, b in ledger.damaged):
         entry["state"] = "damaged"
     elif cursor.is_acknowledged(offset):

@@ -367,7 +367,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Every refusal has a status and ``{"reason": ...}``."""
     try:
         headers = request.headers
-        request.app[WEB_HOSTS].check(request.host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
+        # Not request.host, which may ask a name server where there is no such header.
+        host = headers.get("Host", "")
+        request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
         # An idle broker's clock stands where the last entry into the core left it.
         request.app[SERVER].call(lambda: None)
         doorkeeper = request.app.get(DOORKEEPER)

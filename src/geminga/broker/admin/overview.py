@@ -22,7 +22,7 @@ from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import DOORKEEPER, Server, answer, part, query_flag, whole_number
 from geminga.broker.admin.previews import preview
-from geminga.broker.admin.tailing import MESSAGES_MAX, Filter, first_messages, tail
+from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, Filter, first_messages, tail
 from geminga.broker.admin.topics import PATH, TopicResource
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.subscription import PersistentSubscription
@@ -171,13 +171,16 @@ class Overview(TopicResource):
 
         message = _message(query["message"]) if query.get("message") else None
         action = part(request, "action")
-        return answer(preview(topic, subscription, action, number, message, query.get("consumer", "")))
+        consumer = query.get("consumer", "")
+        return answer(
+            await self.looking(partial(preview, topic, subscription, action, number, message, consumer))
+        )
 
     async def open_messages(self, request: web.Request) -> web.Response:
         """The next messages that are not acknowledged, opened."""
         topic, subscription = self._one(request)
         count = min(whole_number(request.query.get("count", "10"), "count", 1), OPEN_SHOWN_MAX)
-        return answer(self.now(partial(_open_messages, topic, subscription, count)))
+        return answer(await self.looking(partial(_open_messages, topic, subscription, count)))
 
     async def redeliver(self, request: web.Request) -> web.Response:
         """Deliver again what consumers hold unacknowledged, or the one that ``consumer`` names."""
@@ -206,10 +209,13 @@ def _open_messages(
 
     def entries() -> Any:
         offset, size = subscription.wanted_from, 0
-        for _ in range(count):
+        until = time.monotonic() + ANSWER_SECONDS_MAX
+        for number in range(count):
             offset = cursor.next_open(ledger.skip_gap(offset))
             if offset >= ledger.confirmed or size > _ENTRY_BYTES_MAX:
                 return
+            if number and time.monotonic() >= until:
+                return  # a small entry may be a large one that is compressed
             entry = ledger.read_one(offset)
             if entry is not None:
                 size += len(entry)

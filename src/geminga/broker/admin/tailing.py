@@ -20,7 +20,7 @@ from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import CorruptPayload, StoreError
 from geminga.wire.batch import SingleMessage, decode_batch
 from geminga.wire.compression import decompress
-from geminga.wire.metadata import parse_entry
+from geminga.wire.metadata import metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Json = dict[str, Any]
@@ -38,6 +38,8 @@ PAYLOAD_SHOWN_BYTES: Final = 16 * 1024
 """Of a longer payload the beginning is shown."""
 OPENED_BYTES_MAX: Final = 8 * 1024 * 1024
 """A larger entry is not decompressed to be looked at."""
+METADATA_BYTES_MAX: Final = 256 * 1024
+"""Keys and properties of an entry, or of a batch's messages: more take too long to be looked at."""
 BATCH_SHOWN_MAX: Final = 1_000
 _TEXT_SHOWN = 1_024
 _PROPERTIES_SHOWN = 50
@@ -78,6 +80,10 @@ def messages_of(
     """
     common: Json = {"id": f"{ledger_id}:{entry_id}", "entryBytes": len(entry)}
     try:
+        size = metadata_size(entry)
+        if size > METADATA_BYTES_MAX:
+            yield common | {"problem": f"it has {size} bytes of metadata: too many to look at"}
+            return
         parsed = parse_entry(entry)
     except CorruptPayload as error:
         yield common | {"problem": f"the entry cannot be read: {error}"}
@@ -147,7 +153,9 @@ def _messages(
     count = metadata.num_messages_in_batch
     common["batchSize"] = count
     try:
-        singles = decode_batch(payload, min(count, BATCH_SHOWN_MAX)) if count <= BATCH_SHOWN_MAX else []
+        singles = []
+        if count <= BATCH_SHOWN_MAX:
+            singles = decode_batch(payload, count, metadata_bytes_max=METADATA_BYTES_MAX)
     except CorruptPayload as error:
         yield common | {"problem": f"the batch cannot be read: {error}"}
         return
@@ -262,7 +270,9 @@ def _newest(topic: PersistentTopic, count: int) -> int:
     """The offset behind which about ``count`` messages lie."""
     ledger = topic.ledger
     offset, held = ledger.confirmed, 0
-    while offset > ledger.start and held < count:
+    # Parts of larger messages count for none.
+    first = max(ledger.start, offset - ENTRIES_EXAMINED_MAX)
+    while offset > first and held < count:
         offset -= 1
         held += ledger.counts.of(offset)[0] if ledger.counts.is_complete else 1
     return offset

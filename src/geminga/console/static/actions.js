@@ -60,11 +60,13 @@ const ACTIONS = {
         if (kind.value === "latest") return { message: `${end}:${end}` };
         return { timestamp: kind.value === "ago" ? Date.now() - age.seconds() * 1000 : new Date(time.value).getTime() };
       };
+      // What was said is what is done: "an hour ago" is another place when the reader has read it.
+      let said = {};
       return {
         fields: [h("label", {}, "Where to"), kind, h("span"), ...age.fields, time, message],
-        preview: () => ["reset", where()],
+        preview: () => ["reset", (said = where())],
         run(path) {
-          const { timestamp, message: id } = where();
+          const { timestamp, message: id } = said;
           if (timestamp !== undefined) return post(`${path}/resetcursor/${timestamp}`);
           const [ledger, entry] = id.split(":");
           // As text: these numbers are larger than JavaScript's.
