@@ -16,7 +16,7 @@ import geminga
 from geminga.cli.connecting import connecting
 from geminga.cli.main import command
 from geminga.client.cluster import Cluster, admin_url_for
-from geminga.errors import ConnectError, InvalidConfiguration
+from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
 from geminga.testing.certificates import Authority
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
@@ -181,3 +181,18 @@ def test_admin_urls_from_service_urls() -> None:
         "pulsar+ssl://[::1]:6651": "https://[::1]:8443", "https://x:1": "https://x:1",
     }.items():  # fmt: skip
         assert admin_url_for(service_url) == expected
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown(invoke: Invoke, tmp_path: Path) -> None:
+    """An address is shown wherever something goes wrong with it, and by the console to everybody."""
+    for option in ("--url", "--admin-url"):
+        done = invoke("context", "set", "x", option, "http://me:pass-word@127.0.0.1:1", check=False)
+        assert done.exit_code != 0
+        assert "holds user data" in done.output + str(done.exception)
+        assert "pass-word" not in done.output + str(done.exception)
+    assert not (tmp_path / "config" / "contexts.json").exists()
+    with pytest.raises(InvalidConfiguration, match="admin_url holds user data"):
+        Cluster(admin_url="https://me:pass-word@broker:8443")
+    with pytest.raises(InvalidUrl) as raised:
+        geminga.Admin("http://me:pass-word@127.0.0.1:1")
+    assert "pass-word" not in str(raised.value)

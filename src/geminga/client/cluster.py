@@ -40,7 +40,12 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("service_url", "admin_url"):
-            check_type(name, getattr(self, name), str)
+            url = check_type(name, getattr(self, name), str)
+            if "@" in url.partition("://")[2].partition("/")[0]:
+                # Not named: it holds a password, which would be shown wherever the address is.
+                raise InvalidConfiguration(
+                    f"{name} holds user data; credentials go into auth_plugin and auth_params"
+                )
         for name in ("auth_plugin", "auth_params", "tls_trust_certs_file_path"):
             check_type(name, getattr(self, name), str, optional=True)
         for name in ("tls_allow_insecure_connection", "tls_validate_hostname"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -315,3 +317,72 @@ def test_a_permission_that_is_taken_away_counts_at_once(harness: Any, make_topic
         boards.close()
 
     asyncio.run(run())
+
+
+def test_ever_new_searches_take_turns_and_leave_the_board_of_all_alone(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        make_topic(f"t{number}")
+    monkeypatch.setattr(board, "STEP_SECONDS", 0.0)
+    steps: list[float] = []
+    walk = board._Board._walk
+
+    def walked(self: Any, survey: Any) -> Any:
+        for step in walk(self, survey):
+            until = time.monotonic() + 0.002
+            while time.monotonic() < until:
+                pass
+            if self._pace is not None:
+                steps.append(time.monotonic())
+            yield step
+
+    monkeypatch.setattr(board._Board, "_walk", walked)
+    monkeypatch.setattr(board.time, "thread_time", time.monotonic)
+
+    async def run() -> None:
+        boards = Boards(harness.broker)
+        asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
+        await boards.page(search="", **asked)
+        of_all = boards._boards[""]
+        assert not steps
+        await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(9)))
+        assert boards._boards[""] is of_all
+        assert [*boards._boards] == ["t6 t", "t7 t", "t8 t", ""]
+        for number in range(9):
+            await boards.page(search=f"u{number}", **asked)
+        boards.close()
+
+    asyncio.run(run())
+    assert len(steps) > 10
+    # Each took 2 ms of a core, and four times as long nothing was done.
+    assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008
+
+
+def test_a_store_that_has_all_at_hand_is_not_asked_in_one_step(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        make_topic(f"t{number}")
+    harness.restart()
+    monkeypatch.setattr(board, "_RESTING_AT_ONCE", 2)
+    monkeypatch.setattr(board, "STEP_SECONDS", 0.05)
+    clock = 0.0
+
+    def passing() -> float:
+        nonlocal clock
+        clock += 0.01
+        return clock
+
+    monkeypatch.setattr(board.time, "monotonic", passing)
+    pauses = 0
+    rest = board._Board._rest
+
+    async def rested(self: Any, took: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        await rest(self, took)
+
+    monkeypatch.setattr(board._Board, "_rest", rested)
+    asyncio.run(board._Board(harness.broker, "", {})._run(board.Survey()))
+    assert pauses >= 2

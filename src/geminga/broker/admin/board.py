@@ -46,6 +46,9 @@ STEP_SECONDS: Final = 0.002
 """A survey works for so long and then lets others have a turn."""
 SHARE_MAX: Final = 0.008
 """What surveys may take of a core while somebody looks; a page itself takes a fifth of that."""
+SEARCH_RESTS: Final = 4
+"""All searches rest so many times as long as a step of one took: who thinks of ever new
+ones is no faster."""
 AGAIN_SECONDS_MIN: Final = 2.0
 WAIT_SECONDS: Final = 0.12
 """A request waits for so long for the survey; then it is answered with what is known."""
@@ -147,6 +150,7 @@ class Boards:
         self._paces: OrderedDict[tuple[str, str], tuple[float, int, float | None]] = OrderedDict()
         self._resting: dict[tuple[str, str], int] = {}
         self._forget: asyncio.TimerHandle | None = None
+        self._pace = _Pace()
 
     async def page(
         self,
@@ -197,10 +201,14 @@ class Boards:
         }  # fmt: skip
 
     def _board(self, search: str) -> _Board:
+        search = " ".join(search.lower().split())
         board = self._boards.get(search)
         if board is None:
-            board = self._boards[search] = _Board(self._broker, search, self._resting)
+            pace = self._pace if search else None
+            board = self._boards[search] = _Board(self._broker, search, self._resting, pace)
         self._boards.move_to_end(search)
+        if "" in self._boards:
+            self._boards.move_to_end("")  # searches never take the place of the board of all
         while len(self._boards) > BOARDS_MAX:
             self._boards.popitem(last=False)[1].close()
         if self._forget is not None:
@@ -372,11 +380,26 @@ def _rank(line: Line) -> tuple[int, int]:
     return line.level, max(0, line.waiting).bit_length()
 
 
+class _Pace:
+    """When the next step may be made, by whichever search: those that are given up have made theirs."""
+
+    def __init__(self) -> None:
+        self.free_at = 0.0
+
+
 class _Board:
     """The surveys of one search: the last that is complete, and one that is under way."""
 
-    def __init__(self, broker: Broker, search: str, resting: dict[tuple[str, str], int]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        search: str,
+        resting: dict[tuple[str, str], int],
+        pace: _Pace | None = None,
+    ) -> None:
+        """``pace``: shared by those that are surveyed one step after the other, with rests between."""
         self._broker = broker
+        self._pace = pace
         self._words = search.lower().split()
         self._resting = resting
         self._last: Survey | None = None
@@ -399,15 +422,17 @@ class _Board:
 
     async def _run(self, survey: Survey) -> None:
         try:
+            await self._rest(0.0)
             began, worked = time.monotonic(), time.thread_time()
             for step in self._walk(survey):
-                if step is None and time.monotonic() - began < STEP_SECONDS:
+                coming = None if step is None else self._asked_for(step)
+                if coming is None and time.monotonic() - began < STEP_SECONDS:
                     continue
-                survey.seconds += time.thread_time() - worked
-                if step is None:
-                    await asyncio.sleep(0)
-                else:
-                    await self._brought(step)
+                took = time.thread_time() - worked
+                survey.seconds += took
+                if coming is not None:
+                    await coming
+                await self._rest(took)
                 began, worked = time.monotonic(), time.thread_time()
             survey.seconds += time.thread_time() - worked
             survey.is_complete, survey.made_ms = True, self._broker.agenda.now_ms
@@ -418,16 +443,27 @@ class _Board:
             self._not_before = time.monotonic() + pause
             self._task = None
 
-    async def _brought(self, wanted: Wanted) -> None:
-        """Wait until the store can say that without waiting for the disk."""
+    async def _rest(self, took: float) -> None:
+        """Others are served."""
+        pace = self._pace
+        if pace is None:
+            await asyncio.sleep(0)
+            return
+        pace.free_at = max(pace.free_at, time.monotonic()) + SEARCH_RESTS * took
+        # Nothing is awaited between this and the next step: of those who wait, one goes on.
+        await asyncio.sleep(0)
+        while (seconds := pace.free_at - time.monotonic()) > 0:
+            await asyncio.sleep(seconds)
+
+    def _asked_for(self, wanted: Wanted) -> asyncio.Future[None] | None:
+        """Done when the store can say that without waiting for the disk; None where it can already."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def told(_error: StoreError | None) -> None:
             if not done.done():
                 done.set_result(None)
 
-        if not self._broker.store.bring(wanted, told):
-            await done
+        return None if self._broker.store.bring(wanted, told) else done
 
     def _walk(self, survey: Survey) -> Iterator[Wanted | None]:
         """All subscriptions; yields now and then, or what is to be brought before it goes on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -9,19 +10,28 @@ from urllib.parse import quote
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.tailing import METADATA_BYTES_MAX
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
-from geminga.wire.metadata import parse_entry
+from geminga.wire.metadata import metadata_size, parse_entry
 
 _UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
 
-def entry_answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
+async def entry_answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
     """The answer to peek, examine and get-message-by-id. A batch is sent whole, decompressed.
 
-    500 when the stored bytes do not parse, 413 when they would decompress to more than 128 MiB.
+    500 when the stored bytes do not parse, 413 when they would decompress to more than 128 MiB, or have more
+    metadata than headers can hold. A large entry is opened on another thread.
     """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, _answer, ledger_id, entry_id, entry)
+
+
+def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
     try:
+        if (size := metadata_size(entry)) > METADATA_BYTES_MAX:
+            raise AdminError(413, f"entry {ledger_id}:{entry_id} has {size} bytes of metadata")
         parsed = parse_entry(entry)
         metadata = parsed.metadata
         payload = bytes(parsed.payload)

@@ -208,7 +208,7 @@ class Subscriptions(TopicResource):
         topic, name = self._one_with_subscription(request)
         nth = whole_number(part(request, "nth"), "messagePosition", 1)
         position, entry = await self.looking(lambda: self.actions.peek(topic, name, nth))
-        return entry_answer(position.ledger_id, position.entry_id, entry)
+        return await entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def analyze(self, request: web.Request) -> web.Response:
         topic, name = self._one_with_subscription(request)

@@ -201,7 +201,7 @@ class Topics(TopicResource):
         ledger_id = whole_number(part(request, "ledger"), "ledgerId")
         entry_id = whole_number(part(request, "entry"), "entryId")
         entry = await self.looking(lambda: self.actions.read_entry(topic, ledger_id, entry_id))
-        return entry_answer(ledger_id, entry_id, entry)
+        return await entry_answer(ledger_id, entry_id, entry)
 
     async def examine(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
@@ -210,7 +210,7 @@ class Topics(TopicResource):
             raise AdminError(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
         nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
         position, entry = await self.looking(lambda: self.actions.examine(topic, start, nth))
-        return entry_answer(position.ledger_id, position.entry_id, entry)
+        return await entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def backlog_size(self, request: web.Request) -> web.Response:
         topic = self.stored(request)

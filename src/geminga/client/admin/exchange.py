@@ -82,7 +82,8 @@ def parse_admin_url(text: str) -> tuple[Address, ...]:
     try:
         url = ServiceUrl.parse(text)
     except InvalidUrl as error:
-        raise InvalidUrl(f"admin URL {text!r} is not allowed ({error}); allowed: {_FORM}") from None
+        shown = "" if "@" in text else f" {text!r}"  # it may hold a password
+        raise InvalidUrl(f"admin URL{shown} is not allowed ({error}); allowed: {_FORM}") from None
     if not url.http:
         raise InvalidUrl(f"admin URL {text!r} is not allowed; allowed: {_FORM}")
     return url.addresses
