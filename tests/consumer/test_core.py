@@ -729,3 +729,69 @@ def test_recorded_conversation(subscribed: Make, recorded: list[Any]) -> None:
         consumer.core.receive(frame, consumer.now, 0)
     messages = consumer.take()
     assert [message.redelivery_count() for message in messages] == [0, 1]
+
+
+def test_a_reader_whose_seek_fails_with_the_connection_goes_on_where_it_was(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(durable=False, start_message_id=MessageId.earliest)
+    for number in range(5):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.take()
+    consumer.core.begin_seek(MessageId(-1, 7, 100), 99)
+    consumer.core.disconnected(consumer.now)
+    consumer.core.seek_failed(consumer.now, make.now_ms)
+    subscribe = consumer.attach()[0].subscribe
+    assert (subscribe.start_message_id.ledgerId, subscribe.start_message_id.entryId) == (7, 4)
+    consumer.receive(make.single(b"4"), 4)
+    consumer.receive(make.single(b"5"), 5)
+    assert data(consumer.take()) == [b"5"]
+
+
+def test_a_queue_of_nothing_asks_for_no_more_when_a_part_of_a_batch_came(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
+    consumer.core.want_one()
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
+    consumer.core.acknowledge_messages(consumer.take()[:2], consumer.now)
+    consumer.core.want_one()
+    make.sent(consumer.core)
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 0, redelivery_count=1)
+    assert len(consumer.queue) == 1
+    assert "FLOW" not in kinds(make.sent(consumer.core)), "nobody waits for another"
+    consumer.take()
+    consumer.core.want_one()
+    (flow,) = make.sent(consumer.core)
+    assert flow.flow.messagePermits == 3, "what the batch cost too much, and one"
+
+
+def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, receiver_queue_size=6, negative_ack_redelivery_delay_ms=1000
+    )
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 1)
+    consumer.receive(make.batch([b"d", b"e", b"f"]), 2)
+    make.sent(consumer.core)
+    first = consumer.queue.take()
+    assert first is not None
+    consumer.core.negative_acknowledge(first, consumer.now)
+    assert kinds(consumer.advance(2.0)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES", "FLOW"]
+    assert data(consumer.take()) == [b"d", b"e", b"f"]
+    flow = consumer.core.flow
+    assert flow.outstanding + flow._earned == 6, "all are granted or about to be"
+
+
+def test_a_message_made_anew_is_put_back_in_place_of_the_one_that_was_taken(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    consumer.receive(make.batch([b"a", b"b"]), 1)
+    taken = consumer.take()[0]
+    consumer.core.taken([taken], consumer.now)
+    consumer.core.put_back([Message(taken._entry, taken._index)])
+    assert consumer.core.next_deadline() == float("inf")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
@@ -88,12 +89,17 @@ class Acknowledging:
             self._timer = None
         now = self._core.now()
         items = self.inbox.take()
-        taken = [item.message for item in items if type(item) is Taken]
-        if taken:
-            # A message's own note precedes whatever was said about it: all notes may go first.
-            for handle, messages in self._group.by_handle(taken):
-                handle.consumer.taken(messages, now)
-            items = [item for item in items if type(item) is not Taken]
+        notes = [item for item in items if type(item) is Taken or type(item) is PutBack]
+        if notes:
+            # A message's own notes precede whatever was said about it: all notes may go first. They keep
+            # their order: what was put back may be taken again by now.
+            for kind, run in groupby(notes, type):
+                for handle, messages in self._group.by_handle([note.message for note in run]):
+                    if kind is Taken:
+                        handle.consumer.taken(messages, now)
+                    else:
+                        handle.consumer.put_back(messages)
+            items = [item for item in items if type(item) is not Taken and type(item) is not PutBack]
         self.said += len(items)
         if set(map(type, items)) == {Message}:
             self._acknowledge_run(items, now)  # type: ignore[arg-type]
@@ -132,8 +138,6 @@ class Acknowledging:
         elif isinstance(item, ReadThrough):
             for message in list(item.newest.values()):
                 self._through(message, now)
-        elif isinstance(item, PutBack):
-            self._group.handle_of_message(item.message).consumer.put_back([item.message])
         elif isinstance(item, Refused):
             self._refuse(item.message, now)
         elif isinstance(item, ReceiptsWanted):

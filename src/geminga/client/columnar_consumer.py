@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _origins: dict[int, tuple[weakref.ref[Any], list[ReceivedEntry]]] = {}
 """Entries by the ``id`` of the table that they became, as long as that table lives."""
 
+_U64 = (1 << 64) - 1
+
 _ID_COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index")
 
 
@@ -95,9 +97,11 @@ def _regroup(taken: list[tuple[ReceivedEntry, list[int]]]) -> list[ReceivedEntry
     Messages of an entry lie together, but for some that were put back in front of others. An entry that was
     delivered twice is there once.
     """
-    of_entry: dict[tuple[Any, int, int], tuple[ReceivedEntry, set[int]]] = {}
+    of_entry: dict[Any, tuple[ReceivedEntry, set[int]]] = {}
     for opened, indexes in taken:
-        key = (opened.origin, opened.ledger_id, opened.entry_id)
+        key: Any = (opened.origin, opened.ledger_id, opened.entry_id)
+        if not opened.origin.keeps:
+            key = opened  # the ids are all the same
         of_entry.setdefault(key, (opened, set()))[1].update(indexes)
     return [_whole(opened, indexes) for opened, indexes in of_entry.values()]
 
@@ -141,6 +145,23 @@ def _track(consumer: AsyncConsumer, entries: list[ReceivedEntry]) -> None:
             handle.flush_soon()
 
 
+def put_back_entries(consumer: AsyncConsumer, entries: Sequence[ReceivedEntry]) -> None:
+    """On the loop's thread: nobody got these entries; they wait in the queue again, and nobody is late."""
+    consumer.queue.put_back_entries(entries)
+    for entry in entries:
+        handle = consumer.group.handles.get(entry.origin.topic)
+        # Where somebody else has messages of the entry, its time goes on.
+        if handle is not None and not _is_shared(entry):
+            handle.consumer.ack_timeout.settled((entry.ledger_id, entry.entry_id))
+
+
+def _is_shared(entry: ReceivedEntry) -> bool:
+    """Whether some of its unacknowledged messages are not in its ``ack_set``."""
+    if entry.acks is None or not entry.ack_set:
+        return False
+    return sum((word & _U64).bit_count() for word in entry.ack_set) < entry.acks.remaining
+
+
 def raw_entry(entry: ReceivedEntry) -> RawEntry:
     assert entry.raw is not None
     origin = entry.origin
@@ -165,10 +186,10 @@ def decode_table(
         return _decode_table(consumer, entries, columns, post)
     except BaseException:
         if post is None:
-            consumer.queue.put_back_entries(entries)
+            put_back_entries(consumer, entries)
         else:
             with contextlib.suppress(PulsarException):  # the client has ended
-                post(consumer.queue.put_back_entries, entries)
+                post(put_back_entries, consumer, entries)
         raise
 
 
@@ -260,11 +281,14 @@ def acknowledge_rows(consumer: AsyncConsumer, table: pa.Table) -> None:
 
 def _acknowledge_entry(consumer: AsyncConsumer, entry: ReceivedEntry, now: float) -> None:
     """The rows of an entry that came in a table: all of it, or what its ``ack_set`` left."""
+    handle = consumer.group.handles.get(entry.origin.topic)
     if entry.ack_set and entry.acks is not None:
         _settle_words(entry.acks, entry.ack_set)
         if entry.acks.remaining:
+            if handle is not None:
+                key = (entry.ledger_id, entry.entry_id)
+                handle.consumer.acknowledge_indexes(key, entry.count, (), now)  # the broker may be told
             return
-    handle = consumer.group.handles.get(entry.origin.topic)
     if handle is not None:
         handle.consumer.acknowledge_entries((entry,), now)
 

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -306,10 +307,11 @@ class Consumer(ConsumerFace):
 
         See `geminga.client.columnar_consumer`.
         """
-        from geminga.client.columnar_consumer import collect_entries, decode_table
+        from geminga.client.columnar_consumer import collect_entries, decode_table, put_back_entries
 
         entries = self._runtime.call(
-            collect_entries(self._consumer, max_rows, timeout_millis), discard=self._queue.put_back_entries
+            collect_entries(self._consumer, max_rows, timeout_millis),
+            discard=partial(put_back_entries, self._consumer),
         )
         return decode_table(self._consumer, entries, columns, post=self._runtime.post)
 

@@ -60,8 +60,9 @@ class AckTimeout:
         for message in messages:
             key = (message._entry.ledger_id, message._entry.entry_id)
             taken = self._taken.get(key)
-            if taken is not None and message in taken:
-                taken.remove(message)
+            if taken is not None:
+                # By its place: whoever put it back may have made the message anew.
+                taken[:] = [each for each in taken if each._index != message._index]
             if not taken:
                 self.settled(key)
 

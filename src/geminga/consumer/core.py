@@ -28,7 +28,7 @@ from geminga.consumer.events import (
     KeysMixed,
 )
 from geminga.consumer.flow import FlowControl, Release
-from geminga.consumer.message import Message, Origin, ReceivedEntry, indexes_of
+from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, indexes_of
 from geminga.consumer.mixed_keys import producer_that_mixes_keys
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
@@ -82,16 +82,19 @@ class ConsumerCore:
             settings.receiver_queue_bytes_max,
             settings.stop_at_message_id,
         )
+        self.origin = Origin(topic, partition, settings.schema)
+        keeps = self.origin.keeps
         self.acks = AckTracker(
             consumer_id,
             grouping_seconds=settings.ack_grouping_time_ms / 1000,
             grouping_max=settings.ack_grouping_max,
-            batch_index=settings.batch_index_ack_enabled,
+            batch_index=settings.batch_index_ack_enabled and keeps,
             receipts=settings.ack_receipt_enabled,
         )
         self.negative_acks = NegativeAcks()
-        self.ack_timeout = AckTimeout(settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000)
-        self.origin = Origin(topic, partition, settings.schema)
+        self.ack_timeout = AckTimeout(
+            settings.ack_timeout_seconds if keeps else 0.0, settings.unacked_messages_tick_ms / 1000
+        )
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
         """Set by the shell while it is attached to a connection."""
@@ -208,7 +211,7 @@ class ConsumerCore:
 
     def _remember_position(self, unread: tuple[ReceivedEntry, int] | None) -> None:
         """A subscription that is not durable starts again where the application stands."""
-        if self.settings.durable or self._seek_target is not None:
+        if self.settings.durable:
             return
         if unread is not None:
             entry, index = unread
@@ -252,7 +255,7 @@ class ConsumerCore:
             self._refuse(frame, opened)
             return
         key = (frame.ledger_id, frame.entry_id)
-        if 0 <= frame.consumer_epoch < self.epoch or self.acks.is_duplicate(key):
+        if 0 <= frame.consumer_epoch < self.epoch or (self.origin.keeps and self.acks.is_duplicate(key)):
             self._drop(opened.permits)
             return
         wanted = self._wanted(entry, key, opened.compacted_out)
@@ -297,7 +300,8 @@ class ConsumerCore:
         count = entry.count
         if count == 1:
             return [] if first > 0 or compacted_out else None
-        entry.acks = acks = self.acks.batch_of(key, count)
+        acks = self.acks.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
+        entry.acks = acks
         if entry.ack_set:
             acks.apply_ack_set(entry.ack_set)
         for index in compacted_out:
@@ -321,7 +325,8 @@ class ConsumerCore:
         if releases:
             entry.releases = {indexes[position]: release for position, release in releases}
         if permits > count:
-            self._drop(permits - count)
+            self.flow.overcharged(permits - count)
+            self._grant()
         self._last_queued = (entry, indexes[-1])
         if self._looks_at_keys and count > 1:
             self._look_at_keys(entry, indexes)
@@ -349,7 +354,8 @@ class ConsumerCore:
         delivered = entry.count if wanted is None else len(wanted)
         entry.releases = dict(self.flow.arrived_whole(delivered, len(entry.raw)))
         if permits > delivered:
-            self._drop(permits - delivered)
+            self.flow.overcharged(permits - delivered)
+            self._grant()
         self._last_queued = (entry, -1)
         self.queue.add_entry(entry)
         if self.flow.is_bounded:
@@ -369,6 +375,14 @@ class ConsumerCore:
             self.refuse_entry(entry, error)
             return ()
         indexes = indexes_of(entry)
+        if entry.ack_set and entry.starts is not None:
+            # Perhaps somebody has taken the others before the entry was closed again.
+            words = entry.ack_set
+            indexes = [
+                index
+                for index in indexes
+                if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1
+            ]
         releases, entry.releases = entry.releases, None
         for release in (releases or {}).values():
             if indexes and entry.releases is None:
@@ -545,6 +559,8 @@ class ConsumerCore:
         self._negative(self.acks.entries_of((message_id.ledger_id, message_id.entry_id)), 0, now)
 
     def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
+        if not self.origin.keeps:
+            return
         backoff = self.settings.negative_ack_redelivery_backoff
         delay = self.settings.negative_ack_redelivery_delay_ms / 1000
         if backoff is not None:
@@ -556,9 +572,10 @@ class ConsumerCore:
     def redeliver_unacknowledged(self) -> None:
         """Have everything unacknowledged delivered again, unread messages included.
 
-        Without a connection there is nothing to do: a new one starts with that anyway.
+        Without a connection there is nothing to do: a new one starts with that anyway. Nor is there where
+        nothing is kept: what waits here would be lost.
         """
-        if self.state is not State.READY:
+        if self.state is not State.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:
             # MESSAGEs of the epoch before are dropped when they arrive late (framing.md section 7).
@@ -579,9 +596,18 @@ class ConsumerCore:
         if not self.settings.individual_only:
             self.redeliver_unacknowledged()
             return
+        # What still waits of these entries comes again with the rest.
+        lots, entries = self.queue.take_out(self.origin, set(keys))
+        for entry, indexes in lots:
+            for release in entry.take_releases(indexes):
+                self.flow.released(release)
+        for entry in entries:
+            for release in (entry.releases or {}).values():
+                self.flow.released(release)
         for start in range(0, len(keys), REDELIVER_IDS_MAX):
             part = keys[start : start + REDELIVER_IDS_MAX]
             self.output.append(encode_command(commands.redeliver(self.consumer_id, part, None)))
+        self._grant()
 
     def dead_letters_settled(self, event: DeadLettered, published: bool, now: float) -> None:
         """The messages of ``event`` are in the dead letter topic, or could not be published."""

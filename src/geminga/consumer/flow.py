@@ -184,6 +184,13 @@ class FlowControl:
         elif self._outstanding <= 0:
             self._earned = 1
 
+    def overcharged(self, permits: int) -> None:
+        """Permits that an entry has cost beyond its messages that went to the queue. With a queue of 0 those
+        are all that was asked for."""
+        self._outstanding -= permits
+        if self._queue_size:
+            self._earned += permits
+
     def set_aside(self, permits: int) -> Release:
         """Permits of messages that are busy elsewhere, on their way to a dead letter topic; the release is
         handed back when that is done, so that no more of them pile up than the window holds."""

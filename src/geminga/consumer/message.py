@@ -170,15 +170,18 @@ class Origin:
     """What the entries of one consumer share; being the same object, it tells whose they are.
 
     ``cluster`` counts the clusters that the client went through: an id means something in its own alone.
+    ``keeps``: the topic keeps its messages. One that is not persistent gives all of them the same id, and
+    none comes again.
     """
 
-    __slots__ = ("cluster", "partition", "schema", "topic")
+    __slots__ = ("cluster", "keeps", "partition", "schema", "topic")
 
     def __init__(self, topic: str, partition: int, schema: Any = None, cluster: int = 0) -> None:
         self.topic = topic
         self.partition = partition
         self.schema = schema
         self.cluster = cluster
+        self.keeps = not topic.startswith("non-persistent://")
 
 
 class Message:

@@ -15,7 +15,7 @@ never before messages again. Only the loop's thread opens one, and puts it in fr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter, length_hint
@@ -142,6 +142,24 @@ class ReceiveQueue:
             self.wake()
         # Whoever has seen a lot may still take from it until it is emptied here, at once.
         taken = [(entry, list(indexes)) for entry, indexes in lots]
+        return [each for each in taken if each[1]], entries
+
+    def take_out(
+        self, origin: Origin, keys: Container[tuple[int, int]]
+    ) -> tuple[list[Taken], list[ReceivedEntry]]:
+        """Remove what waits of these entries of one consumer; all else stays in its place."""
+        taken: list[Taken] = []
+        for lot in self.lots.copy():
+            entry, indexes = lot
+            if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
+                taken.append((entry, list(indexes)))
+                self.drop(lot)
+        entries: list[ReceivedEntry] = []
+        for entry in self.entries.copy():
+            if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
+                with suppress(ValueError):  # a reader has just taken it
+                    self.entries.remove(entry)
+                    entries.append(entry)
         return [each for each in taken if each[1]], entries
 
     # --- any thread -------------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+"""Batches of which somebody has taken a part, and topics that keep nothing: each message comes once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import geminga.asyncio
+from geminga import ConsumerBatchReceivePolicy, ConsumerType
+from geminga.errors import InvalidConfiguration, Timeout
+
+SHARED: dict[str, Any] = {"consumer_type": ConsumerType.Shared}
+
+
+@pytest.fixture
+def open_with_batch(pulsar_client: Any, pulsar_topic: str) -> Callable[..., Any]:
+    """A consumer for which ten messages wait as one batch."""
+
+    def make(**settings: Any) -> Any:
+        consumer = pulsar_client.subscribe(pulsar_topic, "s", **SHARED, **settings)
+        send_batch(pulsar_client, pulsar_topic, [b"%d" % number for number in range(10)])
+        return consumer
+
+    return make
+
+
+def send_batch(client: Any, topic: str, values: list[bytes]) -> None:
+    with client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1000) as producer:
+        producer.send_many(values, callback=lambda _: None)
+        producer.flush()
+
+
+def rest(consumer: Any, millis: int = 400, *, acknowledge: bool = False) -> list[bytes]:
+    found = []
+    try:
+        while True:
+            message = consumer.receive(millis)
+            found.append(message.data())
+            if acknowledge:
+                consumer.acknowledge(message)
+    except Timeout:
+        return found
+
+
+def values(first: int, end: int = 10) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def test_what_waits_of_a_refused_batch_comes_once(open_with_batch: Any) -> None:
+    consumer = open_with_batch(negative_ack_redelivery_delay_ms=100)
+    consumer.negative_acknowledge(consumer.receive(5000))
+    time.sleep(0.4)
+    assert rest(consumer, acknowledge=True) == values(0)
+
+
+def test_a_table_that_failed_puts_back_what_it_had_taken_and_no_more(open_with_batch: Any) -> None:
+    pytest.importorskip("pyarrow")
+    consumer = open_with_batch()
+    taken = [consumer.receive(5000).data() for _ in range(3)]
+    with pytest.raises(InvalidConfiguration):
+        consumer.receive_table(columns=["nothing"], timeout_millis=5000)
+    assert taken + rest(consumer) == values(0)
+
+
+def test_nobody_is_late_with_a_table_that_failed(open_with_batch: Any) -> None:
+    pytest.importorskip("pyarrow")
+    consumer = open_with_batch(unacked_messages_timeout_ms=1000)
+    with pytest.raises(InvalidConfiguration):
+        consumer.receive_table(columns=["nothing"], timeout_millis=5000)
+    time.sleep(2.3)
+    assert len(consumer._queue.entries) == 1, "it waits, and did not come again"
+    assert rest(consumer, acknowledge=True) == values(0)
+
+
+def test_the_broker_is_told_which_part_of_a_batch_a_table_had(
+    open_with_batch: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    consumer = open_with_batch(batch_index_ack_enabled=True)
+    for _ in range(3):
+        consumer.receive(5000)
+    table = consumer.receive_table(timeout_millis=5000)
+    assert table.column("value").to_pylist() == values(3)
+    consumer.acknowledge_table(table)
+    consumer.close()
+    assert rest(pulsar_client.subscribe(pulsar_topic, "s", **SHARED)) == values(0, 3)
+
+
+def test_a_message_that_was_put_back_and_taken_again_may_be_late(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            consumer = await client.subscribe(
+                pulsar_topic, "s", unacked_messages_timeout_ms=1000,
+                batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, -1), **SHARED,
+            )  # fmt: skip
+            producer = await client.create_producer(pulsar_topic, batching_enabled=False)
+            await producer.send(b"x")
+            await asyncio.sleep(0.2)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.batch_receive(), 0.01)
+            assert (await consumer.receive(1000)).redelivery_count() == 0
+            assert (await consumer.receive(5000)).redelivery_count() == 1
+
+    asyncio.run(main())
+
+
+# --- topics that keep nothing: all their messages have the same id ------------------------------------------
+
+
+@pytest.fixture
+def fleeting(pulsar_topic: str) -> str:
+    return f"non-{pulsar_topic}"
+
+
+def test_an_acknowledgement_says_nothing_about_the_next_message_of_the_same_id(
+    pulsar_client: Any, fleeting: str
+) -> None:
+    consumer = pulsar_client.subscribe(fleeting, "s", batch_index_ack_enabled=True)
+    for start in range(0, 12, 4):
+        send_batch(pulsar_client, fleeting, values(start, start + 4))
+        for number in range(start, start + 4):
+            message = consumer.receive(5000)
+            assert message.data() == b"%d" % number
+            if number % 4 == start // 4:
+                consumer.acknowledge(message)
+        time.sleep(0.15)
+    for number in range(3):
+        send_batch(pulsar_client, fleeting, values(number, number + 1))
+        message = consumer.receive(5000)
+        assert message.data() == b"%d" % number
+        consumer.acknowledge_cumulative(message)
+        time.sleep(0.15)
+
+
+def test_what_is_not_kept_waits_whatever_is_refused(pulsar_client: Any, fleeting: str) -> None:
+    consumer = pulsar_client.subscribe(fleeting, "s", negative_ack_redelivery_delay_ms=50)
+    send_batch(pulsar_client, fleeting, values(0))
+    send_batch(pulsar_client, fleeting, values(0))
+    consumer.negative_acknowledge(consumer.receive(5000))
+    time.sleep(0.2)
+    consumer.redeliver_unacknowledged_messages()
+    assert rest(consumer, 200) == values(1) + values(0)
+
+
+def test_tables_tell_batches_of_the_same_id_apart(pulsar_client: Any, fleeting: str) -> None:
+    pytest.importorskip("pyarrow")
+    consumer = pulsar_client.subscribe(fleeting, "s")
+    send_batch(pulsar_client, fleeting, values(0))
+    send_batch(pulsar_client, fleeting, values(0))
+    assert consumer.receive(5000).data() == b"0"
+    time.sleep(0.1)
+    table = consumer.receive_table(timeout_millis=5000)
+    assert table.column("value").to_pylist() == values(1) + values(0)
