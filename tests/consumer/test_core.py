@@ -795,3 +795,33 @@ def test_a_message_made_anew_is_put_back_in_place_of_the_one_that_was_taken(
     consumer.core.taken([taken], consumer.now)
     consumer.core.put_back([Message(taken._entry, taken._index)])
     assert consumer.core.next_deadline() == float("inf")
+
+
+def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed()
+    consumer.receive(make.batch([b"a", b"b", b"c", b"d"]), 0)
+    before = consumer.take()
+    consumer.core.acknowledge_messages(before[:2], consumer.now)
+    consumer.core.begin_seek(MessageId.earliest, 99)
+    consumer.core.seek_done()
+    make.sent(consumer.core)
+    consumer.core.acknowledge_messages(before[2:], consumer.now)
+    assert "ACK" not in kinds(consumer.advance(1.0)), "the broker would keep the first half back, too"
+
+
+def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to_a_place(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed()
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.core.acknowledge_through(consumer.take()[-1], consumer.now)
+    assert "ACK" in kinds(consumer.advance(1.0))
+    consumer.core.disconnected(consumer.now)
+    consumer.attach()
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    assert data(consumer.take()) == [b"0", b"1", b"2"]
+    assert "ACK" not in kinds(consumer.advance(1.0)), "nobody has acknowledged them"

@@ -366,12 +366,20 @@ class AckTracker:
                 self._pending.setdefault(key, acks)
             if request.cumulative is not None:
                 self._cumulative_pending = True
+        if not self._cumulative_pending:
+            # It was sent, and perhaps stored: what comes again from below may have been asked for since, by
+            # moving the subscription back, and must not be acknowledged unseen.
+            self._cumulative = None
         self._tokens = _tokens_of(requests.values()) + self._tokens
         if self._pending or self._cumulative_pending:
             self._arm(now)
 
     def forget(self) -> list[Any]:
         """The position was moved by a seek: nothing pending or known applies. Returns all tokens."""
+        for acks in self._batches.values():
+            # Who still acknowledges messages from before says nothing about the others of their batch.
+            acks.flags[:] = b"\x01" * len(acks.flags)
+            acks.remaining = len(acks.flags)
         tokens = _tokens_of(self._requests.values()) + self._tokens
         self._tokens = []
         self._requests.clear()
