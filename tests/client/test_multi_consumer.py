@@ -167,3 +167,27 @@ def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
     assert not consumer.is_connected()
     values = publish(pulsar_client, f"{prefix}x", 2)
     assert [m.data() for m in receive(consumer, 2)] == values
+
+
+def test_messages_of_a_topic_that_is_gone_say_nothing_about_the_one_that_is_left(
+    pulsar_broker: Any, pulsar_client: Any
+) -> None:
+    """Places of different topics may be compared, and mean nothing together."""
+    prefix = f"persistent://public/default/{uuid.uuid4().hex[:8]}"
+    left, gone = f"{prefix}-left", f"{prefix}-gone"
+    with pulsar_client.create_producer(left) as producer, pulsar_client.create_producer(gone) as other:
+        producer.send(b"first")  # so that ids of the other topic are the greater ones
+        other.send(b"x")
+        other.close()
+        consumer = pulsar_client.subscribe(
+            re.compile(f"{prefix}-.*"), "s", initial_position=EARLIEST, pattern_auto_discovery_period=1
+        )
+        held = next(message for message in receive(consumer, 2) if message.topic_name() == gone)
+        admin(pulsar_broker.admin_url, "DELETE", f"{gone.replace('://', '/')}?force=true")
+        eventually(lambda: list(consumer._consumer.group.handles) == [left])
+        consumer.acknowledge_cumulative(held)
+        consumer.negative_acknowledge(held)
+        time.sleep(0.3)
+        for number in range(3):
+            producer.send(b"%d" % number)
+        assert [message.data() for message in receive(consumer, 3)] == [b"0", b"1", b"2"]

@@ -332,7 +332,7 @@ def _rows_by_entry(consumer: AsyncConsumer, table: pa.Table) -> Iterator[_Rows]:
     sizes = table.column("batch_size").to_numpy() if "batch_size" in table.column_names else None
     changes = (np.diff(ledgers) != 0) | (np.diff(entries) != 0)
     topics = None
-    if len(handles) > 1:
+    if not consumer.group.is_alone:
         column = table.column("topic")
         topics = np.array(column.to_pylist(), object)
         changes |= topics[1:] != topics[:-1]

@@ -61,6 +61,8 @@ class HandleGroup:
         self._before_messages = before_messages
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
+        """The one handle where there never was another: whatever is said is about its topic."""
+        self._topics_ever: set[str] = set()
 
     # --- opening and growing ---------------------------------------------------------------------
 
@@ -127,7 +129,9 @@ class HandleGroup:
         return max(1, min(size, total // parts))
 
     def _changed(self) -> None:
-        self._only = next(iter(self.handles.values())) if len(self.handles) == 1 else None
+        self._topics_ever |= self.handles.keys()
+        alone = len(self.handles) == len(self._topics_ever) == 1
+        self._only = next(iter(self.handles.values())) if alone else None
         share = self._share(len(self.handles))
         for handle in self.handles.values():
             if handle.consumer.flow.queue_size != share:
@@ -190,6 +194,11 @@ class HandleGroup:
         self._on_failure(handle, error)
 
     # --- finding ---------------------------------------------------------------------------------
+
+    @property
+    def is_alone(self) -> bool:
+        """There is one topic, and never was another of which messages may be left."""
+        return self._only is not None
 
     @property
     def connected(self) -> bool:
