@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import geminga.asyncio
-from geminga import ConsumerBatchReceivePolicy, ConsumerType
+from geminga import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerType
+from geminga.client.forwarding import Forwarder
 from geminga.errors import InvalidConfiguration, Timeout
 
 SHARED: dict[str, Any] = {"consumer_type": ConsumerType.Shared}
@@ -157,3 +158,35 @@ def test_tables_tell_batches_of_the_same_id_apart(pulsar_client: Any, fleeting: 
     time.sleep(0.1)
     table = consumer.receive_table(timeout_millis=5000)
     assert table.column("value").to_pylist() == values(1) + values(0)
+
+
+# --- dead letters -------------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Forwarder.publish
+    refused: list[Any] = []
+
+    async def fail_at_first(self: Any, *arguments: Any) -> None:
+        if len(refused) < 2:
+            refused.append(arguments)
+            raise ValueError("nobody thought of this")
+        await publish(self, *arguments)
+
+    monkeypatch.setattr(Forwarder, "publish", fail_at_first)
+    consumer = pulsar_client.subscribe(
+        pulsar_topic, "s", **SHARED, receiver_queue_size=2, negative_ack_redelivery_delay_ms=50,
+        dead_letter_policy=ConsumerDeadLetterPolicy(max_redeliver_count=1),
+    )  # fmt: skip
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        for value in (b"a", b"b"):
+            producer.send(value)
+        for _ in range(4):
+            consumer.negative_acknowledge(consumer.receive(5000))
+        deadline = time.monotonic() + 5
+        while len(refused) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        producer.send(b"c")
+    assert consumer.receive(5000).data() == b"c"

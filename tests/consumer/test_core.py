@@ -825,3 +825,11 @@ def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to
         consumer.receive(make.single(b"%d" % number), number)
     assert data(consumer.take()) == [b"0", b"1", b"2"]
     assert "ACK" not in kinds(consumer.advance(1.0)), "nobody has acknowledged them"
+
+
+def test_a_damaged_entry_costs_what_was_left_of_it(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=10)
+    entry = bytearray(make.batch([b"a", b"b", b"c", b"d"]))
+    entry[-1] ^= 1
+    consumer.receive(bytes(entry), 0, ack_set=[0b1000])
+    assert consumer.core.flow.outstanding == 9

@@ -38,7 +38,6 @@ from geminga.errors import (
     InvalidConfiguration,
     NotAMessage,
     OperationNotSupported,
-    PulsarException,
     Timeout,
 )
 from geminga.ids import MessageId
@@ -370,7 +369,9 @@ class AsyncConsumer:
             for message in event.messages:
                 plan = plan_dead_letter(message, topic, self._subscription, policy)
                 await self.forwarder.publish(plan, message, policy)
-        except PulsarException as error:
+        except (
+            Exception
+        ) as error:  # whatever it is (a message may be no protobuf): its permits must come free
             published = False
             logger.warning(
                 "a message of %s could not be sent to its dead letter topic: %s", handle.topic, error

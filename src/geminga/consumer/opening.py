@@ -125,7 +125,7 @@ class EntryOpener:
         try:
             parsed = parse_entry(raw, verify=True)
         except CorruptPayload as error:
-            opened.permits = _count_of_damaged(raw)
+            opened.permits = _charged(frame, _count_of_damaged(raw))
             kind = CHECKSUM_MISMATCH if _checksum_wrong(raw) else BATCH_DESERIALIZE_ERROR
             raise InvalidEntry(kind, str(error)) from error
         metadata = parsed.metadata
