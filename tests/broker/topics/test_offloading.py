@@ -16,7 +16,8 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
-from geminga.broker.topics import upkeep
+from geminga.broker.topics import maintenance, upkeep
+from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.tier_reading import TierReader
@@ -233,6 +234,27 @@ def test_short_of_room_the_copies_of_offloaded_ledgers_go_first(tmp_path: Path) 
         until(lambda: len(here(broker)) == 1)
         assert len(ledgers(broker)) == 4
         assert read(broker) == messages(35)
+
+
+def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path: Path) -> None:
+    with start(tmp_path, retention_minutes=60) as broker:
+        publish(broker, 0, 45)
+        last = ledgers(broker)[-1]["ledgerId"]
+        assert command(broker, last) == 204
+        until(lambda: len(here(broker)) == 1)
+        first = ledgers(broker)[0]["ledgerId"]
+        gave_way: Future[bool] = Future()
+
+        def give_up() -> None:
+            topic = broker._server.broker.topics.find(TopicName.parse(TOPIC))
+            assert isinstance(topic, PersistentTopic)
+            gave_way.set_result(maintenance.give_up(topic, first))
+
+        # It was still here when the ledgers to give way were listed.
+        broker._loop.call_soon_threadsafe(give_up)
+        assert not gave_way.result(60)
+        assert ledgers(broker)[0]["ledgerId"] == first
+        assert read(broker) == messages(45)
 
 
 def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,8 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
     policies keep for ever stays. Of one that is offloaded only the copy here goes, whoever needs it.
     """
     policies, ledger = topic.policies, topic.ledger
-    if topic.offload is not None and topic.offload.give_way(ledger_id):
-        return True
+    if topic.offload is not None and topic.offload.has(ledger_id):
+        return topic.offload.give_way(ledger_id)  # nothing, when the copy has gone meanwhile
     if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
         return False
     if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:
