@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stocktaking, "PAGE_NAMES", 7)
     with FileStore.open(tmp_path) as store:
         assert not brings(store, "0")  # a new store is known from its first write
+        store.put("", b"")
         for number in range(50):
             store.put(f"topic/{number}", b"")
             store.put(f"cursor/{number + 100}\0s", b"")
@@ -64,6 +65,7 @@ def test_after_many_denials_the_catalog_is_counted_in(folder: Path) -> None:
         absent = [name for name in map(str, range(1000, 2000)) if not brings(store, name)]
         assert len(absent) > 900
         assert store.get("topic/7") is not None
+        assert store.get("") is not None
         assert [key for key, _ in store.scan("cursor/107\0")] == ["cursor/107\0s"]
         assert len(store.ledgers("207")) == 1
 

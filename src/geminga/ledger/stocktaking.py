@@ -63,7 +63,7 @@ class Stocktaking:
             nonlocal is_read
             try:
                 if after is not None:
-                    keys.extend(self._catalog.keys("", after, PAGE_NAMES))
+                    keys.extend(self._catalog.keys("", after or None, PAGE_NAMES))
                 else:
                     owners.extend(self._catalog.owners(owner, PAGE_NAMES))
                 is_read = True
