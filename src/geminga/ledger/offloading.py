@@ -66,6 +66,9 @@ class Tier(Protocol):
     def pause(self, seconds: float) -> None:
         """Wait; on the worker's thread."""
 
+    def listing(self, owner: str) -> Callable[[], None]:
+        """What brings the manifest up to what there is, to be run on the worker's thread."""
+
     def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
         """Take files out of the manifest and delete them."""
 
@@ -82,6 +85,8 @@ class Offloading:
         self.file = ledger_file(info.ledger_id, self.uuid)
         self.path = f"{folder_of(owner)}/{self.file}"
         self.bytes_written = 0
+        self.record: OffloadedLedger | None = None
+        """What there is to record, since the file is complete."""
         self._tier = tier
         self._offset = offset
         self._now_ms = now_ms
@@ -195,17 +200,13 @@ class Offloading:
             return
         assert self._written is not None
         summary = self._written.summary
-        record = OffloadedLedger(
+        record = self.record = OffloadedLedger(
             self.info.ledger_id, self._offset, self.file, self._written.size, self._written.crc, self.uuid,
             summary.entries, summary.messages, summary.closed, summary.entry_bytes, summary.publish,
             summary.event, self._now_ms,
         )  # fmt: skip
         self.bytes_written = self._written.size
-        listed = [*self._tier.catalog.of_owner(self.owner), record]
-        self._tier.work(
-            lambda: manifest.save(self._tier.place, self._tier.store_name, self.owner, listed),
-            lambda problem: self._listed(problem, record),
-        )
+        self._tier.work(self._tier.listing(self.owner), lambda problem: self._listed(problem, record))
 
     def _listed(self, error: Exception | None, record: OffloadedLedger) -> None:
         if error is not None or self._failure is not None:

@@ -61,7 +61,7 @@ class TierReader:
     def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
         self._place = place
         self._clock = clock
-        self._suspects: OrderedDict[tuple[str, int | None], float] = OrderedDict()
+        self._suspects: OrderedDict[tuple[str, int | None], tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], _Group] = OrderedDict()
@@ -114,7 +114,10 @@ class TierReader:
         """Entries that are there and wrong: given up when they have been so for a while, read by read."""
         key, now = (damage.file, damage.first_entry_id), self._clock()
         with self._lock:
-            since = self._suspects.setdefault(key, now)
+            since, last = self._suspects.pop(key, (now, now))
+            if now - last > UNREADABLE_SECONDS:
+                since = now  # they were well meanwhile, or nobody asked
+            self._suspects[key] = since, now
             while len(self._suspects) > SUSPECTS_MAX:
                 self._suspects.popitem(last=False)
         if now - since >= UNREADABLE_SECONDS:

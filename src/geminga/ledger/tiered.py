@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.filesystems import resolve
@@ -201,6 +201,10 @@ class TieredStore:
             try:
                 if self.catalog.record(ledger_id) != record:
                     done(None)  # it was deleted meanwhile
+                elif wrong[0] and not self._is_whole_here(owner, record):
+                    text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
+                    self._failures += 1
+                    done(OffloadFailed(f"{text}; it is kept, for not all of the ledger is in the store"))
                 elif wrong[0]:
                     text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
                     logger.error(
@@ -216,6 +220,15 @@ class TieredStore:
 
         self.work(check, checked)
 
+    def _is_whole_here(self, owner: str, record: OffloadedLedger) -> bool:
+        """Whether the store has all of a ledger, as far as is known: else its file is not to go, whatever
+        is wrong with it."""
+        here = any(
+            info.ledger_id == record.ledger and info.entries >= record.entries
+            for info in self._local.ledgers(owner)
+        )
+        return here and not self._local.damaged_entries(record.ledger)
+
     def _give_up(self, owner: str, records: list[OffloadedLedger]) -> None:
         """Their files are to go, when that is durable."""
         suspects = [Suspect(owner, each.ledger, each.uuid, each.file) for each in records]
@@ -228,18 +241,44 @@ class TieredStore:
             self._reader.forget(f"{folder_of(owner)}/{record.file}")
             self.catalog.give_up(owner, record, record.file, given_up if number == len(records) - 1 else None)
 
+    def listing(self, owner: str, without: Set[str] = frozenset()) -> Callable[[], None]:
+        """What brings the manifest up to what there is now, to be run by the worker; ``without`` these files.
+
+        It names what is recorded and what is on its way to that. While something in the store is damaged, it
+        goes on naming ledgers of which the store has lost the record: nothing else tells that they are there.
+        """
+        known = {each.ledger: each for each in self.catalog.of_owner(owner)}
+        for way in self._under_way.values():
+            if way.owner == owner and way.record is not None and way.uuid not in without:
+                known.setdefault(way.info.ledger_id, way.record)
+        may_be_lost = bool(self._local.damage)
+        suspected = {each.uuid for each in self.catalog.all_suspects()} if may_be_lost else set()
+        here = self.local_ledgers(owner) if may_be_lost else set()
+
+        def is_lost(record: OffloadedLedger) -> bool:
+            there_is = record.ledger in known or record.ledger in here
+            return not there_is and record.uuid not in suspected and record.uuid not in without
+
+        def save() -> None:
+            found = manifest.load(self.place, owner) if may_be_lost else None
+            is_ours = found is not None and (found.store, found.topic) == (self.store_name, owner)
+            lost = [each for each in found.ledgers if is_lost(each)] if found is not None and is_ours else []
+            manifest.save(self.place, self.store_name, owner, [*known.values(), *lost])
+
+        return save
+
     def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
         """Take files that are nobody's out of the manifest, delete them, and forget them."""
         if self._is_closing:
             return  # the next start finds them
-        remaining = self.catalog.of_owner(owner)
+        save = self.listing(owner, without={each.uuid for each in suspects})
         folder = folder_of(owner)
 
         def remove() -> None:
             found = manifest.load(self.place, owner)
             if found is None or (found.store, found.topic) == (self.store_name, owner):
                 # Also where nothing changes: what a crash left of the last one's writing goes with it.
-                manifest.save(self.place, self.store_name, owner, remaining)
+                save()
             for each in suspects:
                 self.place.delete(f"{folder}/{each.file}")
 
@@ -299,7 +338,12 @@ class TieredStore:
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         try:
-            return self._local.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
+            entries = self._local.read(
+                ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max
+            )
+            record = None if entries else self._cut_here(ledger_id, first_entry_id)
+            if record is None:
+                return entries
         except (LedgerNotFound, EntriesDamaged):
             record = self.catalog.record(ledger_id)
             if record is None:
@@ -318,6 +362,11 @@ class TieredStore:
         if entries_max == 1 and found:
             self._remember((ledger_id, first_entry_id), found)
         return found
+
+    def _cut_here(self, ledger_id: int, entry_id: int) -> OffloadedLedger | None:
+        """The record of a ledger whose end, with that entry, damage has taken here and not there."""
+        record = self.catalog.record(ledger_id)
+        return record if record is not None and entry_id < record.entries else None
 
     def _remember(self, key: tuple[int, int], found: list[bytes]) -> None:
         self._looks[key] = found
@@ -348,10 +397,13 @@ class TieredStore:
             done(entries, error)
 
         try:
-            return self._local.fetch(
+            entries = self._local.fetch(
                 ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max, ahead=ahead,
                 done=local_done,
             )  # fmt: skip
+            record = None if entries or entries is None else self._cut_here(ledger_id, first_entry_id)
+            if record is None:
+                return entries
         except (LedgerNotFound, EntriesDamaged):
             record = self.catalog.record(ledger_id)
             if record is None:
@@ -398,8 +450,8 @@ class TieredStore:
         return [] if found and self.catalog.record(ledger_id) is not None else found
 
     def lost_entries_max(self, ledger_id: int) -> int:
-        lost = self._local.lost_entries_max(ledger_id)
-        return 0 if lost and self.catalog.record(ledger_id) is not None else lost
+        # Also of one that is offloaded: what damage took before that is not in the file either.
+        return self._local.lost_entries_max(ledger_id)
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         owners: dict[str, list[OffloadedLedger]] = {}
