@@ -14,6 +14,7 @@ import pytest
 
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import ReadAhead
+from geminga.ledger.backup import backup
 from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import discard_catalog
@@ -649,3 +650,25 @@ def test_what_damage_took_the_record_of_stays_in_the_manifest_until_it_is_repair
     store = open_store(FaultyFileSystem(disk))
     assert {each: read(store, each) for each in kept} == kept
     store.close()
+
+
+def test_a_repair_gives_no_new_ledger_what_one_of_another_life_had() -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    store.put(f"topic/{TOPIC}", b"{}")
+    fill(store, 1)
+    backup("/store", "/copy", filesystem=filesystem)  # type: ignore[arg-type]
+    for ledger_id in fill(store):
+        offload(store, ledger_id)
+    store.close()
+    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    for _ in range(2):
+        report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+        assert report.forgotten == []
+        local = FileStore.open("/copy", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
+        store = TieredStore(local, place, threads=False)
+        kept = fill(store, 1)
+        assert {each: read(store, each) for each in kept} == kept
+        assert all(store.record(each) is None for each in kept)
+        store.close()

@@ -683,6 +683,10 @@ class FileStore:
         self._lock.release()
 
     # --- for looking at it ---
+    def has_given(self, ledger_id: int) -> bool:
+        """Whether there is or was a ledger of that id."""
+        return ledger_id < self._state.next_ledger_id
+
     def census(self) -> Census:
         """How much there is. Goes through all keys."""
         sizes = {**self._sizes, self._writer.number: self._writer.offset}

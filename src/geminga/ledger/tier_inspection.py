@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from geminga.ledger.api import EntryStore
+from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
@@ -55,11 +55,13 @@ def check_place(place: Place, catalog: TierCatalog, store_name: str) -> Iterator
                 yield f"{where}/{name} is of no ledger; {fate}"
 
 
-def forgotten(place: Place, store: EntryStore, catalog: TierCatalog, store_name: str) -> Iterator[Forgotten]:
+def forgotten(place: Place, store: FileStore, catalog: TierCatalog, store_name: str) -> Iterator[Forgotten]:
     """Ledgers that a manifest names, of which the store has lost the record: nothing but damage does that.
 
     What is deleted on purpose is suspected first (`geminga.ledger.tier_catalog`), and then left out of the
-    manifest. Asks the place for the manifest of every topic; raises `OSError`.
+    manifest. A store that was brought back from a backup never had what the manifest says of its later life:
+    an id that was not given to a ledger yet, or again to another one, is none of these. Asks the place for
+    the manifest of every topic; raises `OSError`.
     """
     suspected = {suspect.uuid for suspect in catalog.all_suspects()}
     for key in store.names(_TOPICS):
@@ -71,7 +73,8 @@ def forgotten(place: Place, store: EntryStore, catalog: TierCatalog, store_name:
             continue
         known = {record.uuid for record in catalog.of_owner(owner)}
         for record in found.ledgers:
-            if record.uuid not in known and record.uuid not in suspected:
+            is_its_own = store.has_given(record.ledger) and store.owner_of(record.ledger) is None
+            if is_its_own and record.uuid not in known and record.uuid not in suspected:
                 yield Forgotten(owner, record)
 
 
