@@ -603,6 +603,36 @@ def test_offsets_that_damage_took_are_not_given_again_when_the_rest_is_offloaded
     store.close()
 
 
+def test_folders_whose_sync_failed_or_never_came_are_synced_before_they_are_relied_on() -> None:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    store = open_store(filesystem)
+    first = min(fill(store))
+    before = filesystem.operations
+    offload(store, first, drop=False)
+    syncs = [
+        number
+        for number in range(before + 1, filesystem.operations + 1)
+        if filesystem.history[number - 1][0] == "sync folder"
+    ]
+    assert len(syncs) > 5
+    for is_killed in (False, True):
+        for number in syncs:
+            disk = SimulatedDisk()
+            plan = Plan(crash_at=number) if is_killed else Plan(errors={number: errno.EIO})
+            store = open_store(FaultyFileSystem(disk, plan))
+            kept = fill(store)
+            try:
+                store.offload(TOPIC, first, 1, Said(), offset=0)
+                settle(store)
+            except PowerLoss:
+                disk = disk.kill()
+                store = open_store(FaultyFileSystem(disk))
+                settle(store)
+            if not store.offloaded(TOPIC):
+                offload(store, first)
+            after = disk.crash(Fate("none", "none", "last"))
+            assert read(open_store(FaultyFileSystem(after)), first) == kept[first]
+
 
 def test_a_manifest_names_a_ledger_that_was_on_its_way_when_another_was_deleted() -> None:
     disk = SimulatedDisk()

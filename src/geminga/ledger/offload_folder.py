@@ -22,24 +22,48 @@ class FolderPlace:
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self.location = root
         self._filesystem = filesystem
+        self._durable: set[str] = set()
+        """Folders that this process has made durable in the ones above them."""
+        self._made: set[str] = set()
+        """Those that it has made, which need not be durable yet."""
 
     def _path(self, path: str) -> str:
         return f"{self.location.rstrip('/')}/{path}"
 
     def _make_folders(self, path: str) -> None:
-        """Make the folders above a file, each durable in the one above it."""
-        missing = []
+        """Make the folders above a file, each durable in the one above it.
+
+        One that is there already may have been made just before a crash, or before a sync that failed.
+        """
+        root = self.location.rstrip("/")
+        folders: list[str] = []
         folder = os.path.dirname(path)
         while True:
             try:
                 self._filesystem.list_folder(folder)
-                break
+                is_there = True
             except FileNotFoundError:
-                missing.append(folder)
-                folder = os.path.dirname(folder)
-        for each in reversed(missing):
-            self._filesystem.make_folder(each)
-            self._filesystem.sync_folder(os.path.dirname(each))
+                is_there = False
+                self._durable.discard(folder)
+            is_ours = folder == root or folder.startswith(root + "/") or folder in self._made
+            above = os.path.dirname(folder)
+            if (is_there and not is_ours) or folder == above:
+                break
+            folders.append(folder)
+            if not is_there:
+                self._made.add(folder)
+            folder = above
+        for each in reversed(folders):
+            if each not in self._durable:
+                self._filesystem.make_folder(each)
+                try:
+                    self._filesystem.sync_folder(os.path.dirname(each))
+                except PermissionError:
+                    if each in self._made:
+                        raise
+                    # Somebody else has made it, long ago.
+                self._made.discard(each)
+                self._durable.add(each)
 
     def create(self, path: str) -> FolderWriting:
         full = self._path(path)
