@@ -38,7 +38,7 @@ from geminga.ledger.callbacks import run_callback
 from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.offload_folder import FolderPlace
-from geminga.ledger.offloading import OffloadFailed, Offloading
+from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
@@ -194,6 +194,21 @@ class TieredStore:
             finally:
                 close()
 
+        def found_wrong(is_whole: bool) -> None:
+            text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
+            if not is_whole:
+                done(OffloadFailed(f"{text}; it is kept, for not all of the ledger can be read in the store"))
+                return
+            try:
+                if self.catalog.record(ledger_id) == record:
+                    logger.error(
+                        "%s; ledger %d stays in the store and is to be offloaded anew", text, ledger_id
+                    )
+                    self._give_up(owner, [record])
+                done(OffloadFailed(text))
+            except StoreError as refused:
+                done(refused)
+
         def checked(error: Exception | None) -> None:
             if error is not None:
                 done(OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}"))
@@ -201,18 +216,9 @@ class TieredStore:
             try:
                 if self.catalog.record(ledger_id) != record:
                     done(None)  # it was deleted meanwhile
-                elif wrong[0] and not self._is_whole_here(owner, record):
-                    text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
-                    self._failures += 1
-                    done(OffloadFailed(f"{text}; it is kept, for not all of the ledger is in the store"))
                 elif wrong[0]:
-                    text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
-                    logger.error(
-                        "%s; ledger %d stays in the store and is to be offloaded anew", text, ledger_id
-                    )
                     self._failures += 1
-                    self._give_up(owner, [record])
-                    done(OffloadFailed(text))
+                    self._read_here(owner, record, 0, found_wrong)
                 else:
                     self._local.delete_ledgers([ledger_id], done)
             except StoreError as refused:
@@ -220,14 +226,34 @@ class TieredStore:
 
         self.work(check, checked)
 
-    def _is_whole_here(self, owner: str, record: OffloadedLedger) -> bool:
-        """Whether the store has all of a ledger, as far as is known: else its file is not to go, whatever
-        is wrong with it."""
-        here = any(
-            info.ledger_id == record.ledger and info.entries >= record.entries
-            for info in self._local.ledgers(owner)
-        )
-        return here and not self._local.damaged_entries(record.ledger)
+    def _read_here(self, owner: str, record: OffloadedLedger, at: int, then: Callable[[bool], None]) -> None:
+        """Read a ledger in the store from an entry on; ``then`` is told whether all of it is there and well.
+
+        Else its file is not to go, whatever is wrong with it.
+        """
+        ahead = ReadAhead(PIECE_ENTRIES, PIECE_BYTES)
+
+        def taken(entries: list[bytes], error: StoreError | None) -> None:
+            if error is not None or not entries:
+                then(False)
+            else:
+                self._read_here(owner, record, at + len(entries), then)
+
+        try:
+            while at < record.entries:
+                found = self._local.fetch(
+                    record.ledger, at, entries_max=PIECE_ENTRIES, bytes_max=PIECE_BYTES, ahead=ahead,
+                    done=taken,
+                )  # fmt: skip
+                if found is None:
+                    return
+                if not found:
+                    break
+                at += len(found)
+        except StoreError as error:
+            logger.debug("ledger %d cannot be read in the store: %s", record.ledger, error)
+            at = 0
+        then(at >= record.entries and self._local.owner_of(record.ledger) == owner)
 
     def _give_up(self, owner: str, records: list[OffloadedLedger]) -> None:
         """Their files are to go, when that is durable."""
