@@ -355,6 +355,7 @@ class Later(Reading):
 Later.__name__ = "Reading"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_typed_topics_bring_their_columns_and_new_ones(world: World, tmp_path: Path) -> None:
     from geminga.schema import AvroSchema, BytesSchema
