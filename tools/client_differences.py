@@ -42,7 +42,7 @@ NAMES = (
     Named("Consumer()", "()", "(runtime, consumer, threads)", _MADE_BY_CLIENT),
     Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
     Named("EncryptionKey()", "(key)", "(key, value, metadata)", _MADE_BY_CLIENT),
-    Named("Message()", "()", "(entry, index, release)", _MADE_BY_CLIENT),
+    Named("Message()", "()", "(entry, index)", _MADE_BY_CLIENT),
     Named("MessageId.batch_index", "method", "attribute", _BOTH_SPELLINGS),
     Named("MessageId.entry_id", "method", "attribute", _BOTH_SPELLINGS),
     Named("MessageId.ledger_id", "method", "attribute", _BOTH_SPELLINGS),

@@ -202,7 +202,8 @@ class Scheduler:
         actor.done = True
         for mourner in actor.mourners:
             self.wake(mourner)
-        self._runnable.remove(actor)
+        if actor in self._runnable:  # else the play has failed, and only main goes on
+            self._runnable.remove(actor)
         with suppress(Stuck):  # main is told
             chosen = self._choose()
             self.current = chosen
