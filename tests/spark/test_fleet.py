@@ -88,7 +88,9 @@ def test_statistics_come_from_admin_rest(pulsar_broker: Any, pulsar_client: Any,
 
 def test_idle_topics_say_so(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     pulsar_client.create_producer(pulsar_topic).close()
-    assert pulsar_topic in [str(name) for name, _ in topics_of(geminga.Admin(pulsar_broker.admin_url), "public/default")]
+    assert pulsar_topic in [
+        str(name) for name, _ in topics_of(geminga.Admin(pulsar_broker.admin_url), "public/default")
+    ]
     with pytest.raises(InvalidConfiguration, match="nothing was published"):
         gather(pulsar_broker.admin_url, ["public/default"], watch_seconds=0.1)
 
