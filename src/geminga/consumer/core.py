@@ -28,8 +28,8 @@ from geminga.consumer.events import (
     KeysMixed,
 )
 from geminga.consumer.flow import FlowControl, Release
-from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, indexes_of
-from geminga.consumer.mixed_keys import producer_that_mixes_keys
+from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, indexes_left, indexes_of
+from geminga.consumer.mixed_keys import KeyWatch
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.queue import ReceiveQueue
@@ -40,9 +40,6 @@ from geminga.consumer.unbatching import InvalidEntry
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-BATCHES_LOOKED_AT_MAX = 100
-"""Batches whose keys a Key_Shared consumer compares, until it has seen several keys in one."""
 
 REDELIVER_IDS_MAX = 1000
 """Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
@@ -108,7 +105,7 @@ class ConsumerCore:
         self._last_queued: tuple[ReceivedEntry, int] | None = None
         self._seek_target: MessageId | int | None = None
         self._aside: list[MessageFrame] = []
-        self._looks_at_keys = BATCHES_LOOKED_AT_MAX if settings.consumer_type is ConsumerType.KeyShared else 0
+        self._key_watch = KeyWatch(is_wanted=settings.consumer_type is ConsumerType.KeyShared)
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -120,20 +117,14 @@ class ConsumerCore:
         )
         first_time, self._first_subscribe = self._first_subscribe, False
         command = commands.subscribe(
-            self.settings,
-            topic=self.topic,
-            subscription=self.subscription,
-            consumer_id=self.consumer_id,
-            consumer_name=self.consumer_name,
-            request_id=request_id,
-            start_message_id=self._start,
-            first_time=first_time,
-            epoch=None if self.settings.individual_only else self.epoch,
-        )
+            self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
+            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._start,
+            first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
+        )  # fmt: skip
         if self.settings.durable:
             # A seek's position counts once: later the cursor may have been moved by another consumer.
             self._start = None
-        return command  # fmt: skip
+        return command
 
     def subscribed(self, now: float) -> None:
         """The broker answered SUCCESS: acknowledgements that were left go out, then the permits."""
@@ -328,17 +319,11 @@ class ConsumerCore:
             self.flow.overcharged(permits - count)
             self._grant()
         self._last_queued = (entry, indexes[-1])
-        if self._looks_at_keys and count > 1:
-            self._look_at_keys(entry, indexes)
+        if self._key_watch.looks_left and count > 1:
+            producer_name = self._key_watch.look(entry, indexes)
+            if producer_name is not None:
+                self.events.append(KeysMixed(producer_name))
         self.queue.add(entry, indexes)
-
-    def _look_at_keys(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
-        """Tell once when the messages of a batch have several keys: their order is not kept."""
-        self._looks_at_keys -= 1
-        producer_name = producer_that_mixes_keys(entry, indexes)
-        if producer_name is not None:
-            self._looks_at_keys = 0
-            self.events.append(KeysMixed(producer_name))
 
     def _queue_entry(self, entry: ReceivedEntry, wanted: list[int] | None, permits: int) -> None:
         assert entry.raw is not None
@@ -374,15 +359,8 @@ class ConsumerCore:
         except InvalidEntry as error:
             self.refuse_entry(entry, error)
             return ()
-        indexes = indexes_of(entry)
-        if entry.ack_set and entry.starts is not None:
-            # Perhaps somebody has taken the others before the entry was closed again.
-            words = entry.ack_set
-            indexes = [
-                index
-                for index in indexes
-                if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1
-            ]
+        # Perhaps somebody has taken others before the entry was closed again.
+        indexes = indexes_left(entry)
         releases, entry.releases = entry.releases, None
         for release in (releases or {}).values():
             if indexes and entry.releases is None:

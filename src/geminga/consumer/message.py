@@ -161,6 +161,14 @@ def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
     return [index for index, unacked in enumerate(acks.flags) if unacked]
 
 
+def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
+    """The same without those that the entry's ack set leaves out."""
+    indexes, words = indexes_of(entry), entry.ack_set
+    if not words or entry.starts is None:
+        return indexes
+    return [index for index in indexes if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1]
+
+
 def messages_of(entry: ReceivedEntry) -> list[Message]:
     """The unacknowledged messages of an opened entry."""
     return [Message(entry, index) for index in indexes_of(entry)]

@@ -8,8 +8,25 @@ from google.protobuf.message import DecodeError
 
 from geminga.consumer.message import Message, ReceivedEntry
 
+BATCHES_LOOKED_AT_MAX = 100
+"""Batches whose keys a Key_Shared consumer compares, until it has seen several keys in one."""
 KEYS_LOOKED_AT_MAX = 10
 """Messages of a batch whose keys are compared."""
+
+
+class KeyWatch:
+    """Tells once when the messages of a batch have several keys: their order is not kept."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self.looks_left = BATCHES_LOOKED_AT_MAX if is_wanted else 0
+
+    def look(self, entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
+        """Who made the batch, the first time that it has several keys; None otherwise."""
+        self.looks_left -= 1
+        found = producer_that_mixes_keys(entry, indexes)
+        if found is not None:
+            self.looks_left = 0
+        return found
 
 
 def producer_that_mixes_keys(entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
