@@ -15,11 +15,14 @@ from geminga.errors import NotAStore, StoreError, StoreLocked
 from geminga.ledger import backup as module
 from geminga.ledger.backup import backup, restore, steps
 from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, decode_file_header
 from geminga.ledger.inspection import inspect
+from geminga.ledger.log import scan_headers
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.testing.store_auditor import StoreAuditor
+from geminga.wire.checksum import crc32c
 
 FOLDER, TARGET = "/data/store", "/data/backup"
 
@@ -225,3 +228,38 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space left"):
         backup(tmp_path / "store", tmp_path / "backup", filesystem=RealFileSystem())
     assert list((tmp_path / "backup").iterdir()) == []
+
+
+def test_a_store_that_writes_on_while_its_end_is_looked_for(small_settings: StoreSettings) -> None:
+    """What was read ahead of the newest file is older than what is searched: that is its end, not damage."""
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
+    ledger = store.create_ledger("topic")
+    for number in range(3):
+        store.append(ledger, b"%d" % number, lambda error: None)
+        store.poll()
+    store.close()
+    file = filesystem.open(max(path for path in filesystem.disk.names if "/log-" in path))
+    whole = file.read(file.size(), 0)
+    _, store_id = decode_file_header(whole[:FILE_HEADER_BYTES]) or (0, b"")
+    groups = [
+        item
+        for item in scan_headers(file, 1, FILE_HEADER_BYTES, crc32c(store_id))
+        if isinstance(item, GroupHeader)
+    ]
+    last = groups[-1].position & OFFSET_MASK
+    reads: list[int] = []
+
+    class Grows:
+        """The last group comes after the first read; there is room for more."""
+
+        def size(self) -> int:
+            return len(whole) + (4 << 20)
+
+        def read(self, size: int, offset: int) -> bytes:
+            reads.append(size)
+            assert len(reads) < 100, "it looks without end"
+            seen = whole[:last] if len(reads) == 1 else whole
+            return seen[offset : offset + size].ljust(size, b"\0")
+
+    assert module._end(Grows(), 1, store_id, None) == last  # type: ignore[arg-type]

@@ -253,8 +253,13 @@ def _end(file: File, number: int, store_id: bytes, mark: bytes | None) -> int:
     stop = FILE_HEADER_BYTES
     reader = ReadAhead(file)
     for item in scan_headers(reader, number, FILE_HEADER_BYTES, crc32c(store_id)):
-        if isinstance(item, GroupHeader) and _is_whole(reader, item):
-            stop = max(stop, item.end & OFFSET_MASK)
+        if isinstance(item, GroupHeader):
+            if _is_whole(reader, item):
+                stop = max(stop, item.end & OFFSET_MASK)
+        elif item.position == item.end:
+            # A group where there was none a moment ago: the store goes on writing, and what it had written
+            # when this began lies before.
+            break
     marked = decode_mark(mark, crc32c(store_id)) if mark is not None else None
     if marked is not None and marked[0] >> OFFSET_BITS == number:
         stop = max(stop, marked[0] & OFFSET_MASK)

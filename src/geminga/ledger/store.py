@@ -144,16 +144,11 @@ class FileStore:
             self._catalog = self._catalog_file.replace(str(error))
             recovered = self._recover(store_id)
         self._writer = LogWriter(
-            self._filesystem,
-            self.folder,
-            store_id,
-            position=recovered.position,
-            sequence=recovered.sequence,
-            live_files=set(self._state.files),
-            next_ledger_id=self._state.next_ledger_id,
-            file_bytes_max=settings.log_file_bytes,
+            self._filesystem, self.folder, store_id, position=recovered.position,
+            sequence=recovered.sequence, live_files=set(self._state.files),
+            next_ledger_id=self._state.next_ledger_id, file_bytes_max=settings.log_file_bytes,
             preallocate_bytes=settings.preallocate_bytes,
-        )
+        )  # fmt: skip
         self._journal = Journal(
             self._writer,
             sync=settings.sync,
