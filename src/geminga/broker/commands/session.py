@@ -217,6 +217,7 @@ class Session:
     def _failed(self, error: Exception) -> None:
         """What the peer asked for raised something: its connection ends."""
         if isinstance(error, (ProtocolError, Violation)):
+            error.__traceback__ = None  # its frames hold what was received
             self._complain("%s: connection closed: %s", self, error)
         elif isinstance(error, StoreError):
             self._complain("%s: connection closed: the store failed: %s", self, error, level=logging.ERROR)
