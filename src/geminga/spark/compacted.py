@@ -34,15 +34,10 @@ _IDLE_SECONDS = (0.05, 1.0)
 class CompactedReader(RangeReader):
     """Reads one range of what is compacted: what is not there any more is no loss."""
 
+    compacted = True
+
     def _open(self, start: MessageId, stop: Offset) -> EntrySource:
-        return self.cluster.open(
-            self.part.partition,
-            start,
-            stop,
-            queue_size=self.options.receiver_queue_size,
-            name=self.options.subscription_prefix,
-            compacted=True,
-        )
+        return self._open_broker(start, stop)
 
     def _check_start(self, start: Offset, first: RawEntry) -> None:
         """Any entry may be the first that is left."""

@@ -69,6 +69,9 @@ class DataLossError(ReadError):
 class RangeReader:
     """Reads one range, once."""
 
+    compacted = False
+    """Whether the broker gives what compaction has left."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -138,6 +141,7 @@ class RangeReader:
             stop,
             queue_size=self.options.receiver_queue_size,
             name=self.options.subscription_prefix,
+            compacted=self.compacted,
         )
 
     def _ask(self, what: str, question: Callable[[EntrySource], T]) -> T:
