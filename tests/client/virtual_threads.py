@@ -202,8 +202,7 @@ class Scheduler:
         actor.done = True
         for mourner in actor.mourners:
             self.wake(mourner)
-        if actor in self._runnable:  # else the play has failed, and only main goes on
-            self._runnable.remove(actor)
+        self._runnable.remove(actor)
         with suppress(Stuck):  # main is told
             chosen = self._choose()
             self.current = chosen
