@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from geminga.broker.serving.embedded import embedded
 from geminga.cli import store as module
 from geminga.errors import NotAStore, StoreError
 from geminga.ledger.store import FileStore
@@ -23,6 +27,13 @@ def folder(tmp_path: Path) -> Path:
 
 def run(*arguments: str, answer: str | None = None) -> Result:
     return CliRunner().invoke(module.command, arguments, input=answer, standalone_mode=False)
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def harm(folder: Path, what: bytes, replacement: bytes) -> None:
@@ -97,3 +108,23 @@ def test_a_backup_of_a_broker_that_runs_is_brought_back(tmp_path: Path) -> None:
     assert isinstance(run("backup", str(tmp_path / "none"), str(tmp_path / "x")).exception, NotAStore)
     full = run("restore", str(tmp_path / "backup"), str(tmp_path / "again")).exception
     assert isinstance(full, StoreError)
+
+
+def test_a_copy_borrows_until_it_is_given_the_place(tmp_path: Path) -> None:
+    place = ("--offload-location", str(tmp_path / "tier"))
+    with embedded(tmp_path / "store", offload_location=place[1]):
+        until(lambda: (tmp_path / "tier" / "_claim.json").exists())
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    original, copy = str(tmp_path / "store"), str(tmp_path / "copy")
+    assert "is claimed by" not in run("check", original, *place).output
+    done = run("check", copy, *place)
+    assert done.return_value == 0
+    assert "is claimed by" in done.output
+    done = run("claim", copy, *place, answer="n\n")
+    assert done.exception is not None
+    assert "Is it gone for good?" in done.output
+    assert "the place is this store's now" in run("claim", copy, "--yes", *place).output.lower()
+    assert "is claimed by" not in run("check", copy, *place).output
+    assert "is claimed by" in run("check", original, *place).output
+    assert json.loads(run("claim", copy, "--json", *place).output) == {"claimed": True}
+    assert isinstance(run("claim", str(tmp_path), *place).exception, NotAStore)

@@ -168,7 +168,7 @@ def test_rewriting_cannot_keep_itself_busy(small_settings: StoreSettings) -> Non
     store = open_store(disk, settings)
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(2000)]
     store.poll()
-    filesystem = store._filesystem
+    filesystem = store.filesystem
     assert isinstance(filesystem, FaultyFileSystem)
     for _ in range(5):
         store.checkpoint()

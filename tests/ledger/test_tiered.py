@@ -23,8 +23,10 @@ from geminga.ledger.offload_folder import FolderPlace
 from geminga.ledger.offloading import OffloadFailed
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from geminga.ledger.tier_claim import BEAT_SECONDS, NotClaimed, State
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
+from geminga.offload.claim import CLAIM
 from geminga.offload.file import LedgerFile
 from geminga.offload.places import folder_of
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
@@ -48,9 +50,32 @@ def entry(number: int) -> bytes:
     return build_entry(metadata.SerializeToString(), struct.pack(">I", len(head)) + head + value)
 
 
-def open_store(filesystem: FaultyFileSystem) -> TieredStore:
-    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
-    return TieredStore(local, FolderPlace(filesystem, "/tier"), threads=False)  # type: ignore[arg-type]
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def open_store(
+    filesystem: FaultyFileSystem, clock: Clock | None = None, folder: str = "/store"
+) -> TieredStore:
+    local = FileStore.open(folder, filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
+    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    return TieredStore(local, place, threads=False, clock=clock or Clock())
+
+
+def open_after_crash(filesystem: FaultyFileSystem, folder: str = "/store") -> TieredStore:
+    """A store whose last process died, when it is seen that it did."""
+    clock = Clock()
+    store = open_store(filesystem, clock, folder)
+    for _ in range(5):
+        settle(store)
+        clock.now += BEAT_SECONDS
+    return store
 
 
 def settle(store: TieredStore) -> None:
@@ -105,7 +130,7 @@ def read(store: TieredStore, ledger_id: int) -> list[bytes]:
 
 
 def tier_files(disk: SimulatedDisk) -> list[str]:
-    return sorted(path for path in disk.names if path.startswith("/tier/"))
+    return sorted(path for path in disk.names if path.startswith("/tier/") and not path.endswith(CLAIM))
 
 
 def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
@@ -179,8 +204,8 @@ def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: l
 
 
 def check_after(disk: SimulatedDisk, kept: dict[int, list[bytes]], gone: list[int]) -> None:
-    store = open_store(FaultyFileSystem(disk, process="2"))
-    settle(store)
+    store = open_after_crash(FaultyFileSystem(disk, process="2"))
+    assert store.claim.state is State.HELD
     there = {info.ledger_id for info in store.ledgers(TOPIC)}
     for ledger_id, entries in kept.items():
         if ledger_id not in gone:
@@ -328,18 +353,17 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     store.close()
 
 
-def test_two_stores_do_not_share_a_folder() -> None:
+def test_two_stores_do_not_share_a_place() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
     offload(store, min(fill(store)))
-    other_store = FileStore.open("/other", filesystem=filesystem, threads=False)  # type: ignore[arg-type]
-    other = TieredStore(other_store, FolderPlace(filesystem, "/tier"), threads=False)  # type: ignore[arg-type]
+    other = open_store(filesystem, folder="/other")
     before = tier_files(disk)
-    said = Said()
-    other.offload(TOPIC, min(fill(other)), 1, said, offset=0)
-    settle(other)
-    assert "from another store" in str(said.found[0])
+    ledger_id = min(fill(other))
+    assert "holds ledgers of another store" in other.borrowed
+    with pytest.raises(NotClaimed, match="needs a place of its own"):
+        other.offload(TOPIC, ledger_id, 1, Said(), offset=0)
     assert tier_files(disk) == before
     other.close()
     store.close()
@@ -628,8 +652,7 @@ def test_folders_whose_sync_failed_or_never_came_are_synced_before_they_are_reli
                 settle(store)
             except PowerLoss:
                 disk = disk.kill()
-                store = open_store(FaultyFileSystem(disk))
-                settle(store)
+                store = open_after_crash(FaultyFileSystem(disk))
             if not store.offloaded(TOPIC):
                 offload(store, first)
             after = disk.crash(Fate("none", "none", "last"))

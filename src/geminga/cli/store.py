@@ -105,6 +105,37 @@ def restore(source: Path, folder: Path, verify: bool, as_json: bool) -> int:
     return _copy(copy_store, source, folder, verify, as_json, "restored")
 
 
+@command.command("claim")
+@folder_argument
+@click.option("--offload-location", required=True, help="The place that is to be this store's.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
+    """Make the place of offloaded ledgers that of the store in DIR, which is a copy.
+
+    A copy only reads the files of the store that it was made of. When that one is gone for good, this gives
+    them to the copy, which deletes what it does not need. Nobody may have either store open.
+    """
+    from geminga.ledger.claiming import claim as claim_place
+    from geminga.ledger.claiming import holder
+
+    place = _place(offload_location)
+    held = holder(folder, place)
+    if not held:
+        emit({"claimed": True}, as_json=as_json, text="The place is this store's, or nobody's.")
+        return 0
+    emit({"holder": held}, as_json=as_json, text=f"{held}.")
+    if not yes:
+        click.confirm(
+            "\nThat store may lose offloaded messages when it is opened again. Is it gone for good?",
+            abort=True,
+            err=as_json,
+        )
+    claim_place(folder, place)
+    emit({"claimed": True}, as_json=as_json, text="The place is this store's now.")
+    return 0
+
+
 def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bool, what: str) -> int:
     if as_json or not sys.stderr.isatty():
         copied = copy_store(source, target)
@@ -160,6 +191,7 @@ def _print(report: Any, *, as_json: bool) -> None:
             "offloaded_ledgers": report.offloaded_ledgers,
             "offloaded_bytes": report.offloaded_bytes,
             "damaged": found,
+            "borrowed": report.borrowed,
         },
         as_json=as_json,
         text=f"{report.folder}: {report.log_files} log files ({report.log_bytes / 1e6:,.1f} MB), "
@@ -168,7 +200,8 @@ def _print(report: Any, *, as_json: bool) -> None:
             f"\n{report.offloaded_ledgers:,} ledgers are offloaded, {report.offloaded_bytes / 1e6:,.1f} MB."
             if report.offloaded_ledgers
             else ""
-        ),
+        )
+        + (f"\n{report.borrowed}." if report.borrowed else ""),
     )
     for forgotten in report.forgotten:
         emit({"forgotten": forgotten.record.file}, as_json=as_json, text=f"\n  {forgotten}")

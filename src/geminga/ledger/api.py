@@ -118,6 +118,8 @@ class TierStats:
     read_bytes: int
     """Of entries."""
     under_way: int
+    is_borrowed: bool = False
+    """Whether the files are another store's, of which this one is a copy."""
 
 
 class TieredLedger(Protocol):
@@ -151,6 +153,13 @@ class Tier(Protocol):
     @property
     def location(self) -> str:
         """Where it is, without secrets."""
+
+    @property
+    def borrowed(self) -> str:
+        """Why this store only reads there, for it is a copy of the one whose the files are; empty: it is not.
+
+        What is deleted then goes here alone, and `offload` and `drop_local` are refused.
+        """
 
     def offloaded(self, owner: str) -> Sequence[TieredLedger]:
         """What is there of an owner, in the order of the ledgers."""

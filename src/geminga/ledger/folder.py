@@ -7,6 +7,7 @@
     synced               the synced-through mark
     log-0000000001 ...   the log
     catalog.db*          the catalog; may be deleted while the store is closed, it is rebuilt
+    identity             which of its copies the store is (`geminga.ledger.identity`); no copy has it
     catalog.damaged      present when the catalog was found damaged: the next opening rebuilds it
 """
 

@@ -29,7 +29,9 @@ from geminga.ledger.overlay import OverlayFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
+from geminga.ledger.tier_claim import whose
 from geminga.ledger.tier_inspection import Forgotten, check_place, forgotten
+from geminga.offload.claim import ClaimUnreadable
 from geminga.offload.places import Place
 from geminga.wire.checksum import crc32c
 
@@ -94,6 +96,8 @@ class Report:
     """What is wrong there, if it was looked at."""
     forgotten: list[Forgotten] = field(default_factory=list)
     """Ledgers there of which the store has lost the record."""
+    borrowed: str = ""
+    """Whose the files there are, if they are not this store's; no fault, for a copy is meant to be so."""
 
     @property
     def is_well(self) -> bool:
@@ -142,12 +146,20 @@ def _inspect(filesystem: FileSystem, folder: str, place: Place | None = None) ->
         if place is not None:
             name = store.store_id.hex()
             report.forgotten.extend(forgotten(place, store, catalog, name))
+            report.borrowed = _whose(place, filesystem, folder, name)
             lost = {each.record.file for each in report.forgotten}
-            found = check_place(place, catalog, name)
+            found = check_place(place, catalog, name, is_borrowed=bool(report.borrowed))
             report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
         return report
     finally:
         store.abandon()
+
+
+def _whose(place: Place, filesystem: FileSystem, folder: str, store_name: str) -> str:
+    try:
+        return whose(place, filesystem, folder, store_name)
+    except ClaimUnreadable as error:
+        return f"{error}: nobody changes anything there until 'geminga store claim' writes it anew"
 
 
 class _WrongBits:

@@ -24,6 +24,7 @@ from uuid import uuid4
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
+from geminga.ledger.tier_claim import PlaceClaim
 from geminga.offload import manifest
 from geminga.offload.file import LedgerFile, LedgerWriter, Written
 from geminga.offload.manifest import OffloadedLedger
@@ -55,6 +56,7 @@ class Tier(Protocol):
     place: Place
     catalog: TierCatalog
     store_name: str
+    claim: PlaceClaim
 
     @property
     def local(self) -> EntryStore:
@@ -106,6 +108,15 @@ class Offloading:
         self._tier.catalog.suspect(
             Suspect(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected
         )
+
+    def begin_or_end(self, refused: StoreError | None) -> None:
+        """The same for one that had to wait."""
+        try:
+            if refused is not None:
+                raise refused
+            self.begin()
+        except StoreError as error:
+            self._end(error)
 
     def cancel(self, why: str) -> None:
         """Stop at the next step. What was written is deleted."""
@@ -244,6 +255,7 @@ class Offloading:
     # --- the worker's thread ---
     def _create(self) -> None:
         tier = self._tier
+        tier.claim.check()
         found = manifest.load(tier.place, self.owner)
         if found is not None and (found.store, found.topic) != (tier.store_name, self.owner):
             raise OffloadFailed(

@@ -101,6 +101,9 @@ class OverlayFileSystem:
     def open_to_read(self, path: str) -> OverlayFile:
         return self.open(path)
 
+    def identity_of(self, path: str) -> str:
+        return self._below.identity_of(path)
+
     def rename(self, old: str, new: str) -> None:
         self._files[new] = self.open(old)
         del self._files[old]

@@ -116,7 +116,7 @@ class FileStore:
         self.settings = settings
         self.store_id = store_id
         self._lock = lock
-        self._filesystem = filesystem
+        self.filesystem = filesystem
         self._wakeup = wakeup
         self._threads = threads
         self._signaled = False
@@ -135,7 +135,7 @@ class FileStore:
 
     def _start(self, store_id: bytes) -> None:
         settings = self.settings
-        self._gauge = SpaceGauge(self._filesystem, self.folder, settings.folder_bytes_max)
+        self._gauge = SpaceGauge(self.filesystem, self.folder, settings.folder_bytes_max)
         self._gauge.measure()
         self._catalog = self._catalog_file.open()
         try:
@@ -144,7 +144,7 @@ class FileStore:
             self._catalog = self._catalog_file.replace(str(error))
             recovered = self._recover(store_id)
         self._writer = LogWriter(
-            self._filesystem, self.folder, store_id, position=recovered.position,
+            self.filesystem, self.folder, store_id, position=recovered.position,
             sequence=recovered.sequence, live_files=set(self._state.files),
             next_ledger_id=self._state.next_ledger_id, file_bytes_max=settings.log_file_bytes,
             preallocate_bytes=settings.preallocate_bytes,
@@ -196,7 +196,7 @@ class FileStore:
             unreadable_seconds=settings.unreadable_seconds,
         )
         self._rewriter = Rewriter(
-            filesystem=self._filesystem,
+            filesystem=self.filesystem,
             folder=self.folder,
             store_id=store_id,
             settings=settings,
@@ -251,7 +251,7 @@ class FileStore:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
-        recovery = self._recovery = Recovery(self._filesystem, self.folder, store_id, self._files, state)
+        recovery = self._recovery = Recovery(self.filesystem, self.folder, store_id, self._files, state)
         if self.settings.verify_on_open:
             recovery.verify(position)
         recovered = recovery.run(position, sequence, sizes)

@@ -7,7 +7,9 @@ place. Deleting a ledger deletes its file too. What moves ledgers is asked for b
 compares its checksum before the store lets go of the entries.
 
 The place is only spoken to on other threads. One worker writes, deletes and checks, in order; readers have
-threads of their own.
+threads of their own. The place is changed by the store that holds the claim on it alone
+(`geminga.ledger.tier_claim`): while that is not known what would change it waits, and a copy of a store only
+reads there.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed,
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
+from geminga.ledger.tier_claim import NotClaimed, PlaceClaim, State
 from geminga.ledger.tier_reading import Offloaded, TierReader
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
@@ -59,6 +62,8 @@ READ_WAIT_SECONDS = 0.02
 LOOKS_BYTES_MAX = 8 * 1024 * 1024
 """Of single entries that were asked for: a search that has to ask again finds what it has seen."""
 STOP_SECONDS_MAX = 10.0
+CLAIM_CHECKED_SECONDS = 5.0
+"""So long after the claim was read files are deleted without reading it again."""
 NICENESS = 5
 """Of the worker's thread, where threads have one: publishing comes first."""
 
@@ -73,6 +78,7 @@ class TieredStore:
         *,
         wakeup: Callable[[], None] | None = None,
         threads: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``wakeup`` is called from any thread when `poll` has work, as that of the store is.
 
@@ -87,6 +93,9 @@ class TieredStore:
         self._pool: ReadPool[Offloaded] | None = None
         self.catalog = TierCatalog(local)
         self._reader = TierReader(place)
+        self.claim = PlaceClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
+        self._undecided: list[Callable[[], None]] = []
+        """What waits until it is known whether the place is ours to change."""
         self._under_way: dict[int, Offloading] = {}
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         self._looks_bytes = 0
@@ -110,7 +119,7 @@ class TieredStore:
             self._pool.start()
             self._worker.start("geminga-offload")
             self._worker.submit(_step_back, lambda _: None)
-        self.sweep()
+            self.claim.start(self._claim_changed)
 
     # --- the tier ---
     @property
@@ -125,6 +134,33 @@ class TieredStore:
     def location(self) -> str:
         """Where ledgers are offloaded to, without secrets."""
         return self.place.location
+
+    @property
+    def borrowed(self) -> str:
+        """Why the place is not this store's to change; empty when it is, or that is not known yet."""
+        return self.claim.why if self.claim.state is State.BORROWED else ""
+
+    def _claim_changed(self) -> None:
+        """On any thread."""
+        self._finished.append(self._decided)
+        self._signal()
+
+    def _decided(self) -> None:
+        waiting, self._undecided = self._undecided, []
+        for each in waiting:
+            run_callback(each)
+        if self._local.failure is None and not self._is_closing:
+            self.sweep()
+
+    def _when_decided(self, change: Callable[[StoreError | None], None]) -> None:
+        """Have the place changed when it is known to be ours; else ``change`` is told why it is not."""
+        claim = self.claim
+        if claim.state is not State.ASKING:
+            change(NotClaimed(self.borrowed) if self.borrowed else None)
+        elif claim.problem:
+            change(NotClaimed(f"{self.location} does not say whose it is: {claim.problem}"))
+        else:
+            self._undecided.append(lambda: self._when_decided(change))
 
     def offloaded(self, owner: str) -> list[OffloadedLedger]:
         """What is offloaded of an owner, in the order of the ledgers."""
@@ -163,8 +199,17 @@ class TieredStore:
             done(error)
 
         way = Offloading(self, owner, info, offset, now_ms, ended)
-        way.begin()
-        self._under_way[ledger_id] = way
+        self._check_not_borrowed()
+        if self.claim.state is State.HELD:
+            way.begin()
+            self._under_way[ledger_id] = way
+        else:
+            self._under_way[ledger_id] = way
+            self._when_decided(way.begin_or_end)
+
+    def _check_not_borrowed(self) -> None:
+        if self.borrowed:
+            raise NotClaimed(self.borrowed)
 
     def cancel(self, owner: str, why: str) -> None:
         """Stop what is under way for an owner."""
@@ -180,6 +225,7 @@ class TieredStore:
         record = self.catalog.record(ledger_id)
         if record is None:
             raise OffloadFailed(f"ledger {ledger_id} is not offloaded")
+        self._check_not_borrowed()
         path = f"{folder_of(owner)}/{record.file}"
         wrong: list[str] = []
 
@@ -193,6 +239,7 @@ class TieredStore:
                 wrong.append(check_file(read, record.file_bytes, record.crc32c))
             finally:
                 close()
+            self.claim.check()  # else it may be gone a moment later
 
         def found_wrong(is_whole: bool) -> None:
             text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
@@ -211,7 +258,8 @@ class TieredStore:
 
         def checked(error: Exception | None) -> None:
             if error is not None:
-                done(OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}"))
+                refused = OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}")
+                done(error if isinstance(error, NotClaimed) else refused)
                 return
             try:
                 if self.catalog.record(ledger_id) != record:
@@ -224,7 +272,13 @@ class TieredStore:
             except StoreError as refused:
                 done(refused)
 
-        self.work(check, checked)
+        def decided(refused: StoreError | None) -> None:
+            if refused is not None:
+                done(refused)
+            else:
+                self.work(check, checked)
+
+        self._when_decided(decided)
 
     def _read_here(self, owner: str, record: OffloadedLedger, at: int, then: Callable[[bool], None]) -> None:
         """Read a ledger in the store from an entry on; ``then`` is told whether all of it is there and well.
@@ -286,6 +340,7 @@ class TieredStore:
             return not there_is and record.uuid not in suspected and record.uuid not in without
 
         def save() -> None:
+            self.claim.check()
             found = manifest.load(self.place, owner) if may_be_lost else None
             is_ours = found is not None and (found.store, found.topic) == (self.store_name, owner)
             lost = [each for each in found.ledgers if is_lost(each)] if found is not None and is_ours else []
@@ -295,17 +350,22 @@ class TieredStore:
 
     def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
         """Take files that are nobody's out of the manifest, delete them, and forget them."""
-        if self._is_closing:
-            return  # the next start finds them
+        if self._is_closing or self.claim.state is not State.HELD:
+            return  # the next start finds them, or whoever the place is to belong to
         save = self.listing(owner, without={each.uuid for each in suspects})
         folder = folder_of(owner)
 
         def remove() -> None:
+            self.claim.check()
             found = manifest.load(self.place, owner)
             if found is None or (found.store, found.topic) == (self.store_name, owner):
                 # Also where nothing changes: what a crash left of the last one's writing goes with it.
                 save()
+            checked = time.monotonic()
             for each in suspects:
+                if time.monotonic() - checked > CLAIM_CHECKED_SECONDS:
+                    self.claim.check()
+                    checked = time.monotonic()
                 self.place.delete(f"{folder}/{each.file}")
 
         def removed(error: Exception | None) -> None:
@@ -326,6 +386,8 @@ class TieredStore:
 
     def sweep(self) -> None:
         """Delete files that nobody owns: what a crash, or a place that did not answer, has left."""
+        if self.claim.state is not State.HELD:
+            return
         under_way = {each.uuid for each in self._under_way.values()}
         owners: dict[str, list[Suspect]] = {}
         for suspect in self.catalog.suspects():
@@ -338,7 +400,7 @@ class TieredStore:
     def tier_stats(self) -> TierStats:
         return TierStats(
             self._ledgers_offloaded, self._bytes_offloaded, self._failures, self._reader.bytes_read,
-            len(self._under_way),
+            len(self._under_way), bool(self.borrowed),
         )  # fmt: skip
 
     def work(self, job: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
@@ -560,6 +622,8 @@ class TieredStore:
     def poll(self) -> int:
         ran = self._local.poll()
         if self._pool is None:
+            if self.claim.keep():
+                self._claim_changed()
             self._worker.run_queued()
         while self._finished:
             run_callback(self._finished.popleft())
@@ -572,7 +636,9 @@ class TieredStore:
         self._is_closing = True
         for each in list(self._under_way.values()):
             each.cancel("the store is being closed")
-        if not self._worker.stop(STOP_SECONDS_MAX):
+        is_done = self._worker.stop(STOP_SECONDS_MAX)
+        self.claim.close(is_done=is_done, seconds_max=STOP_SECONDS_MAX)
+        if not is_done:
             logger.warning("%s does not answer: it is not waited for", self.location)
         if self._pool is not None:
             self._pool.stop(Offloaded([], error=OffloadFailed("the store is closed")))

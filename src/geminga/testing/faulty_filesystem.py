@@ -23,6 +23,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from geminga.ledger.filesystem import Buffer
@@ -56,11 +57,15 @@ class Fate:
         )
 
 
+_numbers = count(1)
+
+
 @dataclass(slots=True)
 class _Inode:
     durable: bytearray = field(default_factory=bytearray)
     visible: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: truncated to the offset
+    number: int = field(default_factory=_numbers.__next__)
 
 
 def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
@@ -117,7 +122,7 @@ class SimulatedDisk:
         survivors = {id(inode): self._survive(inode, fate) for inode in names.values()}
         for path, inode in names.items():
             content = survivors[id(inode)]
-            after.names[path] = _Inode(bytearray(content), bytearray(content))
+            after.names[path] = _Inode(bytearray(content), bytearray(content), number=inode.number)
         after.durable_names = dict(after.names)
         for path, images in self.databases.items():
             if os.path.dirname(path) not in folders:
@@ -287,6 +292,11 @@ class FaultyFileSystem:
 
     def open_to_read(self, path: str) -> FaultyFile:
         return self.open(path)
+
+    def identity_of(self, path: str) -> str:
+        if path not in self.disk.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return f"{self.disk.names[path].number}."
 
     def rename(self, old: str, new: str) -> None:
         self.step("rename", new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -20,15 +21,17 @@ from geminga.broker.topics import maintenance, upkeep
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
+from geminga.ledger.backup import backup
 from geminga.ledger.tier_reading import TierReader
 
 TOPIC = "persistent://public/default/flights"
 PATH = "persistent/public/default/flights"
+BORROWED = 'geminga_offload_borrowed{cluster="standalone"} 1'
 
 
-def start(tmp_path: Path, **settings: Any) -> EmbeddedBroker:
+def start(tmp_path: Path, folder: str = "store", **settings: Any) -> EmbeddedBroker:
     return embedded(
-        tmp_path / "store",
+        tmp_path / folder,
         offload_location=str(tmp_path / "tier"),
         **{"ledger_entries_max": 10, "offload_deletion_lag_seconds": 0, **settings},
     )
@@ -43,6 +46,11 @@ def rest(broker: EmbeddedBroker, method: str, path: str, body: Any = None) -> An
     with urllib.request.urlopen(request, timeout=30) as answer:
         raw = answer.read()
         return json.loads(raw) if raw else answer.status
+
+
+def metrics(broker: EmbeddedBroker) -> str:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
 
 
 def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -126,7 +134,7 @@ def test_by_command_and_back_after_a_restart(tmp_path: Path) -> None:
         ]
         assert values == messages(len(values))
         assert rest(broker, "DELETE", f"{PATH}?force=true") == 204
-        until(lambda: not [each for each in (tmp_path / "tier").rglob("*") if each.is_file()])
+        until(lambda: not [each for each in (tmp_path / "tier" / "public").rglob("*") if each.is_file()])
 
 
 def test_by_threshold_and_trimmed_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +183,26 @@ def test_a_store_with_offloaded_ledgers_wants_its_place(tmp_path: Path) -> None:
 def test_what_goes_wrong_is_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
-        (tmp_path / "tier").write_text("no folder")
+        folder = tmp_path / "tier" / "public"
+        until(folder.parent.exists)
+        folder.write_text("no folder")
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        assert str(folder) in rest(broker, "GET", f"{PATH}/offload")["lastError"]
+        assert read(broker) == messages(25)
+        folder.unlink()
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        assert read(broker) == messages(25)
+
+
+def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "tier").write_text("no folder")
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 25)
         command(broker, ledgers(broker)[-1]["ledgerId"])
         until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
         assert str(tmp_path / "tier") in rest(broker, "GET", f"{PATH}/offload")["lastError"]
-        assert read(broker) == messages(25)
-        (tmp_path / "tier").unlink()
-        command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert read(broker) == messages(25)
 
 
@@ -282,3 +302,38 @@ def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: py
             {**policies, "managedLedgerOffloadDeletionLagInMillis": 0},
         )
         until(lambda: len(here(broker)) == 1)
+
+
+@pytest.mark.parametrize("by", ["cp", "backup"])
+def test_a_copy_of_a_store_beside_the_original_deletes_nothing_of_it(tmp_path: Path, by: str) -> None:
+    def files() -> list[Path]:
+        return sorted((tmp_path / "tier" / "public").rglob("*"))
+
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 45)
+        last = ledgers(broker)[-1]["ledgerId"]
+        assert command(broker, last) == 204
+        until(lambda: here(broker) == {last})
+        if by == "cp":
+            shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        else:
+            backup(tmp_path / "store", tmp_path / "copy")
+        before = files()
+        with start(tmp_path, retention_minutes=-1, folder="copy") as copy:
+            until(lambda: BORROWED in metrics(copy))
+            assert BORROWED not in metrics(broker)
+            assert read(copy) == messages(45)
+            publish(copy, 1000, 15)
+            assert command(copy, 1 << 40) == 204
+            until(lambda: rest(copy, "GET", f"{PATH}/offload")["status"] == "ERROR")
+            assert "is a copy of" in rest(copy, "GET", f"{PATH}/offload")["lastError"]
+            assert rest(copy, "DELETE", f"{PATH}?force=true") == 204
+            until(lambda: not here(copy))
+        assert files() == before
+        assert read(broker) == messages(45)
+        publish(broker, 45, 15)
+        until(lambda: command(broker, ledgers(broker)[-1]["ledgerId"]) == 204)
+        until(lambda: len(here(broker)) == 1)
+        assert read(broker) == messages(60)
+    with start(tmp_path, retention_minutes=-1) as broker:
+        assert read(broker) == messages(60)

@@ -210,6 +210,7 @@ def add_tier(out: Exposition, stats: TierStats) -> None:
     out.add("geminga_offload_failures_total", stats.failures, "counter")
     out.add("geminga_offload_read_bytes_total", stats.read_bytes, "counter")
     out.add("geminga_offload_under_way", stats.under_way)
+    out.add("geminga_offload_borrowed", stats.is_borrowed)
 
 
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:

@@ -169,9 +169,13 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
     That is for the oldest of its ledgers alone, and when every durable subscription is past it. What the
     policies keep for ever stays. Of one that is offloaded only the copy here goes, whoever needs it.
     """
-    policies, ledger = topic.policies, topic.ledger
-    if topic.offload is not None and topic.offload.has(ledger_id):
-        return topic.offload.give_way(ledger_id)  # nothing, when the copy has gone meanwhile
+    policies, ledger, offload = topic.policies, topic.ledger, topic.offload
+    if (
+        offload is not None
+        and offload.has(ledger_id)
+        and not (offload.is_borrowed and offload.is_here(ledger_id))
+    ):
+        return offload.give_way(ledger_id)  # nothing, when the copy has gone meanwhile
     if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
         return False
     if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:

@@ -126,6 +126,15 @@ class Offload:
     def has(self, ledger_id: int) -> bool:
         return ledger_id in self.records
 
+    def is_here(self, ledger_id: int) -> bool:
+        """Whether an offloaded ledger has a copy here."""
+        return self.has(ledger_id) and ledger_id in self._here
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether the files are another store's: what is here is not to go for them."""
+        return bool(self.tier.borrowed)
+
     @property
     def size_bytes(self) -> int:
         """What the offloaded ledgers' entries take, as the topic counts them."""
@@ -190,6 +199,8 @@ class Offload:
         """When something is to be done if nothing happens until then."""
         policies, ledger = self.topic.policies, self.topic.ledger
         due = _NEVER
+        if self.tier.borrowed:
+            return due
         records = self.records
         if self._here and policies.offload_deletion_lag_ms >= 0:
             due = min(records[each].offloaded_ms for each in self._here) + policies.offload_deletion_lag_ms
@@ -227,6 +238,8 @@ class Offload:
         """Begin what the policies want by now."""
         if self.is_running or self.topic.agenda.now_ms - self.failed_ms < FAILED_RETRY_MS:
             return
+        if self.tier.borrowed:
+            return  # which the store has said; a copy keeps what it has
         work = [(each, False) for each in self._unneeded_here()] + [(each, True) for each in self._wanted()]
         if work:
             self._is_asked_for = False
@@ -234,7 +247,7 @@ class Offload:
 
     def give_way(self, ledger_id: int) -> bool:
         """Room is short: let the copy here go at once, if there is another; whether that is so."""
-        if not self.has(ledger_id) or ledger_id not in self._here:
+        if not self.is_here(ledger_id) or self.is_borrowed:
             return False
         self._add([(ledger_id, False)])
         return True

@@ -1,0 +1,65 @@
+"""The claim on a place: which store's the files there are, and whether a broker has that store open.
+
+It lies in the place's own folder as ``_claim.json`` (names with ``_`` in front are no data to Spark and
+Arrow)::
+
+    {"version": 1, "place": id of the place, "store": id of the store, "instance": which copy of the store,
+     "session": which opening of it, "beats": ..., "open": true, "who": "host:/folder", "since_ms": ...}
+
+A store and its copies have the same id. ``instance`` tells them apart, ``session`` one life of a store from
+another that goes on from the same moment (a disk that was cloned or rolled back). ``beats`` grows for as long
+as the store is open.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from geminga.offload.places import Place
+
+VERSION = 1
+CLAIM = "_claim.json"
+
+
+class ClaimUnreadable(Exception):
+    """A claim that is not one, or of a version that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """See the module."""
+
+    place: str
+    store: str
+    instance: str
+    session: str
+    beats: int
+    open: bool
+    who: str
+    since_ms: int
+
+
+def load(place: Place) -> Claim | None:
+    """The claim on a place; None where nobody has claimed it. Raises `OSError` or `ClaimUnreadable`."""
+    data = place.read(CLAIM)
+    if data is None:
+        return None
+    where = f"{place.location}/{CLAIM}"
+    try:
+        kept = json.loads(data)
+        version = kept.pop("version")
+        if version == VERSION:
+            found = Claim(**kept)
+            texts = (found.place, found.store, found.instance, found.session, found.who)
+            if not all(isinstance(each, str) for each in texts):
+                raise ValueError("a name that is none")
+            return found
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClaimUnreadable(f"{where} cannot be read: {error!r}") from error
+    raise ClaimUnreadable(f"{where} is of version {version}; {VERSION} can be read")
+
+
+def save(place: Place, claim: Claim) -> None:
+    """Make it the claim on the place. Raises `OSError`."""
+    place.replace(CLAIM, json.dumps({"version": VERSION, **asdict(claim)}, indent=1).encode())

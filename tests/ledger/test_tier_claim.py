@@ -1,0 +1,454 @@
+"""A store and its copies share a place: what one of them needs is never deleted by another."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from geminga.ledger import identity as identities
+from geminga.ledger import tier_claim
+from geminga.ledger.backup import backup
+from geminga.ledger.claiming import claim, holder
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.inspection import inspect
+from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.store import FileStore
+from geminga.ledger.tier_claim import BEAT_SECONDS, NotClaimed, State
+from geminga.ledger.tiered import TieredStore
+from geminga.offload import claim as claims
+from geminga.offload import manifest
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk, _Inode
+from tests.ledger.test_tiered import (
+    TOPIC,
+    Clock,
+    Said,
+    fill,
+    offload,
+    open_after_crash,
+    open_store,
+    read,
+    settle,
+    tier_files,
+)
+
+
+def copy_folder(disk: SimulatedDisk, source: str, target: str) -> None:
+    """As ``cp -r``: all that is visible, in new files; also of a store that is open."""
+    disk.folders.add(target)
+    disk.durable_folders.add(target)
+    for path, inode in list(disk.names.items()):
+        if path.startswith(source + "/"):
+            copied = _Inode(bytearray(inode.visible), bytearray(inode.visible))
+            disk.names[target + path[len(source) :]] = copied
+    for path, images in list(disk.databases.items()):
+        if path.startswith(source + "/"):
+            disk.databases[target + path[len(source) :]] = list(images[-1:])
+    disk.durable_names = dict(disk.names)
+    disk.name_changes = []
+
+
+def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> None:
+    if by == "backup":
+        backup("/store", "/copy", filesystem=filesystem)  # type: ignore[arg-type]
+    else:
+        copy_folder(disk, "/store", "/copy")
+
+
+@pytest.mark.parametrize("by", ["backup", "cp"])
+def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    kept = fill(store, 3)
+    first, second, third = kept
+    offload(store, first)
+    offload(store, second)
+    copy_made(disk, filesystem, by)
+    copy = open_after_crash(filesystem, "/copy")
+    assert "copy of" in copy.borrowed
+    assert {each: read(copy, each) for each in kept} == kept
+    before, listed = tier_files(disk), manifest.load(store.place, TOPIC)
+    copy.delete_ledgers([first])
+    copy.delete_ledgers([third])
+    settle(copy)
+    copy.sweep()
+    settle(copy)
+    assert [each.ledger_id for each in copy.ledgers(TOPIC)] == [second]
+    more = fill(copy, 1)
+    with pytest.raises(NotClaimed):
+        copy.offload(TOPIC, min(more), 1, Said(), offset=15)
+    assert tier_files(disk) == before
+    assert manifest.load(store.place, TOPIC) == listed
+    assert {each: read(store, each) for each in kept} == kept
+    # The original goes on as if nothing were.
+    offload(store, third)
+    store.delete_ledgers([first])
+    settle(store)
+    assert {each: read(store, each) for each in (second, third)} == {
+        each: kept[each] for each in (second, third)
+    }
+    assert len(tier_files(disk)) == 3
+    copy.close()
+    store.close()
+    copy = open_after_crash(filesystem, "/copy")
+    assert copy.borrowed
+    copy.close()
+
+
+@pytest.mark.parametrize("by", ["backup", "cp"])
+def test_a_copy_that_was_made_while_a_ledger_went_out_does_not_sweep_its_file(by: str) -> None:
+    for steps in range(8):
+        disk = SimulatedDisk()
+        filesystem = FaultyFileSystem(disk)
+        store = open_store(filesystem)
+        settle(store)
+        kept = fill(store, 1)
+        (first,) = kept
+        said = Said()
+        store.offload(TOPIC, first, 1, said, offset=0)
+        for _ in range(steps):
+            store.poll()
+        copy_made(disk, filesystem, by)
+        settle(store)
+        assert said.is_well
+        store.drop_local(TOPIC, first, Said())
+        settle(store)
+        assert not store.is_local(first)
+        copy = open_after_crash(filesystem, "/copy")
+        assert copy.borrowed
+        assert read(copy, first) == kept[first]
+        copy.close()
+        assert read(store, first) == kept[first]
+        store.close()
+
+
+def test_a_copy_lets_go_of_nothing_for_a_file_that_is_not_its_own() -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    kept = fill(store, 1)
+    (first,) = kept
+    offload(store, first, drop=False)
+    copy_folder(disk, "/store", "/copy")
+    copy = open_after_crash(filesystem, "/copy")
+    with pytest.raises(NotClaimed):
+        copy.drop_local(TOPIC, first, Said())
+    store.delete_ledgers([first])
+    settle(store)
+    assert tier_files(disk) == []
+    assert read(copy, first) == kept[first]
+    copy.close()
+    store.close()
+
+
+class Machines:
+    """Machines with disks of their own, and a place that they share."""
+
+    def __init__(self) -> None:
+        self.shared = SimulatedDisk()
+
+    def open(self, disk: SimulatedDisk, clock: Clock) -> TieredStore:
+        local = FileStore.open("/store", filesystem=FaultyFileSystem(disk), threads=False)  # type: ignore[arg-type]
+        place = FolderPlace(FaultyFileSystem(self.shared), "/tier")  # type: ignore[arg-type]
+        return TieredStore(local, place, threads=False, clock=clock)
+
+
+def pass_time(clock: Clock, *stores: TieredStore) -> None:
+    for _ in range(8):
+        for store in stores:
+            settle(store)
+        clock.now += BEAT_SECONDS
+
+
+def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> None:
+    machines, clock, disk = Machines(), Clock(), SimulatedDisk()
+    store = machines.open(disk, clock)
+    kept = fill(store)
+    for ledger_id in kept:
+        offload(store, ledger_id)
+    clone_disk = disk.copy()
+    clone = machines.open(clone_disk, clock)
+    settle(clone)
+    assert clone.claim.state is State.ASKING
+    clone.delete_ledgers([min(kept)])
+    pass_time(clock, store, clone)
+    assert "that runs" in clone.borrowed
+    assert store.claim.state is State.HELD
+    assert {each: read(store, each) for each in kept} == kept
+    clone.close()
+    store.close()
+    # The original is gone now, and was closed by the session that the clone knows.
+    clone = machines.open(clone_disk, clock)
+    pass_time(clock, clone)
+    assert clone.borrowed
+    assert len(tier_files(machines.shared)) == 3
+    clone.close()
+
+
+def test_an_older_state_of_the_disk_is_a_copy_too() -> None:
+    machines, clock, disk = Machines(), Clock(), SimulatedDisk()
+    store = machines.open(disk, clock)
+    kept = fill(store)
+    first, second = kept
+    offload(store, first)
+    store.close()
+    older = disk.copy()
+    store = machines.open(disk, clock)
+    settle(store)
+    offload(store, second)
+    store.close()
+    rolled_back = machines.open(older, clock)
+    pass_time(clock, rolled_back)
+    assert "later state" in rolled_back.borrowed
+    assert {each: read(rolled_back, each) for each in kept} == kept
+    rolled_back.delete_ledgers([first])
+    settle(rolled_back)
+    rolled_back.close()
+    store = machines.open(disk, clock)
+    settle(store)
+    assert {each: read(store, each) for each in kept} == kept
+    store.close()
+
+
+def test_who_was_away_for_long_finds_that_the_place_was_taken() -> None:
+    machines, clock, disk = Machines(), Clock(), SimulatedDisk()
+    paused = machines.open(disk, clock)
+    kept = fill(paused)
+    for ledger_id in kept:
+        offload(paused, ledger_id)
+    clone = machines.open(disk.copy(), clock)
+    pass_time(clock, clone)  # and the other one does nothing
+    assert clone.claim.state is State.HELD
+    before = tier_files(machines.shared)
+    paused.delete_ledgers([min(kept)])
+    settle(paused)
+    assert "taken over" in paused.borrowed
+    assert tier_files(machines.shared) == before
+    assert {each: read(clone, each) for each in kept} == kept
+    paused.close()
+    assert clone.claim.state is State.HELD
+    clone.close()
+
+
+def test_what_comes_before_it_is_known_waits() -> None:
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    kept = fill(store)
+    first, second = kept
+    offload(store, first, drop=False)
+    disk.kill()
+    clock = Clock()
+    store = open_store(FaultyFileSystem(disk), clock)
+    offloaded, dropped = Said(), Said()
+    store.offload(TOPIC, second, 1, offloaded, offset=5)
+    store.drop_local(TOPIC, first, dropped)
+    settle(store)
+    assert (offloaded.found, dropped.found) == ([], [])
+    assert store.is_local(first)
+    pass_time(clock, store)
+    assert offloaded.is_well
+    assert dropped.is_well
+    assert {each: read(store, each) for each in kept} == kept
+    store.close()
+
+
+def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy") -> None:
+    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    claim(folder, place, filesystem=filesystem)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """`take_over` on a clock that runs by being waited for."""
+    clock = Clock()
+    real = tier_claim.take_over
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    def quicker(*arguments: object, **_: object) -> None:
+        real(*arguments, clock=clock, sleep=sleep)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("geminga.ledger.claiming.take_over", quicker)
+    return clock
+
+
+def test_a_copy_whose_original_is_gone_can_be_given_the_place(quick: Clock) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    kept = fill(store)
+    first, second = kept
+    for ledger_id in kept:
+        offload(store, ledger_id)
+    copy_folder(disk, "/store", "/copy")
+    copy = open_after_crash(filesystem, "/copy")
+    copy.delete_ledgers([first])
+    settle(copy)
+    copy.close()
+    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+    assert "is claimed by" in report.borrowed
+    assert report.is_well
+    store.close()
+    assert inspect("/store", filesystem=filesystem, place=place).borrowed == ""  # type: ignore[arg-type]
+    assert holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
+    taken_over(filesystem, quick)
+    assert not holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
+    copy = open_store(filesystem, folder="/copy")
+    settle(copy)
+    assert copy.claim.state is State.HELD
+    assert read(copy, second) == kept[second]
+    assert len(tier_files(disk)) == 2  # what it had deleted before is gone now
+    copy.close()
+    store = open_after_crash(filesystem)
+    assert store.borrowed
+    store.delete_ledgers([second])
+    settle(store)
+    assert len(tier_files(disk)) == 2
+    store.close()
+
+
+def test_nobody_takes_the_place_of_a_store_that_runs(quick: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem, quick)
+    settle(store)
+    copy_folder(disk, "/store", "/copy")
+    load = claims.load
+
+    def and_the_other_runs(place: FolderPlace) -> claims.Claim | None:
+        monkeypatch.setattr(claims, "load", load)
+        store.poll()
+        monkeypatch.setattr(claims, "load", and_the_other_runs)
+        return load(place)
+
+    monkeypatch.setattr(claims, "load", and_the_other_runs)
+    with pytest.raises(NotClaimed, match="stop that broker first"):
+        taken_over(filesystem, quick)
+    other = FileStore.open("/other", filesystem=filesystem, threads=False)  # type: ignore[arg-type]
+    other.close()
+    with pytest.raises(NotClaimed, match="another store"):
+        taken_over(filesystem, quick, "/other")
+    monkeypatch.setattr(claims, "load", load)
+    settle(store)
+    assert store.claim.state is State.HELD
+    store.close()
+    store = open_store(filesystem)
+    settle(store)
+    assert store.claim.state is State.HELD
+    store.close()
+
+
+def life(filesystem: FaultyFileSystem) -> None:
+    clock = Clock()
+    for _ in range(2):
+        store = open_store(filesystem, clock)
+        pass_time(clock, store)
+        store.close()
+
+
+@pytest.mark.parametrize("fate", ["none", "all", "some", "killed"])
+def test_no_crash_makes_an_original_a_copy_and_none_makes_a_copy_an_original(fate: str) -> None:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    life(filesystem)
+    for number in range(1, filesystem.operations + 1):
+        disk = SimulatedDisk()
+        try:
+            life(FaultyFileSystem(disk, Plan(crash_at=number, torn_bytes=number % 150)))
+        except (PowerLoss, ValueError):
+            pass
+        after = (
+            disk.kill() if fate == "killed" else disk.crash(Fate(fate, fate, "last", random.Random(number)))
+        )
+        again = FaultyFileSystem(after)
+        store = open_after_crash(again)
+        assert store.claim.state is State.HELD
+        copy_folder(after, "/store", "/copy")
+        copy = open_after_crash(again, "/copy")
+        assert copy.claim.state is State.BORROWED
+        assert store.claim.state is State.HELD
+        copy.close()
+        store.close()
+
+
+def test_errors_of_disk_and_place_leave_it_undecided_and_it_is_tried_again() -> None:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    store = open_store(filesystem)
+    before = filesystem.operations
+    settle(store)
+    steps = range(before + 1, filesystem.operations + 1)
+    assert len(steps) > 8
+    for number in steps:
+        disk = SimulatedDisk()
+        filesystem = FaultyFileSystem(disk, Plan(errors={number: errno.EIO}))
+        clock = Clock()
+        store = open_store(filesystem, clock)
+        settle(store)
+        assert store.claim.state is State.ASKING
+        pass_time(clock, store)
+        assert store.claim.state is State.HELD
+        store.close()
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_claim_that_cannot_be_read_lets_nobody_delete(is_held: bool, quick: Clock) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    kept = fill(store)
+    first, second = kept
+    offload(store, first)
+    if not is_held:
+        store.close()
+    path = f"/tier/{claims.CLAIM}"
+    disk.content(path)[0] ^= 1
+    if not is_held:
+        store = open_after_crash(filesystem)
+    before = tier_files(disk)
+    store.delete_ledgers([first])
+    settle(store)
+    assert tier_files(disk) == before
+    store.close()
+    taken_over(filesystem, quick, "/store")
+    store = open_store(filesystem)
+    settle(store)
+    assert store.claim.state is State.HELD
+    assert tier_files(disk) == []
+    assert read(store, second) == kept[second]
+    store.close()
+
+
+def test_damage_of_the_identity_makes_at_worst_a_copy() -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    settle(store)
+    store.close()
+    path = f"/store/{identities.IDENTITY_FILE}"
+    whole, files = bytes(disk.content(path)), len(disk.names)
+    claimed = bytes(disk.content(f"/tier/{claims.CLAIM}"))
+    for position in range(len(whole)):
+        disk.content(path)[:] = whole
+        disk.content(path)[position] ^= 0x11
+        disk.content(f"/tier/{claims.CLAIM}")[:] = claimed
+        store = open_after_crash(filesystem)
+        assert store.claim.state is not State.ASKING
+        store.close()
+        assert len(disk.names) == files
+
+
+def test_a_real_file_is_told_from_its_copy(tmp_path: Path) -> None:
+    folder, files = tmp_path, RealFileSystem()
+    (folder / "a").mkdir()
+    found = identities.Identity("x" * 32).with_session("place", ("one", "two"))
+    identities.save(files, str(folder / "a"), found)
+    assert identities.look(files, str(folder / "a")) == found
+    shutil.copytree(folder / "a", folder / "b", symlinks=True)
+    assert identities.look(files, str(folder / "b")) is None
+    (folder / "a").rename(folder / "c")  # which is no copy
+    assert identities.look(files, str(folder / "c")) == found
