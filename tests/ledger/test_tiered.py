@@ -137,8 +137,7 @@ def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
     """What is there is what is recorded, and the manifest says so."""
     records = store.offloaded(TOPIC)
     wanted = sorted(f"{FOLDER}/{each.file}" for each in records)
-    if records:
-        wanted.append(f"{FOLDER}/manifest.json")
+    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.place, TOPIC)]
     assert tier_files(disk) == sorted(wanted)
     found = manifest.load(store.place, TOPIC)
     assert list(found.ledgers if found else ()) == records
@@ -223,6 +222,13 @@ def operations() -> int:
     return filesystem.operations
 
 
+@pytest.fixture(params=[manifest.PAGE_LEDGERS, 1])
+def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many ledgers a page of a manifest names."""
+    monkeypatch.setattr(manifest, "PAGE_LEDGERS", request.param)
+
+
+@pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("fate", ["none", "all", "some"])
 def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(fate: str) -> None:
     for number in range(1, operations() + 1):
@@ -239,6 +245,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(fate: str) -> None
         check_after(after, kept, gone)
 
 
+@pytest.mark.usefixtures("pages")
 def test_a_process_that_dies_loses_nothing() -> None:
     for number in range(1, operations() + 1):
         disk = SimulatedDisk()
@@ -251,6 +258,7 @@ def test_a_process_that_dies_loses_nothing() -> None:
         check_after(disk.kill(), kept, gone)
 
 
+@pytest.mark.usefixtures("pages")
 def test_an_error_at_any_step_leaves_the_ledger_where_it_is_and_nothing_over() -> None:
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)

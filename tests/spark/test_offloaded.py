@@ -74,7 +74,7 @@ def offload(place: ArrowPlace, ledgers: list[int]) -> list[OffloadedLedger]:
                 LEDGERS[ledger], written.summary.messages, 0, written.summary.entry_bytes, None, None, 1,
             )
         )  # fmt: skip
-    manifest.save(place, "store", TOPIC, records)
+    manifest.ManifestWriter(place, "store").save(TOPIC, records)
     return records
 
 

@@ -256,7 +256,7 @@ class Offloading:
     def _create(self) -> None:
         tier = self._tier
         tier.claim.check()
-        found = manifest.load(tier.place, self.owner)
+        found = manifest.replaceable_head(tier.place, self.owner)
         if found is not None and (found.store, found.topic) != (tier.store_name, self.owner):
             raise OffloadFailed(
                 f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another "

@@ -26,6 +26,8 @@ from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
 logger = logging.getLogger("geminga.ledger")
 
 _REMEMBERED_MAX = 4096
+_OWNED_MAX = 8192
+"""Records that are remembered by their owners."""
 _RECORDS, _OWNERS, _SUSPECTS = "offloaded/", "offloaded-by/", "offloading/"
 
 
@@ -53,9 +55,8 @@ class TierCatalog:
     def __init__(self, store: EntryStore) -> None:
         self._store = store
         self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
-        self._owner = ""
-        self._of_owner: dict[int, OffloadedLedger] = {}
-        """What was asked for last: one owner's ledgers are offloaded one after the other."""
+        self._owners: OrderedDict[str, dict[int, OffloadedLedger]] = OrderedDict()
+        """All that is offloaded of those who were asked for last: who offloads asks for it each time."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
         """The record of a ledger, None when it is not offloaded."""
@@ -78,10 +79,15 @@ class TierCatalog:
 
     def of_owner(self, owner: str) -> list[OffloadedLedger]:
         """What is offloaded of an owner, in order."""
-        if owner != self._owner:
+        known = self._owners.get(owner)
+        if known is None:
             found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
-            self._owner, self._of_owner = owner, {each.ledger: each for each in found if each is not None}
-        return sorted(self._of_owner.values(), key=lambda each: each.ledger)
+            known = self._owners[owner] = {each.ledger: each for each in found if each is not None}
+        self._owners.move_to_end(owner)
+        # One of them may have more: its own are never scanned anew for each ledger.
+        while len(self._owners) > 1 and sum(map(len, self._owners.values())) > _OWNED_MAX:
+            self._owners.popitem(last=False)
+        return sorted(known.values(), key=lambda each: each.ledger)
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
         """(owner, record) of all that is offloaded; may be read in steps, as `EntryStore.scan`."""
@@ -102,8 +108,8 @@ class TierCatalog:
         self._store.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
         self._store.delete(_SUSPECTS + record.uuid, done)
         self._remember(record.ledger, record)
-        if owner == self._owner:
-            self._of_owner[record.ledger] = record
+        if owner in self._owners:
+            self._owners[owner][record.ledger] = record
 
     def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
         """The ledger is not offloaded any more, its file is to go."""
@@ -111,8 +117,8 @@ class TierCatalog:
         self._store.delete(_key(owner, record.ledger))
         self._store.delete(_owner_key(record.ledger), done)
         self._remember(record.ledger, None)
-        if owner == self._owner:
-            self._of_owner.pop(record.ledger, None)
+        if owner in self._owners:
+            self._owners[owner].pop(record.ledger, None)
 
     def cleared(self, uuid: str, done: Done | None = None) -> None:
         """The file is not there."""

@@ -49,13 +49,13 @@ def check_place(
             continue
         try:
             found = manifest.load(place, owner)
-            names = place.names(folder)
+            own, names = manifest.files_of(place, owner), place.names(folder)
         except (OSError, ManifestUnreadable) as error:
             yield f"{owner}: {error}"
             continue
         if found is None or found.store != store_name or list(found.ledgers) != records:
             yield f"{where}/{MANIFEST} does not name what is offloaded; the next offload mends it"
-        kept = {MANIFEST, *(record.file for record in records)}
+        kept = {*own, *(record.file for record in records)}
         for name in names:
             if name not in kept:
                 fate = "the broker deletes it" if name in suspected else "nobody knows it"

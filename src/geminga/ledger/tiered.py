@@ -49,7 +49,7 @@ from geminga.ledger.tier_reading import Offloaded, TierReader
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
 from geminga.offload.arrow_place import ArrowPlace
-from geminga.offload.manifest import OffloadedLedger
+from geminga.offload.manifest import ManifestWriter, OffloadedLedger
 from geminga.offload.places import Place, check_file, folder_of
 
 logger = logging.getLogger("geminga.ledger")
@@ -94,6 +94,7 @@ class TieredStore:
         self.catalog = TierCatalog(local)
         self._reader = TierReader(place)
         self.claim = PlaceClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
+        self._manifests = ManifestWriter(place, self.store_name)
         self._undecided: list[Callable[[], None]] = []
         """What waits until it is known whether the place is ours to change."""
         self._under_way: dict[int, Offloading] = {}
@@ -344,7 +345,7 @@ class TieredStore:
             found = manifest.load(self.place, owner) if may_be_lost else None
             is_ours = found is not None and (found.store, found.topic) == (self.store_name, owner)
             lost = [each for each in found.ledgers if is_lost(each)] if found is not None and is_ours else []
-            manifest.save(self.place, self.store_name, owner, [*known.values(), *lost])
+            self._manifests.save(owner, [*known.values(), *lost])
 
         return save
 
@@ -357,7 +358,7 @@ class TieredStore:
 
         def remove() -> None:
             self.claim.check()
-            found = manifest.load(self.place, owner)
+            found = manifest.replaceable_head(self.place, owner)
             if found is None or (found.store, found.topic) == (self.store_name, owner):
                 # Also where nothing changes: what a crash left of the last one's writing goes with it.
                 save()

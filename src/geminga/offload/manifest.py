@@ -2,31 +2,51 @@
 
 It lies in the topic's folder as ``manifest.json`` and is for whoever reads the ledgers without the broker::
 
-    {"version": 1, "store": id of the store that they are from, "topic": ..., "ledgers": [
-        {"ledger": 17, "offset": ..., "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ...,
+    {"version": 2, "store": id of the store that they are from, "topic": ...,
+     "pages": [{"file": "_manifest-...json", "first": 17, "last": 80, "count": 64, "digest": ...}, ...],
+     "ledgers": [
+        {"ledger": 81, "offset": ..., "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ...,
          "uuid": ..., "entries": ..., "messages": ..., "closed": ..., "entry_bytes": ...,
          "publish": [first, last], "event": [first, last], "offloaded_ms": ...}, ...]}
+
+The newest ledgers are in it, the others in pages, which have ``ledgers`` alone: so a ledger that is offloaded
+costs the writing of a page's worth at most, however many there are. A page is never changed. What it holds
+tells its name, and which others replace it the manifest says, in one step.
 
 Ledgers are in order. ``offset`` is the place of a ledger's first entry in all of the topic's history: where
 one ends at the offset at which another begins, nothing lies between. ``file_bytes`` and ``crc32c`` are the
 file's; ``entry_bytes`` is what the entries took in the ledger; ``closed`` counts entries without rows, as
-encrypted ones are. Times are milliseconds since 1970; a span is null where no message has one.
+encrypted ones are. Times are milliseconds since 1970; a span is null where no message has one. ``digest`` is
+of the uuids of a page's ledgers. Version 1, all in one file, is read too.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any
 
 from geminga.offload.places import MANIFEST, Place, folder_of
 
-VERSION = 1
+logger = logging.getLogger("geminga.offload")
+
+VERSION = 2
+PAGE_LEDGERS = 64
+PAGE_PREFIX = "_manifest-"
+"""Of names: what begins with ``_`` is no data to Spark and Arrow."""
+_TIDY_MAX = 10_000
 
 
 class ManifestUnreadable(Exception):
     """A manifest that is not one, or of a version that is not known."""
+
+
+class ManifestNewer(ManifestUnreadable):
+    """One of a later version, which is not to be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +81,27 @@ class OffloadedLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """A page, as the manifest names it; see the module."""
+
+    file: str
+    first: int
+    last: int
+    count: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What ``manifest.json`` itself says: the newest ledgers, and where the others are named."""
+
+    store: str
+    topic: str
+    pages: tuple[Page, ...]
+    ledgers: tuple[OffloadedLedger, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """See the module."""
 
@@ -69,45 +110,170 @@ class Manifest:
     ledgers: tuple[OffloadedLedger, ...]
 
 
-def encode(manifest: Manifest) -> bytes:
-    kept = {
-        "version": VERSION,
-        "store": manifest.store,
-        "topic": manifest.topic,
-        "ledgers": [each.as_json() for each in manifest.ledgers],
-    }
-    return json.dumps(kept, indent=1).encode()
+def _digest(ledgers: Sequence[OffloadedLedger]) -> str:
+    return blake2b("".join(each.uuid for each in ledgers).encode(), digest_size=12).hexdigest()
 
 
-def decode(data: bytes, where: str) -> Manifest:
-    """Raises `ManifestUnreadable`."""
+def _page_of(ledgers: Sequence[OffloadedLedger]) -> Page:
+    first, digest = ledgers[0].ledger, _digest(ledgers)
+    return Page(f"{PAGE_PREFIX}{first:019d}-{digest}.json", first, ledgers[-1].ledger, len(ledgers), digest)
+
+
+def _encode(kept: dict[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **kept}, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes, where: str) -> dict[str, Any]:
     try:
         kept = json.loads(data)
         version = kept["version"]
-        if version == VERSION:
-            ledgers = tuple(OffloadedLedger.of_json(each) for each in kept["ledgers"])
-            return Manifest(kept["store"], kept["topic"], ledgers)
-    except (ValueError, KeyError, TypeError) as error:
+        if version in (1, VERSION):
+            kept["ledgers"] = tuple(OffloadedLedger.of_json(each) for each in kept["ledgers"])
+            kept["pages"] = tuple(Page(**each) for each in kept.get("pages", ()))
+            return dict(kept)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
-    raise ManifestUnreadable(f"{where} is of version {version}; {VERSION} can be read")
+    unreadable = ManifestNewer if isinstance(version, int) and version > VERSION else ManifestUnreadable
+    raise unreadable(f"{where} is of version {version}; up to {VERSION} can be read")
 
 
 def path_of(topic: str) -> str:
     return f"{folder_of(topic)}/{MANIFEST}"
 
 
-def load(place: Place, topic: str) -> Manifest | None:
-    """What is offloaded of a topic; None when nothing is. Raises `OSError` or `ManifestUnreadable`."""
+def load_head(place: Place, topic: str) -> Head | None:
+    """The manifest without its pages; None when nothing is offloaded. Raises as `load` does."""
     path = path_of(topic)
     data = place.read(path)
-    return None if data is None else decode(data, f"{place.location}: {path}")
+    if data is None:
+        return None
+    where = f"{place.location}: {path}"
+    kept = _decode(data, where)
+    try:
+        return Head(kept["store"], kept["topic"], kept["pages"], kept["ledgers"])
+    except KeyError as error:
+        raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
 
 
-def save(place: Place, store: str, topic: str, ledgers: Sequence[OffloadedLedger]) -> None:
-    """Write down what is offloaded of a topic; without ledgers there is no manifest. Raises `OSError`."""
-    path = path_of(topic)
-    if ledgers:
-        ordered = tuple(sorted(ledgers, key=lambda each: each.ledger))
-        place.replace(path, encode(Manifest(store, topic, ordered)))
-    else:
-        place.delete(path)
+def replaceable_head(place: Place, topic: str) -> Head | None:
+    """The same for who is to write it: a damaged one is none. Raises `OSError` or `ManifestNewer`."""
+    try:
+        return load_head(place, topic)
+    except ManifestNewer:
+        raise
+    except ManifestUnreadable as error:
+        logger.warning("%s; it is written anew", error)
+        return None
+
+
+def load(place: Place, topic: str) -> Manifest | None:
+    """What is offloaded of a topic; None when nothing is. Raises `OSError` or `ManifestUnreadable`."""
+    head = load_head(place, topic)
+    while head is not None:
+        ledgers: list[OffloadedLedger] = []
+        for page in head.pages:
+            found = _load_page(place, topic, page)
+            if found is None:
+                break
+            ledgers += found
+        else:
+            ledgers += head.ledgers
+            ledgers.sort(key=lambda each: each.ledger)
+            return Manifest(head.store, head.topic, tuple(ledgers))
+        # It may have been replaced, and the manifest with it.
+        before, head = head, load_head(place, topic)
+        if head == before:
+            raise ManifestUnreadable(f"{place.location}: {folder_of(topic)}/{page.file} is not there")
+    return None
+
+
+def _load_page(place: Place, topic: str, page: Page) -> tuple[OffloadedLedger, ...] | None:
+    path = f"{folder_of(topic)}/{page.file}"
+    data = place.read(path)
+    if data is None:
+        return None
+    found: tuple[OffloadedLedger, ...] = _decode(data, f"{place.location}: {path}")["ledgers"]
+    if (len(found), _digest(found)) != (page.count, page.digest):
+        raise ManifestUnreadable(f"{place.location}: {path} is not what the manifest names")
+    return found
+
+
+def files_of(place: Place, topic: str) -> set[str]:
+    """The files that the manifest itself consists of. Raises as `load` does."""
+    head = load_head(place, topic)
+    return set() if head is None else {MANIFEST, *(page.file for page in head.pages)}
+
+
+class ManifestWriter:
+    """What writes the manifests of a place; on one thread."""
+
+    def __init__(self, place: Place, store: str) -> None:
+        self._place = place
+        self._store = store
+        self._tidy: set[str] = set()
+        """Topics that have no page left over by a crash, or by a place that did not answer."""
+
+    def save(self, topic: str, ledgers: Sequence[OffloadedLedger]) -> None:
+        """Write down what is offloaded of a topic; without ledgers there is no manifest.
+
+        Raises `OSError` or `ManifestNewer`.
+        """
+        is_tidy = topic in self._tidy
+        self._tidy.discard(topic)
+        place, folder = self._place, folder_of(topic)
+        head = replaceable_head(place, topic)
+        before = () if head is None else head.pages
+        is_tidy = is_tidy and head is not None
+        ordered = sorted(ledgers, key=lambda each: each.ledger)
+        pages, tail = _paged(ordered, before)
+        for page, held in pages:
+            if page not in before:
+                place.replace(
+                    f"{folder}/{page.file}", _encode({"ledgers": [each.as_json() for each in held]})
+                )
+        if ordered:
+            place.replace(
+                path_of(topic),
+                _encode(
+                    {
+                        "store": self._store,
+                        "topic": topic,
+                        "pages": [asdict(page) for page, _ in pages],
+                        "ledgers": [each.as_json() for each in tail],
+                    }
+                ),
+            )
+        else:
+            place.delete(path_of(topic))
+        there = {page.file for page in before} if is_tidy else set(place.names(folder))
+        kept = {page.file for page, _ in pages}
+        for name in sorted(there - kept):
+            if name.startswith(PAGE_PREFIX):
+                place.delete(f"{folder}/{name}")
+        if len(self._tidy) >= _TIDY_MAX:
+            self._tidy.clear()
+        self._tidy.add(topic)
+
+
+def _paged(
+    ordered: Sequence[OffloadedLedger], before: Sequence[Page]
+) -> tuple[list[tuple[Page, Sequence[OffloadedLedger]]], Sequence[OffloadedLedger]]:
+    """Pages for all but the newest ledgers, those that there are wherever they still hold; and the newest."""
+    pages: list[tuple[Page, Sequence[OffloadedLedger]]] = []
+    at = 0
+    for page in before:
+        start = bisect_left(ordered, page.first, lo=at, key=lambda each: each.ledger)
+        stop = bisect_right(ordered, page.last, lo=start, key=lambda each: each.ledger)
+        held = ordered[start:stop]
+        if len(held) == page.count and _digest(held) == page.digest:
+            pages += _cut(ordered[at:start])
+            pages.append((page, held))
+            at = stop
+    rest = ordered[at:]
+    full = len(rest) // PAGE_LEDGERS * PAGE_LEDGERS
+    return pages + _cut(rest[:full]), rest[full:]
+
+
+def _cut(ledgers: Sequence[OffloadedLedger]) -> list[tuple[Page, Sequence[OffloadedLedger]]]:
+    parts = [ledgers[at : at + PAGE_LEDGERS] for at in range(0, len(ledgers), PAGE_LEDGERS)]
+    return [(_page_of(part), part) for part in parts]
