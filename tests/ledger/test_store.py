@@ -228,7 +228,7 @@ def test_ledgers_that_leave_with_their_recent_entries_may_come_back(small_settin
     for _ in range(40):
         store.append(busy, bytes(600), nothing)
         # The groups of its first life leave the cache; the entries of its second are not on disk at first.
-        store._trim_cache()
+        store._tails._trim()
         assert store.read(ledger, 2, entries_max=9, bytes_max=999) == [b"entry", b"late", b"later"]
         assert store.read(ledger, 3, entries_max=9, bytes_max=999) == [b"late", b"later"]
         store.poll()

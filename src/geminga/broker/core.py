@@ -119,6 +119,8 @@ class Broker:
             self.authorization = Authorization(self.namespaces, settings.super_user_roles)
             self.namespaces.watch_permissions(self._permissions_changed)
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
+        self.complaints = Complaints(self.agenda)
+        """What is wrong with peers is told there."""
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
@@ -129,7 +131,7 @@ class Broker:
             producer_names=ProducerNames(store, settings.cluster),
             watched=self.watched,
             bytes=self.bytes,
-            complaints=Complaints(self.agenda),
+            complaints=self.complaints,
             disk=self.disk,
             authentication=authentication,
             authorization=self.authorization,

@@ -32,8 +32,9 @@ from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, 
 from geminga.consumer.mixed_keys import KeyWatch
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
+from geminga.consumer.place import Place
 from geminga.consumer.queue import ReceiveQueue
-from geminga.consumer.seek import NO_FILTER, is_end, seek_ack_set, start_filter
+from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import Event, State, next_state
 from geminga.consumer.unbatching import InvalidEntry
@@ -99,10 +100,11 @@ class ConsumerCore:
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
         self._first_subscribe = True
-        self._start = settings.start_message_id
-        self._start_inclusive = settings.start_message_id_inclusive
-        self._filter = NO_FILTER
-        self._last_queued: tuple[ReceivedEntry, int] | None = None
+        self._place = Place(
+            settings.start_message_id,
+            inclusive=settings.start_message_id_inclusive,
+            is_durable=settings.durable,
+        )
         self._seek_target: MessageId | int | None = None
         self._aside: list[MessageFrame] = []
         self._key_watch = KeyWatch(is_wanted=settings.consumer_type is ConsumerType.KeyShared)
@@ -112,19 +114,12 @@ class ConsumerCore:
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """The SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, Event.ATTACH)
-        self._filter = start_filter(
-            self._start, inclusive=self._start_inclusive, below=not self.settings.durable
-        )
         first_time, self._first_subscribe = self._first_subscribe, False
-        command = commands.subscribe(
+        return commands.subscribe(
             self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
-            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._start,
+            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._place.attach(),
             first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
         )  # fmt: skip
-        if self.settings.durable:
-            # A seek's position counts once: later the cursor may have been moved by another consumer.
-            self._start = None
-        return command
 
     def subscribed(self, now: float) -> None:
         """The broker answered SUCCESS: acknowledgements that were left go out, then the permits."""
@@ -132,7 +127,7 @@ class ConsumerCore:
         if self.state is not State.READY:
             return
         self.flow.reset()
-        self.flow.note_start(self._start)
+        self.flow.note_start(self._place.start)
         self.reached_end = False
         self._flush_acks()
         self._grant()
@@ -147,7 +142,7 @@ class ConsumerCore:
         self.new_request_id = None
         self.output.clear()
         self._aside.clear()
-        self._remember_position(self._take_back())
+        self._place.detach(self._take_back())
         self.opener.chunks.clear()
         self.negative_acks.clear()
         self.ack_timeout.clear()
@@ -167,9 +162,8 @@ class ConsumerCore:
         self.origin = Origin(self.topic, self.origin.partition, self.settings.schema, cluster)
         self.opener = EntryOpener(self.settings, self.origin)
         self.opener.whole = whole
-        self._start = self.settings.start_message_id
-        self._start_inclusive = self.settings.start_message_id_inclusive
-        self._last_queued = self._seek_target = None
+        self._place.begin_anew()
+        self._seek_target = None
         self._first_subscribe = True
         self.epoch = 0
 
@@ -200,18 +194,6 @@ class ConsumerCore:
             return entry, indexes[0]
         return (entries[0], -1) if entries else None
 
-    def _remember_position(self, unread: tuple[ReceivedEntry, int] | None) -> None:
-        """A subscription that is not durable starts again where the application stands."""
-        if self.settings.durable:
-            return
-        if unread is not None:
-            entry, index = unread
-            self._start, self._start_inclusive = entry.message_id(index), True
-        elif self._last_queued is not None:
-            entry, index = self._last_queued
-            self._start, self._start_inclusive = entry.message_id(index), False
-        self._last_queued = None
-
     def pin_start(self, marked: MessageId) -> None:
         """Turn the start "latest" into a place: ``marked`` is the cursor's mark-delete position now, or
         `MessageId.earliest` when the topic is empty.
@@ -219,14 +201,7 @@ class ConsumerCore:
         Without it, a connection lost before the first message would move the start to a later end. Does
         nothing once a message was queued, and for any other start.
         """
-        start = self._start
-        if start is not None and is_end(start) and start.ledger_id > 0 and self._last_queued is None:
-            self._start_inclusive = True
-            if is_end(marked):
-                self._start = MessageId.earliest
-                return
-            # The broker delivers the entry that is named, if it exists already or not.
-            self._start = MessageId(marked.partition, marked.ledger_id, marked.entry_id + 1)
+        self._place.pin(marked)
 
     # --- what the broker sends -------------------------------------------------------------------
 
@@ -264,10 +239,10 @@ class ConsumerCore:
     def stop_at(self, last: MessageId) -> None:
         """``last`` is the last entry wanted from now on; the ones before it are asked for."""
         self.flow.stop = (last.ledger_id, last.entry_id)
-        if self._last_queued is not None:
-            self.flow.note_place(self._last_queued[0])
+        if self._place.last_queued is not None:
+            self.flow.note_place(self._place.last_queued[0])
         else:
-            self.flow.note_start(self._start)
+            self.flow.note_start(self._place.start)
         self._grant()
 
     def _refuse(self, frame: MessageFrame, opened: Opened) -> None:
@@ -285,9 +260,9 @@ class ConsumerCore:
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: Sequence[int]) -> list[int] | None:
         """The indexes to deliver, None for all: not acknowledged, not compacted out, not before the start."""
-        first = 0
-        if self._filter is not NO_FILTER:
-            first = self._filter.first_wanted(key)
+        first, dropped = 0, self._place.filter
+        if dropped is not NO_FILTER:
+            first = dropped.first_wanted(key)
         count = entry.count
         if count == 1:
             return [] if first > 0 or compacted_out else None
@@ -318,7 +293,7 @@ class ConsumerCore:
         if permits > count:
             self.flow.overcharged(permits - count)
             self._grant()
-        self._last_queued = (entry, indexes[-1])
+        self._place.last_queued = (entry, indexes[-1])
         if self._key_watch.looks_left and count > 1:
             producer_name = self._key_watch.look(entry, indexes)
             if producer_name is not None:
@@ -341,7 +316,7 @@ class ConsumerCore:
         if permits > delivered:
             self.flow.overcharged(permits - delivered)
             self._grant()
-        self._last_queued = (entry, -1)
+        self._place.last_queued = (entry, -1)
         self.queue.add_entry(entry)
         if self.flow.is_bounded:
             self._grant()
@@ -560,7 +535,7 @@ class ConsumerCore:
             self.epoch += 1
         self._flush_acks()
         if self._take_back() is not None:
-            self._last_queued = None
+            self._place.last_queued = None
         self.opener.chunks.clear()
         self.negative_acks.clear()
         self.ack_timeout.clear()
@@ -617,23 +592,13 @@ class ConsumerCore:
         self.state = next_state(self.state, Event.SEEK_DONE)
         self._take_back()
         self._aside.clear()
-        self._last_queued = None
         self.opener.chunks.clear()
         self.negative_acks.clear()
         self.ack_timeout.clear()
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
-        if isinstance(target, MessageId):
-            self._start, self._start_inclusive = target, self.settings.start_message_id_inclusive
-        elif not self.settings.durable:
-            # The reader's place is where the broker put it; a new cursor could only start at its begin.
-            self._start, self._start_inclusive = MessageId.earliest, True
-        else:
-            self._start = None
-        self._filter = start_filter(
-            self._start, inclusive=self._start_inclusive, below=not self.settings.durable
-        )
+        self._place.moved(target)
         self._grant()
 
     def seek_failed(self, now: float, now_ms: int) -> None:

@@ -25,7 +25,7 @@ from geminga.ledger.callbacks import run_callback, run_callbacks
 from geminga.ledger.catalog import CatalogDamaged
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import Checkpoints, Parts
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage
 from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
 from geminga.ledger.folder import open_folder
 from geminga.ledger.format import (
@@ -35,12 +35,10 @@ from geminga.ledger.format import (
     DELETE_LEDGER,
     DROP_FILE,
     ENTRY,
-    GIVE_UP,
     MERGE,
     NOTHING,
     PUT,
     RESTATE,
-    SETTLE,
     encode_value,
 )
 from geminga.ledger.index import SharedIndex
@@ -49,16 +47,17 @@ from geminga.ledger.log import Group, LogFiles, LogWriter
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.reading import EntryReader, Found
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
-from geminga.ledger.rewriting import Rewriter, restatement
+from geminga.ledger.rewriting import Rewriter
 from geminga.ledger.settings import StoreSettings
+from geminga.ledger.settling import Settling
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import Census, StoreState
 from geminga.ledger.stocktaking import Stocktaking
+from geminga.ledger.tail_cache import TailCache
 from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
 
-_RECORD_OVERHEAD_BYTES = 200  # what a cached entry takes in memory besides its bytes
 _AHEAD_CACHE_KIB = 128
 """Of connections that read ahead: what they read is to be in the system's cache, not in theirs."""
 
@@ -208,8 +207,8 @@ class FileStore:
             sizes=self._sizes,
             freed=self._gauge.measure,
         )
-        self._cached: deque[tuple[dict[int, int], int, int]] = deque()
-        self._cached_bytes = 0
+        self._tails = TailCache(self._state, settings.cache_bytes)
+        self._settling = Settling(self._state, self._submit, self.delete_ledgers, self._rewriter.look_again)
         self._refusal: StoreError | None = None
         self._measuring = False
         self._appended_entries = 0
@@ -236,7 +235,8 @@ class FileStore:
             self._worker.start()
         if self._pool is not None:
             self._pool.start()
-        self._write_what_only_the_catalog_has()
+        # The log must say everything, also what it said in bytes that are damaged now.
+        self._settling.write_again(self._recovery.unwritten_keys, self._recovery.unwritten_ledgers)
         if recovered.replayed_groups > 1 or len(self._state.quarantine):
             self._checkpoints.begin()
 
@@ -317,49 +317,12 @@ class FileStore:
 
     def settle_damage(self, name: str, done: Done | None = None) -> bool:
         self._check_running()
-        things = self._state.quarantine.named(name)
-        for thing in things:
-            self._settle(thing)
-        if things:
-            self._state.quarantine.settle(name)
-            self._rewriter.look_again()
-        self._submit(SETTLE if things else NOTHING, 0, 0, name.encode() if things else b"", done)
-        return bool(things)
+        return self._settling.settle(name, done)
 
     def forget_damage(self, name: str) -> None:
         """Take things off the list whose bytes were put right."""
         for thing in self._state.quarantine.named(name):
             self._state.quarantine.discard(thing)
-
-    def _settle(self, thing: Damage) -> None:
-        """Write down that nobody waits any more for what the thing lost."""
-        if thing.lost == Loss.ENTRIES and thing.ledger_id is not None:
-            assert thing.first_entry_id is not None
-            assert thing.last_entry_id is not None
-            for entry_id in range(thing.first_entry_id, thing.last_entry_id + 1):
-                self._state.give_up(thing.ledger_id, entry_id)
-                self._submit(GIVE_UP, thing.ledger_id, entry_id, b"", None)
-        elif thing.lost == Loss.OWNER and thing.ledger_id is not None:
-            self.delete_ledgers([thing.ledger_id])
-        elif thing.key is not None and thing.lost != Loss.NOTHING:
-            self._state.quarantine.key_is_whole(thing.key)
-            self._restate(thing.key)
-
-    def _restate(self, key: str) -> None:
-        """Write again what is under a key."""
-        record = restatement(self._state, key, with_deletion=True)
-        if record is not None:
-            self._submit(*record, None)
-
-    def _write_what_only_the_catalog_has(self) -> None:
-        """The log must say everything, also what it said in bytes that are damaged now."""
-        recovery = self._recovery
-        for key in sorted(recovery.unwritten_keys):
-            self._restate(key)
-        for ledger_id in sorted(recovery.unwritten_ledgers):
-            if self._state.exists(ledger_id):
-                owner = self._state.ledger(ledger_id).owner
-                self._submit(CREATE, ledger_id, 0, owner.encode(), None)
 
     # --- ledgers ---
     def owner_of(self, ledger_id: int) -> str | None:
@@ -556,11 +519,7 @@ class FileStore:
             entries = sum(counts.values())
             self._appended_entries += entries
             self._appended_bytes += size_bytes
-            size_held = size_bytes + entries * _RECORD_OVERHEAD_BYTES
-            self._cached.append((counts, size_held, self._state.settled_groups))
-            self._cached_bytes += self._cached[-1][1]
-            if self._cached_bytes > self.settings.cache_bytes:
-                self._trim_cache()
+            self._tails.holds(counts, entries, size_bytes)
         if group.sealed is not None:
             self._sizes[group.sealed[0]] = group.sealed[1]
         self._rewriter.earn(group.payload_bytes)
@@ -576,17 +535,6 @@ class FileStore:
     def _fail(self, failed: Failed) -> int:
         self._failure = self._refusal = self._failure or failed.error
         return run_callbacks([record[4] for record in failed.records], failed.error)
-
-    def _trim_cache(self) -> None:
-        ledgers = self._state.ledgers
-        while self._cached and self._cached_bytes > self.settings.cache_bytes:
-            counts, size_bytes, settled = self._cached.popleft()
-            self._cached_bytes -= size_bytes
-            for ledger_id, count in counts.items():
-                ledger = ledgers.get(ledger_id)
-                if ledger is not None and ledger.since < settled:  # it may have left, and come back since
-                    del ledger.recent[:count]
-                    ledger.recent_first += count
 
     def _stop(self, failure: StoreError, cause: Exception | None) -> None:
         if self._failure is None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from geminga.broker.commands.table import HANDLERS
+from geminga.broker.complaints import LINES_MAX
 from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.listening import PortInUse, bind
-from geminga.broker.serving.server import BrokerServer
+from geminga.broker.serving.server import BrokerServer, Connection
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreLocked, StoreStopped, UsageError
 from geminga.ledger.api import Buffer, Done
@@ -239,6 +240,48 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             peer.close()
 
     asyncio.run(scenario())
+
+
+class Stuffed(asyncio.Transport):
+    """A transport whose peer reads nothing."""
+
+    is_aborted = False
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.is_aborted else 1 << 30
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def pause_reading(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running() as server:
+            for _ in range(LINES_MAX + 200):
+                connection = Connection(server)
+                connection.connection_made(Stuffed())
+                connection.pause_writing()
+                connection.write(b"an answer")
+                connection.flush()
+                assert connection._transport is not None
+                assert connection._transport.is_closing()
+                connection.connection_lost(None)
+            assert server.broker.complaints.total == LINES_MAX + 200
+
+    asyncio.run(scenario())
+    assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
 
 
 def test_an_idle_broker_sleeps() -> None:

@@ -219,7 +219,9 @@ class Connection(asyncio.Protocol):
             transport.writelines(chunks)
         unsent = self.count_unsent()
         if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
-            log.warning("%s leaves too much unread and is disconnected", self._peer_name())
+            self._server.broker.complaints.tell(
+                "%s leaves too much unread and is disconnected", self._peer_name()
+            )
             transport.abort()
 
     def abort(self) -> None:
