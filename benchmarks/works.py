@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import geminga
 from benchmarks import ack_holes, brokers, client, hostile, load, stuck_partition
 from benchmarks.brokers import APACHE, RunningBroker, slug
 from benchmarks.harness import (
@@ -187,7 +189,10 @@ def spark_plans(folder: Path, runs: int) -> Results:
 
 
 def start_and_memory(folder: Path, runs: int) -> Results:
-    """Milliseconds until the first PONG, resident memory 2 s later, CPU of 5 idle seconds."""
+    """Milliseconds until the first PONG, resident memory 2 s later, CPU of 5 idle seconds.
+
+    And the memory of ours after its first clients, and after the first request to its web port.
+    """
     results: Results = []
     for run in range(runs):
         for start in (brokers.geminga, brokers.lite, *((brokers.apache,) if run == 0 else ())):
@@ -199,6 +204,8 @@ def start_and_memory(folder: Path, runs: int) -> Results:
                 cpu = process_cpu_seconds(broker.pid)
                 time.sleep(5)
                 idle = process_cpu_seconds(broker.pid) - cpu
+                if start is brokers.geminga:
+                    results += _memory_in_use(broker)
             results += [
                 Figure(
                     work="broker: first answer after start",
@@ -212,6 +219,22 @@ def start_and_memory(folder: Path, runs: int) -> Results:
                 ),
             ]
     return results
+
+
+def _memory_in_use(broker: RunningBroker) -> Results:
+    with geminga.Client(broker.service_url) as client:
+        consumer, producer = client.subscribe("first", "s"), client.create_producer("first")
+        for _ in range(1000):
+            producer.send(b"a message")
+            consumer.acknowledge(consumer.receive())
+    served = resident_megabytes(broker.pid)
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
+        answer.read()
+    found = {"clients": served, "web requests": resident_megabytes(broker.pid)}
+    return [
+        Figure(work=f"broker: resident after its first {what}", who=broker.who, value=value, unit="MB")
+        for what, value in found.items()
+    ]
 
 
 def under_attack(folder: Path, runs: int) -> Results:

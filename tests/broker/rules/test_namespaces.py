@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from geminga.broker.admin.errors import STATUS_OF_RULE
-from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules import namespaces as module
+from geminga.broker.rules.namespaces import TOPIC_POLICIES, Namespaces
 from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.stored import existence_of, schemas_of, topic_of
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
+from geminga.ledger.api import Value
 from geminga.ledger.memory import MemoryStore
 
 SETTINGS = BrokerSettings(memory=True)
@@ -176,3 +179,54 @@ def test_a_damaged_document_is_named() -> None:
     store.put("tenant/public", b"\x00not json")
     with pytest.raises(StoreDamaged, match="tenant/public"):
         Namespaces(store, SETTINGS)
+
+
+class Watched(MemoryStore):
+    """A store that knows what was looked through, and what was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scanned: list[str] = []
+        self.asked: list[str] = []
+
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+        self.scanned.append(prefix)
+        return super().scan(prefix, after=after)
+
+    def get(self, key: str) -> Value | None:
+        self.asked.append(key)
+        return super().get(key)
+
+
+def test_topics_own_policies_are_read_when_a_topic_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESOLVED_TOPICS_MAX", 2)
+    store = Watched()
+    first = Namespaces(store, SETTINGS)
+    topics = [TopicName.parse(f"public/default/t{number}") for number in range(5)]
+    for number, topic in enumerate(topics):
+        first.set_topic_policy(topic, "message_ttl_in_seconds", number + 1)
+    store.scanned.clear()
+    namespaces = Namespaces(store, SETTINGS)
+    assert not [each for each in store.scanned if TOPIC_POLICIES.startswith(each)]
+    for _ in range(2):
+        found = [namespaces.topic_policies(topic).message_ttl_seconds for topic in topics]
+        assert found == [1, 2, 3, 4, 5]
+    assert len(namespaces._resolved_topics) == 2
+    store.asked.clear()
+    assert namespaces.topic_policies(topics[4]).message_ttl_seconds == 5
+    assert store.asked == []
+    namespaces.set_topic_policy(topics[4], "message_ttl_in_seconds", 9)
+    assert namespaces.topic_policies(topics[4]).message_ttl_seconds == 9
+    namespaces.set_policy("public", "default", "max_producers_per_topic", 7)
+    assert namespaces.topic_policies(topics[0]).max_producers_per_topic == 7
+    kept = namespaces.get_topic_policy(topics[0], "message_ttl_in_seconds")
+    namespaces.forget_topic(topics[0])
+    assert (kept, namespaces.get_topic_policy(topics[0], "message_ttl_in_seconds")) == (1, None)
+    assert namespaces.topic_policies(topics[0]) == namespaces.policies("public", "default")
+
+
+def test_whoever_asks_has_read_a_topics_policies_ahead() -> None:
+    topic = TopicName.parse("public/default/t-partition-3")
+    key = f"{TOPIC_POLICIES}persistent://public/default/t"
+    for wanted in (existence_of(topic), topic_of(topic), schemas_of(topic)):
+        assert (key, key) in wanted.keys

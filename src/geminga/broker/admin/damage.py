@@ -67,9 +67,10 @@ def settle(broker: Broker, name: str, done: Done) -> None:
     for damage in things:
         if damage.lost == Loss.ENTRIES:
             _acknowledge(broker, damage)
-        elif damage.key is not None:
-            broker.namespaces.accept(damage.key)
     broker.store.settle_damage(name, done)
+    for damage in things:
+        if damage.key is not None:
+            broker.namespaces.accept(damage.key)
 
 
 def _acknowledge(broker: Broker, damage: Damage) -> None:

@@ -1,8 +1,10 @@
 """Clusters, tenants, namespaces and policies: who may have topics, and under which rules.
 
-All of it is held in memory and written through to the store's key-value map, one JSON document a key:
-``cluster/<name>``, ``tenant/<name>``, ``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``.
-A change is in force at once; ``done`` is called when it is as durable as the store promises.
+They are kept in the store's key-value map, one JSON document a key: ``cluster/<name>``, ``tenant/<name>``,
+``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``. All but the topics' own are held in memory, for
+there may be as many of those as topics: they are read when a topic is asked about, and what is in force stays
+at hand for those that were asked about last. A change is in force at once; ``done`` is called when it is as
+durable as the store promises.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import copy
 import json
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +32,7 @@ from geminga.broker.rules.policies import (
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
-from geminga.ledger.api import Done, EntryStore
+from geminga.ledger.api import Done, EntryStore, Value
 
 log = logging.getLogger("geminga.broker")
 
@@ -40,6 +43,10 @@ Watcher = Callable[[str, TopicName | None, Policies | None], None]
 ``before`` is None where nobody knows, and where the namespace is gone."""
 PermissionWatcher = Callable[[str], None]
 """``watcher("tenant")`` when it changed who may do what in a tenant."""
+
+TOPIC_POLICIES = "topic-policies/"
+RESOLVED_TOPICS_MAX = 2048
+"""Topics with policies of their own for which it stays in memory what is in force."""
 
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
@@ -90,10 +97,9 @@ class Namespaces:
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
         self._namespaces = self._load("namespace/")
-        self._topics = self._load("topic-policies/")
         self._fill_what_was_lost()
         self._resolved: dict[str, Policies] = {}
-        self._resolved_topics: dict[str, Policies] = {}
+        self._resolved_topics: OrderedDict[str, Policies] = OrderedDict()
         self._create_defaults()
 
     def watch(self, watcher: Watcher) -> None:
@@ -300,16 +306,20 @@ class Namespaces:
     def topic_policies(self, topic: TopicName) -> Policies:
         """What is in force for a topic; a partition follows its partitioned topic."""
         key = str(topic.base)
-        own = self._topics.get(key)
+        found = self._resolved_topics.get(key)
+        if found is not None:
+            self._resolved_topics.move_to_end(key)
+            return found
+        own = self._own(key)
         if own is None:
             return self.policies(topic.tenant, topic.namespace)
-        found = self._resolved_topics.get(key)
-        if found is None:
-            found = resolve(self._settings, own, self._require(topic.tenant, topic.namespace))
-            namespace = f"namespace/{topic.namespace_name}"
-            if not self._cautious.isdisjoint((f"topic-policies/{key}", namespace)):
-                found = cautious(found)
-            self._resolved_topics[key] = found
+        found = resolve(self._settings, own, self._require(topic.tenant, topic.namespace))
+        namespace = f"namespace/{topic.namespace_name}"
+        if not self._cautious.isdisjoint((TOPIC_POLICIES + key, namespace)):
+            found = cautious(found)
+        self._resolved_topics[key] = found
+        if len(self._resolved_topics) > RESOLVED_TOPICS_MAX:
+            self._resolved_topics.popitem(last=False)
         return found
 
     def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
@@ -337,13 +347,13 @@ class Namespaces:
 
     def get_topic_policy(self, topic: TopicName, field: str) -> Any:
         """What was set for the topic itself, None if nothing was."""
-        return copy.deepcopy(self._topics.get(str(topic.base), {}).get(field))
+        return (self._own(str(topic.base)) or {}).get(field)
 
     def set_topic_policy(self, topic: TopicName, field: str, value: Any, done: Done | None = None) -> None:
         """Sets a policy of one topic, or removes it with None."""
         self._require(topic.tenant, topic.namespace)
         key = str(topic.base)
-        document = dict(self._topics.get(key, {}))
+        document = self._own(key) or {}
         if value is None:
             document.pop(field, None)
         else:
@@ -351,16 +361,16 @@ class Namespaces:
         _check_quota_below_retention(document, f"topic {key}")
         before = self.topic_policies(topic)
         if document:
-            self._write("topic-policies/", self._topics, key, document, done)
+            self._write(TOPIC_POLICIES, {}, key, document, done)
         else:
-            self._remove("topic-policies/", self._topics, key, done)
+            self._remove(TOPIC_POLICIES, {}, key, done)
         self._changed(topic.namespace_name, topic.base, before)
 
     def forget_topic(self, topic: TopicName, done: Done | None = None) -> None:
         """Drops a deleted topic's own policies."""
         key = str(topic.base)
-        if key in self._topics:
-            self._remove("topic-policies/", self._topics, key, done)
+        if self._store.get(TOPIC_POLICIES + key) is not None:
+            self._remove(TOPIC_POLICIES, {}, key, done)
             self._resolved_topics.pop(key, None)
         elif done is not None:
             done(None)
@@ -391,25 +401,30 @@ class Namespaces:
                 self.create_namespace(tenant, namespace)
 
     def _load(self, prefix: str) -> dict[str, Json]:
-        loaded: dict[str, Json] = {}
-        for key, value in self._store.scan(prefix):
-            name = key[len(prefix) :]
-            if value.lost is not None:
-                log.error(
-                    "%s was lost to damage in the store: %s, and nothing is deleted by its rules until they "
-                    "are set again",
-                    key,
-                    "what it was before is in force" if value.base else "defaults are in force",
-                )
-                self._cautious.add(key)
-            try:
-                document = json.loads(value.base) if value.base or value.lost is None else {}
-            except ValueError:
-                document = None
-            if not isinstance(document, dict):
-                raise StoreDamaged(f"the store's value under {key!r} is no JSON object: {value.base[:80]!r}")
-            loaded[name] = document
-        return loaded
+        return {key[len(prefix) :]: self._decode(key, value) for key, value in self._store.scan(prefix)}
+
+    def _own(self, topic: str) -> Json | None:
+        """A topic's own policies, None when it has none; nobody else has the object."""
+        key = TOPIC_POLICIES + topic
+        value = self._store.get(key)
+        return None if value is None else self._decode(key, value)
+
+    def _decode(self, key: str, value: Value) -> Json:
+        if value.lost is not None and key not in self._cautious:
+            log.error(
+                "%s was lost to damage in the store: %s, and nothing is deleted by its rules until they "
+                "are set again",
+                key,
+                "what it was before is in force" if value.base else "defaults are in force",
+            )
+            self._cautious.add(key)
+        try:
+            document = json.loads(value.base) if value.base or value.lost is None else {}
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise StoreDamaged(f"the store's value under {key!r} is no JSON object: {value.base[:80]!r}")
+        return document
 
     def accept(self, key: str) -> None:
         """An administrator takes what is left of policies, under that key of the store, for right."""

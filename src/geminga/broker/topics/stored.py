@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from geminga.broker import ledger_list
 from geminga.broker.delivery.subscription import cursor_prefix
 from geminga.broker.entry_counts import blocks_key, has_blocks, totals_key
+from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.dedup import dedup_key
 from geminga.broker.topics.persistent import topic_key
@@ -22,16 +23,16 @@ def partitioned_key(name: TopicName) -> str:
 
 
 def existence_of(name: TopicName) -> Wanted:
-    """What says whether there is such a topic, and of how many partitions."""
+    """What says whether there is such a topic, of how many partitions, and by which rules."""
     names = dict.fromkeys((name, name.base))
-    keys = [topic_key(str(name)), *map(partitioned_key, names)]
+    keys = [topic_key(str(name)), *map(partitioned_key, names), f"{TOPIC_POLICIES}{name.base}"]
     return Wanted(tuple((key, key) for key in keys))
 
 
 def schemas_of(name: TopicName) -> Wanted:
-    """The versions of a topic's schema."""
-    key = schema_key(name)
-    return Wanted(((key, key),))
+    """The versions of a topic's schema, and the rules for them."""
+    keys = (schema_key(name), f"{TOPIC_POLICIES}{name.base}")
+    return Wanted(tuple((key, key) for key in keys))
 
 
 def topic_of(name: TopicName) -> Wanted:
