@@ -66,7 +66,13 @@ class Differs:
     """Sentences of the docstring that are other ones here."""
 
 
-SCHEMA = "schema: Schema | type = _BYTES"
+BYTES = """
+if TYPE_CHECKING:
+    _BYTES: None = None  # of which no checker infers that the values are those of a default
+else:
+    _BYTES = BytesSchema()
+"""
+SCHEMA = "schema: Schema[T] | type[T] | None = _BYTES"
 
 FACE = {
     "Client": Differs(
@@ -79,13 +85,17 @@ FACE = {
     ),
     "subscribe": Differs(
         dropped=("is_pattern_topic",),
-        inserted={"receiver_queue_size": "message_listener: Callable[[Any, Any], Any] | None = None"},
+        inserted={
+            "receiver_queue_size": "message_listener: Callable[[Consumer[T], Message[T]], Any] | None = None"
+        },
         named=("start_paused: bool = False",),
         moved={"pattern_auto_discovery_period": "initial_position"},
         said={"With ``is_pattern_topic`` the topic is the text of a pattern.": ""},
     ),
     "create_reader": Differs(
-        inserted={"receiver_queue_size": "reader_listener: Callable[[Any, Any], Any] | None = None"}
+        inserted={
+            "receiver_queue_size": "reader_listener: Callable[[Reader[T], Message[T]], Any] | None = None"
+        }
     ),
     "create_table_view": Differs(said={"; ``pulsar.asyncio`` has none": ""}),
 }
@@ -263,7 +273,14 @@ def sync(source: str) -> str:
         "from geminga.client.sync_base import SyncBase",
         "from geminga.schema import BytesSchema",
     ]
-    lines = [*extra, *(ast.unparse(node) for node in imports), "\n_BYTES = BytesSchema()", ast.unparse(made)]
+    typing = next(node for node in imports if isinstance(node, ast.If))
+    typing.body += ast.parse("from geminga.client.message import Message").body
+    lines = [
+        *extra,
+        *(ast.unparse(node) for node in imports),
+        BYTES,
+        ast.unparse(made),
+    ]
     return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
 
 

@@ -81,7 +81,7 @@ def test_a_coroutine_becomes_a_call() -> None:
         "async def get(self, topic: str, schema: Schema | None = None, *, more: int = 1) -> AsyncReader:\n"
         "    return await self._open(await self._ask(topic), [await x for x in schema])"
     ) == (
-        "def get(self, topic: str, schema: Schema | type=_BYTES, *, more: int=1) -> Reader:\n"
+        "def get(self, topic: str, schema: Schema[T] | type[T] | None=_BYTES, *, more: int=1) -> Reader:\n"
         "    return self._open(self._ask(topic), [x for x in schema])"
     )
 
@@ -95,7 +95,7 @@ def test_arguments_of_one_face_alone() -> None:
     )
     assert found.splitlines() == [
         "def subscribe(self, topic, consumer_type=1, "
-        "message_listener: Callable[[Any, Any], Any] | None=None, receiver_queue_size=2, "
+        "message_listener: Callable[[Consumer[T], Message[T]], Any] | None=None, receiver_queue_size=2, "
         "pattern_auto_discovery_period=60, initial_position=3, *, start_paused: bool=False):",
         '    """Text."""',
         "    return self.f(topic)",

@@ -36,7 +36,7 @@ logger = logging.getLogger("geminga")
 TAKEN_GROUPING_SECONDS = 0.05
 """How long the note that a message was taken may wait: little beside any acknowledgement time-out."""
 
-Acknowledgeable = Message | MessageId
+Acknowledgeable = Message[Any] | MessageId
 
 Several = Sequence[Acknowledgeable]
 """Acknowledged by one call, and with receipts by one wait."""
@@ -111,7 +111,7 @@ class Acknowledging:
             handle.flush()
 
     def _process_mixed(self, items: list[Item], now: float) -> None:
-        run: list[Message] = []
+        run: list[Message[Any]] = []
         for item in items:
             if type(item) is Message:
                 run.append(item)
@@ -126,7 +126,7 @@ class Acknowledging:
         if run:
             self._acknowledge_run(run, now)
 
-    def _acknowledge_run(self, messages: list[Message], now: float) -> None:
+    def _acknowledge_run(self, messages: list[Message[Any]], now: float) -> None:
         for handle, run in self._group.by_handle(messages):
             handle.consumer.acknowledge_messages(run, now)
 

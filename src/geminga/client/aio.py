@@ -52,6 +52,7 @@ from geminga.errors import AlreadyClosed, ForkedProcessError
 from geminga.ids import MessageId
 from geminga.producer.settings import ProducerSettings, SchemaInfo
 from geminga.schema import Schema
+from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.consumer import AsyncConsumer
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from geminga.client.reader import AsyncReader
     from geminga.client.table_view import AsyncTableView
 
-T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Client:
@@ -172,7 +173,7 @@ class Client:
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema | type | None = None,
+        schema: Schema[T] | type[T] | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -205,7 +206,7 @@ class Client:
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         latency_budget_ms: float | None = None,
         compression_level: int = 0,
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[T]:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
         With ``batching_enabled`` messages that come close together share an entry, which saves most of the
@@ -234,7 +235,7 @@ class Client:
         topic: str | Sequence[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema | type | None = None,
+        schema: Schema[T] | type[T] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -265,7 +266,7 @@ class Client:
         negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
         retry_enabled: bool = False,
         event_listener: ConsumerEventListener | None = None,
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[T]:
         """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
         With ``is_pattern_topic`` the topic is the text of a pattern.
 
@@ -285,7 +286,7 @@ class Client:
         self,
         topic: str | Sequence[str] | re.Pattern[str],
         start_message_id: MessageId | None = None,
-        schema: Schema | type | None = None,
+        schema: Schema[T] | type[T] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -295,7 +296,7 @@ class Client:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
         start_time: dt.datetime | dt.timedelta | int | None = None,
-    ) -> AsyncReader:
+    ) -> AsyncReader[T]:
         """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
         ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
 
@@ -310,8 +311,8 @@ class Client:
         return await self._open_reader(topics, start, arguments.reader_settings(given, checked), checked)
 
     async def create_table_view(
-        self, topic: str, subscription_name: str | None = None, schema: Schema | type | None = None
-    ) -> AsyncTableView:
+        self, topic: str, subscription_name: str | None = None, schema: Schema[T] | type[T] | None = None
+    ) -> AsyncTableView[T]:
         """The newest value of every key of ``topic``, kept up to date; ``pulsar.asyncio`` has none. Returns
         when all that the topic held at the start has been read."""
         name = arguments.checked_topic(topic)
@@ -340,38 +341,40 @@ class Client:
     def _now_ms(self) -> int:
         return self.core.now_ms()
 
-    async def _ask(self, answer: Coroutine[Any, Any, T]) -> T:
+    async def _ask(self, answer: Coroutine[Any, Any, A]) -> A:
         return await answer
 
-    async def _schema_for(self, topic: str, schema: Schema | type | None) -> Schema:
+    async def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
         """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
         return await self.core.schemas.for_topic(topic, arguments.checked_schema(schema))
 
-    async def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema) -> AsyncProducer:
+    async def _open_producer(
+        self, topic: str, settings: ProducerSettings, schema: Schema[T]
+    ) -> AsyncProducer[T]:
         from geminga.client.producer import create_producer
 
         schema.attach_client(self.core.schemas)
         return await self.core.opened(create_producer, topic, settings)
 
     async def _open_consumer(
-        self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema
-    ) -> AsyncConsumer:
+        self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
+    ) -> AsyncConsumer[T]:
         from geminga.client.consumer import subscribe
 
         schema.attach_client(self.core.schemas)
         return await self.core.opened(subscribe, topics, subscription, settings)
 
     async def _open_reader(
-        self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema
-    ) -> AsyncReader:
+        self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]
+    ) -> AsyncReader[T]:
         from geminga.client.reader import create_reader
 
         schema.attach_client(self.core.schemas)
         return await self.core.opened(create_reader, topics, start, settings)
 
     async def _open_table_view(
-        self, topic: str, subscription_name: str | None, schema: Schema
-    ) -> AsyncTableView:
+        self, topic: str, subscription_name: str | None, schema: Schema[T]
+    ) -> AsyncTableView[T]:
         from geminga.client.table_view import open_table_view
 
         schema.attach_client(self.core.schemas)

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from geminga.client import crypto
 from geminga.client.authentication import Authentication
@@ -49,6 +49,7 @@ from geminga.producer.settings import (
 )
 from geminga.schema import BytesSchema, JsonSchema, Record, Schema
 from geminga.schema.schema import from_wire
+from geminga.values import T
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Topics = str | list[str] | re.Pattern[str]
@@ -131,11 +132,11 @@ def checked_topic(topic: object) -> str:
     return str(TopicName.parse(str(topic)))
 
 
-def checked_schema(schema: object) -> Schema:
+def checked_schema(schema: Schema[T] | type[T] | None) -> Schema[T]:
     """A schema argument; None stands for `BytesSchema`, a dataclass or another such class for its
     `JsonSchema`."""
     if schema is None:
-        return BytesSchema()
+        return cast("Schema[T]", BytesSchema())
     if isinstance(schema, type):
         from geminga.schema.models import is_model
 

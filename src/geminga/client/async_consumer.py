@@ -14,7 +14,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
@@ -41,6 +41,7 @@ from geminga.errors import (
     Timeout,
 )
 from geminga.ids import MessageId
+from geminga.values import T_co
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +51,7 @@ logger = logging.getLogger("geminga")
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[T_co]):
     """A consumer for asyncio programs; ``async for message in consumer`` receives without end.
 
     Made by `geminga.asyncio.Client.subscribe`. Method names are those of ``pulsar.asyncio.Consumer``.
@@ -145,7 +146,7 @@ class AsyncConsumer:
 
     # --- receiving -------------------------------------------------------------------------------
 
-    async def receive(self, timeout_millis: int | None = None) -> Message:
+    async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """The next message; waits for one, at most ``timeout_millis``.
 
         Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good.
@@ -159,7 +160,7 @@ class AsyncConsumer:
             self.inbox.add(Taken(message))
         return message
 
-    async def _await_message(self, timeout_millis: int | None) -> Message:
+    async def _await_message(self, timeout_millis: int | None) -> Message[T_co]:
         if timeout_millis is not None:
             check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else self.core.now() + timeout_millis / 1000
@@ -179,7 +180,7 @@ class AsyncConsumer:
             self.group.feed()
         return await self.receivers.wait(None if deadline is None else deadline - self.core.now())
 
-    def take(self) -> Message | None:
+    def take(self) -> Message[T_co] | None:
         """The next message with its permits accounted for, on the loop's thread."""
         while True:
             message = self.queue.take()
@@ -201,7 +202,7 @@ class AsyncConsumer:
             if indexes:
                 self.queue.put_in_front(entry, indexes)
 
-    async def _prepare(self, message: Message) -> None:
+    async def _prepare(self, message: Message[Any]) -> None:
         """Have the schema version of a message at hand: decoding must not wait."""
         try:
             await self.core.schemas.prepare(message)
@@ -216,7 +217,7 @@ class AsyncConsumer:
         if self.failure is not None:
             raise self.failure
 
-    async def batch_receive(self) -> list[Message]:
+    async def batch_receive(self) -> list[Message[T_co]]:
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
         policy = self.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
@@ -236,10 +237,10 @@ class AsyncConsumer:
             raise
         return batch.messages
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.receive()
         except AlreadyClosed:
@@ -335,7 +336,7 @@ class AsyncConsumer:
 
     async def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_millis: int,
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -503,7 +504,7 @@ class AsyncConsumer:
         self.failure = error
         self.receivers.wake_all()
 
-    async def __aenter__(self) -> AsyncConsumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -519,16 +520,16 @@ class ReceivedBatch:
     """Messages collected until a `ConsumerBatchReceivePolicy` is satisfied."""
 
     def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[Message[Any]] = []
         self._policy = policy
         self._size_bytes = 0
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message[Any]) -> None:
         self.messages.append(message)
         if self._policy.max_num_bytes > 0:
             self._size_bytes += message.size_bytes()
 
-    def with_last(self, message: Message | None) -> list[Message]:
+    def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
         """All of them, and ``message``, whether it was added or not."""
         missing = message is not None and (not self.messages or self.messages[-1] is not message)
         return [*self.messages, message] if missing and message is not None else self.messages

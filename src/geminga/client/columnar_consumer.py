@@ -50,7 +50,7 @@ _ID_COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index")
 
 
 async def collect_entries(
-    consumer: AsyncConsumer, max_rows: int, timeout_millis: int | None
+    consumer: AsyncConsumer[Any], max_rows: int, timeout_millis: int | None
 ) -> list[ReceivedEntry]:
     """On the loop's thread: entries of about ``max_rows`` messages; waits for the first.
 
@@ -135,7 +135,7 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
     return build_entry(metadata.SerializeToString(), entry.body)
 
 
-def _track(consumer: AsyncConsumer, entries: list[ReceivedEntry]) -> None:
+def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
     """The acknowledgement time-out of whole entries runs."""
     now = consumer.core.now()
     for entry in entries:
@@ -145,7 +145,7 @@ def _track(consumer: AsyncConsumer, entries: list[ReceivedEntry]) -> None:
             handle.flush_soon()
 
 
-def put_back_entries(consumer: AsyncConsumer, entries: Sequence[ReceivedEntry]) -> None:
+def put_back_entries(consumer: AsyncConsumer[Any], entries: Sequence[ReceivedEntry]) -> None:
     """On the loop's thread: nobody got these entries; they wait in the queue again, and nobody is late."""
     consumer.queue.put_back_entries(entries)
     for entry in entries:
@@ -172,7 +172,7 @@ def raw_entry(entry: ReceivedEntry) -> RawEntry:
 
 
 def decode_table(
-    consumer: AsyncConsumer,
+    consumer: AsyncConsumer[Any],
     entries: list[ReceivedEntry],
     columns: Sequence[str] | None,
     post: Callable[..., None] | None = None,
@@ -194,7 +194,7 @@ def decode_table(
 
 
 def _decode_table(
-    consumer: AsyncConsumer,
+    consumer: AsyncConsumer[Any],
     entries: list[ReceivedEntry],
     columns: Sequence[str] | None,
     post: Callable[..., None] | None,
@@ -235,7 +235,7 @@ def _forgetter(key: int) -> Callable[[object], None]:
     return forget
 
 
-def _refuse(consumer: AsyncConsumer, entry: ReceivedEntry, error: CorruptPayload) -> None:
+def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPayload) -> None:
     """On the loop's thread: acknowledge an unreadable entry as such."""
     assert entry.raw is not None
     handle = consumer.group.handles.get(entry.origin.topic)
@@ -253,7 +253,7 @@ def _refuse(consumer: AsyncConsumer, entry: ReceivedEntry, error: CorruptPayload
 # --- acknowledging -------------------------------------------------------------------------------
 
 
-def acknowledge_rows(consumer: AsyncConsumer, table: pa.Table) -> None:
+def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
     """On the loop's thread: acknowledge the messages of a table.
 
     A table as `receive_table` gave it is recognised and costs a step an entry. Of any other (filtered,
@@ -279,7 +279,7 @@ def acknowledge_rows(consumer: AsyncConsumer, table: pa.Table) -> None:
         handle.flush_soon()
 
 
-def _acknowledge_entry(consumer: AsyncConsumer, entry: ReceivedEntry, now: float) -> None:
+def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: float) -> None:
     """The rows of an entry that came in a table: all of it, or what its ``ack_set`` left."""
     handle = consumer.group.handles.get(entry.origin.topic)
     if entry.ack_set and entry.acks is not None:
@@ -310,7 +310,7 @@ class _Rows:
     indexes: list[int]
 
 
-def _acknowledge_by_columns(consumer: AsyncConsumer, table: pa.Table, now: float) -> None:
+def _acknowledge_by_columns(consumer: AsyncConsumer[Any], table: pa.Table, now: float) -> None:
     # All of it is read before anything is said: a table that is refused has no effect.
     for rows in list(_rows_by_entry(consumer, table)):
         if rows.size:
@@ -319,7 +319,7 @@ def _acknowledge_by_columns(consumer: AsyncConsumer, table: pa.Table, now: float
             rows.consumer.acknowledge_id(MessageId(-1, *rows.key), now)
 
 
-def _rows_by_entry(consumer: AsyncConsumer, table: pa.Table) -> Iterator[_Rows]:
+def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_Rows]:
     """The rows of ``table`` entry by entry, without those of topics that are not read here."""
     import numpy as np
 

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from geminga.client.acknowledging import Acknowledgeable, Several
 from geminga.client.async_consumer import (
@@ -43,6 +43,7 @@ from geminga.errors import (
     Timeout,
     UsageError,
 )
+from geminga.values import T_co
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,14 +61,14 @@ _new_message = Message.__new__
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
-class Consumer(ConsumerFace):
+class Consumer(ConsumerFace, Generic[T_co]):
     """A consumer for threads; ``for message in consumer`` receives without end.
 
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
     """
 
     def __init__(
-        self, runtime: LoopThread, consumer: AsyncConsumer, threads: ListenerThreads | None = None
+        self, runtime: LoopThread, consumer: AsyncConsumer[Any], threads: ListenerThreads | None = None
     ) -> None:
         self._runtime = runtime
         self._consumer = consumer
@@ -88,7 +89,7 @@ class Consumer(ConsumerFace):
 
     # --- receiving -------------------------------------------------------------------------------
 
-    def receive(self, timeout_millis: int | None = None) -> Message:
+    def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """The next message; waits for one, at most ``timeout_millis``.
 
         Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good; `Interrupted`, which is
@@ -127,7 +128,7 @@ class Consumer(ConsumerFace):
             self._give_back([] if index == _NOTHING else [Message(entry, index)])
             raise
 
-    def _give_back(self, messages: Sequence[Message]) -> None:
+    def _give_back(self, messages: Sequence[Message[Any]]) -> None:
         """Messages that were taken and never handed to the application."""
         self._queue.give_back(messages)
         if self._tracks_taken:
@@ -138,7 +139,7 @@ class Consumer(ConsumerFace):
             with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
                 self._runtime.post(self._queue.wake)
 
-    def _note_taken(self, message: Message) -> None:
+    def _note_taken(self, message: Message[Any]) -> None:
         releases = message._entry.releases
         if releases and message._index in releases:
             self._runtime.post(self._consumer.group.took, message)
@@ -166,7 +167,7 @@ class Consumer(ConsumerFace):
         if not self._queue.has_messages and self._queue.entries:
             self._runtime.call(self._open_entry())
 
-    def _look(self) -> Message | None:
+    def _look(self) -> Message[Any] | None:
         """The next message, if there is one."""
         self._open_first()
         return self._queue.take()
@@ -191,7 +192,7 @@ class Consumer(ConsumerFace):
         if self._consumer.group.starved:
             self._runtime.post(self._consumer.group.feed)
 
-    def batch_receive(self) -> list[Message]:
+    def batch_receive(self) -> list[Message[T_co]]:
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
         policy = self._consumer.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
@@ -210,10 +211,10 @@ class Consumer(ConsumerFace):
             self._give_back(batch.with_last(message))
             raise
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T_co]]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[T_co]:
         try:
             return self.receive()
         except AlreadyClosed:
@@ -221,7 +222,7 @@ class Consumer(ConsumerFace):
 
     # --- listening: what the listener's thread calls ---------------------------------------------
 
-    def _take_now(self) -> Message | None:
+    def _take_now(self) -> Message[Any] | None:
         """See `Listening`."""
         message = self._look()
         if message is None:
@@ -330,7 +331,7 @@ class Consumer(ConsumerFace):
         if self._listener is not None:
             self._listener.stop()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -345,7 +346,7 @@ class Consumer(ConsumerFace):
         return f"<Consumer {self.consumer_name()} of {self.subscription_name()} on {self.topic()}>"
 
 
-_live: weakref.WeakSet[Consumer] = weakref.WeakSet()
+_live: weakref.WeakSet[Consumer[Any]] = weakref.WeakSet()
 
 
 def _refuse_after_fork(*_: object) -> NoReturn:
@@ -379,7 +380,7 @@ async def subscribe(
     topic: str | Sequence[str] | re.Pattern[str],
     subscription: str,
     settings: ConsumerSettings,
-) -> AsyncConsumer:
+) -> AsyncConsumer[Any]:
     """A consumer on a topic, a list of topics, or the topics that match a compiled pattern."""
     topics = TopicSet(core, topic, settings.regex_subscription_mode)
     if settings.retry_enabled:

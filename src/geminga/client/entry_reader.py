@@ -11,7 +11,7 @@ import contextlib
 import time
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
@@ -40,7 +40,9 @@ class EntryReader:
     Entries are not checked: `geminga.wire.columnar.decode_entries` verifies their checksums.
     """
 
-    def __init__(self, client: Client, consumer: AsyncConsumer, start: MessageId, inclusive: bool) -> None:
+    def __init__(
+        self, client: Client, consumer: AsyncConsumer[Any], start: MessageId, inclusive: bool
+    ) -> None:
         from geminga.client.consumer import Consumer
 
         self._runtime = client.runtime
@@ -195,7 +197,7 @@ async def open_entries(
     queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
     subscription_role_prefix: str | None = None,
     compacted: bool = False,
-) -> AsyncConsumer:
+) -> AsyncConsumer[Any]:
     """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
     settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max, compacted)
     random_hex = f"{core.random.getrandbits(40):010x}"
@@ -212,7 +214,9 @@ async def open_entries(
     return consumer
 
 
-async def open_cursor(core: ClientCore, topic: str, subscription: str, *, from_latest: bool) -> AsyncConsumer:
+async def open_cursor(
+    core: ClientCore, topic: str, subscription: str, *, from_latest: bool
+) -> AsyncConsumer[Any]:
     """A durable subscription that receives nothing: somebody else reads, and it is moved by ids.
 
     One that is not there is made, behind the newest message or before the first. Raises `ConsumerBusy` while
@@ -233,14 +237,14 @@ async def open_cursor(core: ClientCore, topic: str, subscription: str, *, from_l
     return consumer
 
 
-async def cursor_state(consumer: AsyncConsumer) -> tuple[MessageId, MessageId | None]:
+async def cursor_state(consumer: AsyncConsumer[Any]) -> tuple[MessageId, MessageId | None]:
     """On the client's loop: the newest message of such a consumer's topic, and its mark-delete position."""
     (handle,) = consumer.group.handles.values()
     return await handle.last_message_id()
 
 
 async def next_entry(
-    consumer: AsyncConsumer, deadline: float | None, *, take: bool = True
+    consumer: AsyncConsumer[Any], deadline: float | None, *, take: bool = True
 ) -> RawEntry | None:
     """On the client's loop: such a consumer's next entry; None when ``deadline``, on the loop's clock, is
     over. One that is not taken keeps its permits. Raises what ends the consumer."""
@@ -255,7 +259,7 @@ async def next_entry(
     return raw_entry(entry)
 
 
-def stop_at(consumer: AsyncConsumer, last: MessageId) -> None:
+def stop_at(consumer: AsyncConsumer[Any], last: MessageId) -> None:
     """On the client's loop: ``last`` is the last entry that is wanted from now on."""
     for handle in consumer.group.handles.values():
         handle.consumer.stop_at(last)

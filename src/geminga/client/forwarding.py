@@ -24,7 +24,7 @@ _Place = tuple[str, tuple[str, ...]]
 """The topic, and the names of the keys that messages there are encrypted for."""
 
 
-def _content_of(message: Message) -> bytes | KeyedContent | None:
+def _content_of(message: Message[Any]) -> bytes | KeyedContent | None:
     """Payload and, where it is one of bytes, key of a received message, as they were."""
     payload = None if message.has_null_value() else message.data()
     if message.partition_key_is_base64():
@@ -35,7 +35,7 @@ def _content_of(message: Message) -> bytes | KeyedContent | None:
     return payload
 
 
-def _keys_of(message: Message) -> tuple[str, ...]:
+def _keys_of(message: Message[Any]) -> tuple[str, ...]:
     """The names of the keys that a message was encrypted for.
 
     Raises `CryptoError` for one that is still encrypted: nobody could ever read it on another topic.
@@ -71,10 +71,12 @@ class Forwarder:
         self._core = core
         self._consumer_name = consumer_name
         self._decryptor = decryptor
-        self._producers: dict[_Place, asyncio.Task[AsyncProducer]] = {}
-        self._views: dict[tuple[_Place, str, str], AsyncProducer] = {}
+        self._producers: dict[_Place, asyncio.Task[AsyncProducer[Any]]] = {}
+        self._views: dict[tuple[_Place, str, str], AsyncProducer[Any]] = {}
 
-    async def publish(self, plan: Forward, message: Message, policy: ConsumerDeadLetterPolicy | None) -> None:
+    async def publish(
+        self, plan: Forward, message: Message[Any], policy: ConsumerDeadLetterPolicy | None
+    ) -> None:
         """Publish ``message`` as ``plan`` says; returns with the receipt.
 
         Payload, key and schema stay what they were; versions are counted anew on the other topic. Raises
@@ -95,8 +97,8 @@ class Forwarder:
         await producer.send(message, **options)
 
     async def _with_schema_of(
-        self, message: Message, producer: AsyncProducer, place: _Place
-    ) -> AsyncProducer:
+        self, message: Message[Any], producer: AsyncProducer[Any], place: _Place
+    ) -> AsyncProducer[Any]:
         """``producer`` with the schema that ``message`` was written with.
 
         Where the other topic does not take it (another namespace may have other rules), the payload goes
@@ -120,7 +122,7 @@ class Forwarder:
 
     async def _producer(
         self, place: _Place, plan: Forward, policy: ConsumerDeadLetterPolicy | None
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[Any]:
         task = self._producers.get(place)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._core.loop.create_task(self._open(place[1], plan, policy))
@@ -129,7 +131,7 @@ class Forwarder:
 
     async def _open(
         self, keys: tuple[str, ...], plan: Forward, policy: ConsumerDeadLetterPolicy | None
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[Any]:
         kind = "DLQ" if plan.dead else "RETRY"
         local = plan.topic.rsplit("/", 1)[-1]
         settings = ProducerSettings(

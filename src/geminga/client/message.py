@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
 from geminga.consumer.unbatching import split_batch
 from geminga.ids import MessageId
@@ -26,7 +28,7 @@ class MessageBatch:
         self._message_id = msg_id
         return self
 
-    def parse_from(self, data: bytes, size: int) -> list[Message]:
+    def parse_from(self, data: bytes, size: int) -> list[Message[Any]]:
         """The ``size`` messages of an uncompressed batch payload. Raises `CorruptPayload`."""
         place = self._message_id
         origin = Origin(place.topic, place.partition)

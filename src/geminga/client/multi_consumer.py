@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
@@ -225,11 +226,11 @@ class HandleGroup:
                     handle.consumer.recover_permits()
                     handle.flush_soon()
 
-    def by_handle(self, messages: list[Message]) -> Iterable[tuple[ConsumerHandle, list[Message]]]:
+    def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:
         """Messages by the handle that they came from, in order; without those whose handle is gone."""
         if self._only is not None:
             return ((self._only, messages),)
-        runs: dict[str, list[Message]] = {}
+        runs: dict[str, list[Message[Any]]] = {}
         for message in messages:
             topic = message._entry.origin.topic
             run = runs.get(topic)
@@ -239,7 +240,7 @@ class HandleGroup:
                 run.append(message)
         return [(self.handles[topic], run) for topic, run in runs.items() if topic in self.handles]
 
-    def took(self, message: Message) -> None:
+    def took(self, message: Message[Any]) -> None:
         """A message left the queue: the permits that it carries go back to its consumer."""
         self.took_of(message._entry, (message._index,))
 
@@ -268,7 +269,7 @@ class HandleGroup:
         handle.flush_soon()
         return indexes
 
-    def handle_of_message(self, message: Message) -> ConsumerHandle:
+    def handle_of_message(self, message: Message[Any]) -> ConsumerHandle:
         """Raises `OperationNotSupported` for a message of another consumer's topic."""
         topic = message.topic_name()
         handle = self._only or self.handles.get(topic)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.core import ClientCore
 from geminga.client.in_turn import InTurn
@@ -30,6 +30,7 @@ from geminga.producer.result import Result
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
 from geminga.schema import Schema
+from geminga.values import T, T_contra
 from geminga.wire.encryption import RENEWAL_SECONDS, PayloadEncryptor
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ ManyCallback = Callable[[ManySent], object]
 """Called once, on the client's I/O thread, when all messages of a `send_many` have their outcome."""
 
 
-async def create_producer(core: ClientCore, topic: str, settings: ProducerSettings) -> AsyncProducer:
+async def create_producer(core: ClientCore, topic: str, settings: ProducerSettings) -> AsyncProducer[Any]:
     """Open a producer on ``topic``, partitioned or not.
 
     Raises what the broker reports (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or
@@ -108,7 +109,7 @@ def never_keyed(payload: bytes, token: Any, key: str) -> bool:
     return False
 
 
-class AsyncProducer:
+class AsyncProducer(Generic[T_contra]):
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
     def __init__(self, core: ClientCore, publisher: Publisher) -> None:
@@ -134,7 +135,7 @@ class AsyncProducer:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._state.producer_name!r} on {self._state.topic}>"
 
-    async def __aenter__(self) -> AsyncProducer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -162,7 +163,7 @@ class AsyncProducer:
 
     async def send(
         self,
-        content: Any,
+        content: T_contra | None,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | bytes | None = None,
@@ -211,7 +212,7 @@ class AsyncProducer:
 
     def send_async(
         self,
-        content: Any,
+        content: T_contra | None,
         callback: SendCallback | None = None,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
@@ -258,7 +259,7 @@ class AsyncProducer:
 
     async def send_many(
         self,
-        values: Sequence[Any],
+        values: Sequence[T_contra | None],
         callback: ManyCallback | Sequence[SendCallback | None] | None = None,
         *,
         keys: Sequence[str | None] | None = None,
@@ -367,7 +368,7 @@ class AsyncProducer:
 
     # --- schemas ----------------------------------------------------------------------------------
 
-    async def with_schema(self, schema: Schema) -> AsyncProducer:
+    async def with_schema(self, schema: Schema[T]) -> AsyncProducer[T]:
         """This producer, publishing values of another schema.
 
         The schema is registered on the topic; what is sent through the view names its version, and never
@@ -463,10 +464,10 @@ class AsyncProducer:
         return self._core, self._publisher
 
 
-class Producer(ProducerFace):
+class Producer(ProducerFace, Generic[T_contra]):
     """A producer for threads: any number of them may use it at once."""
 
-    def __init__(self, runtime: LoopThread, producer: AsyncProducer) -> None:
+    def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
         core, publisher = producer._shell()
@@ -479,7 +480,7 @@ class Producer(ProducerFace):
     def __repr__(self) -> str:
         return repr(self._producer).replace("AsyncProducer", "Producer")
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -497,7 +498,7 @@ class Producer(ProducerFace):
 
     def send(
         self,
-        content: Any,
+        content: T_contra | None,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | bytes | None = None,
@@ -538,7 +539,7 @@ class Producer(ProducerFace):
 
     def send_async(
         self,
-        content: Any,
+        content: T_contra | None,
         callback: SendCallback | None,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
@@ -603,7 +604,7 @@ class Producer(ProducerFace):
 
     def send_many(
         self,
-        values: Sequence[Any],
+        values: Sequence[T_contra | None],
         callback: ManyCallback | Sequence[SendCallback | None] | None = None,
         *,
         keys: Sequence[str | None] | None = None,
@@ -662,7 +663,7 @@ class Producer(ProducerFace):
             return
         self._runtime.call(self._producer.end())
 
-    def with_schema(self, schema: Schema) -> Producer:
+    def with_schema(self, schema: Schema[T]) -> Producer[T]:
         """This producer, publishing values of another schema; see `AsyncProducer.with_schema`."""
         from geminga.client.schema_producer import SchemaProducer
 

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
@@ -29,6 +29,7 @@ from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from geminga.extras import need
 from geminga.ids import MessageId
+from geminga.values import T_co
 from geminga.wire.metadata import parse_entry
 
 if TYPE_CHECKING:
@@ -42,16 +43,16 @@ LOOK_AGAIN_MILLIS = 1000
 """`AsyncReader.tables` waits so long for entries before it asks again whether there are any."""
 
 
-class AsyncReader:
+class AsyncReader(Generic[T_co]):
     """A reader for asyncio programs; ``async for message in reader`` reads without end."""
 
-    def __init__(self, consumer: AsyncConsumer, start: MessageId | int, inclusive: bool) -> None:
+    def __init__(self, consumer: AsyncConsumer[T_co], start: MessageId | int, inclusive: bool) -> None:
         self.consumer = consumer
         self.listener: Callable[[Any, Any], Any] | None = None
         """For the sync shell: takes the messages on a thread of its own."""
         self._start: MessageId | int = start
         self._inclusive = inclusive
-        self._read: dict[str, Message] = {}
+        self._read: dict[str, Message[Any]] = {}
         self._not_before_ms = start if isinstance(start, int) else None
 
     def topic(self) -> str:
@@ -64,7 +65,7 @@ class AsyncReader:
     def is_connected(self) -> bool:
         return not self.consumer.closed and self.consumer.is_connected()
 
-    async def read_next(self, timeout_millis: int | None = None) -> Message:
+    async def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
         while True:
             message = await self.consumer.receive(timeout_millis)
@@ -107,7 +108,7 @@ class AsyncReader:
             return False
         return bool(parse_entry(entry.raw, verify=False).metadata.publish_time < since)
 
-    def note_read(self, message: Message) -> bool:
+    def note_read(self, message: Message[Any]) -> bool:
         """The reader's place moves; the broker hears of it with the next group of acknowledgements. On any
         thread.
 
@@ -136,7 +137,7 @@ class AsyncReader:
                 return True
         return bool(self.consumer.queue)
 
-    def _is_ahead(self, read: Message | None, last: MessageId, marked: MessageId | None) -> bool:
+    def _is_ahead(self, read: Message[Any] | None, last: MessageId, marked: MessageId | None) -> bool:
         if read is not None:
             return is_after(last, read.message_id(), inclusive=False)
         start = self._start
@@ -168,16 +169,16 @@ class AsyncReader:
         """See `AsyncConsumer.abandon`."""
         self.consumer.abandon()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.read_next()
         except AlreadyClosed:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> AsyncReader:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -189,24 +190,24 @@ class AsyncReader:
         return f"<AsyncReader of {self.topic()}>"
 
 
-class Reader(ReaderFace):
+class Reader(ReaderFace, Generic[T_co]):
     """A reader for threads; ``for message in reader`` reads without end.
 
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
     """
 
     def __init__(
-        self, runtime: LoopThread, reader: AsyncReader, threads: ListenerThreads | None = None
+        self, runtime: LoopThread, reader: AsyncReader[Any], threads: ListenerThreads | None = None
     ) -> None:
         self._runtime = runtime
         self._reader = reader
-        self._consumer = Consumer(runtime, reader.consumer)
+        self._consumer: Consumer[T_co] = Consumer(runtime, reader.consumer)
         self._listener: Listening | None = None
         if reader.listener is not None and threads is not None:
             self._listener = Listening(self, reader.listener, self._take_now, self._tell)
             self._listener.start(threads)
 
-    def read_next(self, timeout_millis: int | None = None) -> Message:
+    def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
         if self._listener is not None:
             raise InvalidConfiguration("the reader has a reader_listener: it takes the messages")
@@ -254,7 +255,7 @@ class Reader(ReaderFace):
         )
         return pyarrow.RecordBatchReader.from_batches(schema, batches)
 
-    def _take_now(self) -> Message | None:
+    def _take_now(self) -> Message[Any] | None:
         """See `Listening`."""
         while True:
             message = self._consumer._take_now()
@@ -278,16 +279,16 @@ class Reader(ReaderFace):
         if self._listener is not None:
             self._listener.stop()
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T_co]]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[T_co]:
         try:
             return self.read_next()
         except AlreadyClosed:
             raise StopIteration from None
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -312,7 +313,7 @@ async def create_reader(
     topic: str | Sequence[str] | re.Pattern[str],
     start: MessageId | int,
     settings: ReaderSettings,
-) -> AsyncReader:
+) -> AsyncReader[Any]:
     """A reader of a topic with all its partitions, of several, or of all that match a pattern.
 
     ``start``: an id, or a publish time in milliseconds since 1970.
@@ -357,7 +358,7 @@ async def create_reader(
     return reader
 
 
-async def _settle_latest(reader: AsyncReader, inclusive: bool) -> None:
+async def _settle_latest(reader: AsyncReader[Any], inclusive: bool) -> None:
     """Make a place of "latest": the last message itself where it is wanted, else what follows the cursor,
     so that a connection lost before the first message skips nothing."""
     for handle in reader.consumer.group.handles.values():

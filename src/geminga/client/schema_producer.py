@@ -7,39 +7,42 @@ producer: what is sent through it names that version. Messages of different vers
 
 from __future__ import annotations
 
+from typing import Any
+
 from geminga.client.message_building import MessageBuilder
 from geminga.client.producer import AsyncProducer, Producer, never, never_keyed
 from geminga.schema import Schema
+from geminga.values import T, T_contra
 
 
-class AsyncSchemaProducer(AsyncProducer):
+class AsyncSchemaProducer(AsyncProducer[T_contra]):
     """A view of ``producer`` with another schema; closing either closes both."""
 
-    def __init__(self, producer: AsyncProducer, messages: MessageBuilder) -> None:
+    def __init__(self, producer: AsyncProducer[Any], messages: MessageBuilder) -> None:
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
         self._offer = self._offer_waited = never
         self._offer_keyed = never_keyed
 
-    async def with_schema(self, schema: Schema) -> AsyncProducer:
+    async def with_schema(self, schema: Schema[T]) -> AsyncProducer[T]:
         return await self._origin.with_schema(schema)
 
     async def end(self) -> None:
         await self._origin.end()
 
 
-class SchemaProducer(Producer):
+class SchemaProducer(Producer[T_contra]):
     """A view of ``producer`` with another schema; closing either closes both."""
 
-    def __init__(self, producer: Producer, messages: MessageBuilder) -> None:
+    def __init__(self, producer: Producer[Any], messages: MessageBuilder) -> None:
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
         self._offer = never
         self._offer_keyed = never_keyed
 
-    def with_schema(self, schema: Schema) -> Producer:
+    def with_schema(self, schema: Schema[T]) -> Producer[T]:
         return self._origin.with_schema(schema)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from geminga.connection import commands
 from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import TopicName
 from geminga.schema.schema import Schema, SchemaInfo, from_wire, to_wire
+from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.core import ClientCore
@@ -119,7 +120,7 @@ class SchemaVersions:
             logger.warning("asking for a schema version of %s failed: %s", key[0], error)
             _keep(self._failed, key, error)
 
-    async def for_topic(self, topic: str, schema: Schema) -> Schema:
+    async def for_topic(self, topic: str, schema: Schema[T]) -> Schema[T]:
         """The schema that a producer on ``topic`` uses for ``schema``."""
         return schema.for_topic(await self.newest(topic)) if schema.needs_topic else schema
 

@@ -41,14 +41,19 @@ from geminga.consumer.settings import (
 from geminga.ids import MessageId
 from geminga.producer.settings import SchemaInfo
 from geminga.schema import BytesSchema, Schema
+from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.consumer import Consumer
+    from geminga.client.message import Message
     from geminga.client.producer import Producer
     from geminga.client.reader import Reader
     from geminga.client.table_view import TableView
 
-_BYTES = BytesSchema()
+if TYPE_CHECKING:
+    _BYTES: None = None  # of which no checker infers that the values are those of a default
+else:
+    _BYTES = BytesSchema()
 
 
 class Client(SyncBase):
@@ -126,7 +131,7 @@ class Client(SyncBase):
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema | type = _BYTES,
+        schema: Schema[T] | type[T] | None = _BYTES,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -159,7 +164,7 @@ class Client(SyncBase):
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         latency_budget_ms: float | None = None,
         compression_level: int = 0,
-    ) -> Producer:
+    ) -> Producer[T]:
         """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
 
         With ``batching_enabled`` messages that come close together share an entry, which saves most of the
@@ -188,8 +193,8 @@ class Client(SyncBase):
         topic: str | Sequence[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema | type = _BYTES,
-        message_listener: Callable[[Any, Any], Any] | None = None,
+        schema: Schema[T] | type[T] | None = _BYTES,
+        message_listener: Callable[[Consumer[T], Message[T]], Any] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -220,7 +225,7 @@ class Client(SyncBase):
         retry_enabled: bool = False,
         event_listener: ConsumerEventListener | None = None,
         start_paused: bool = False,
-    ) -> Consumer:
+    ) -> Consumer[T]:
         """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
 
         `ConsumerSettings` tells what each argument does.
@@ -239,8 +244,8 @@ class Client(SyncBase):
         self,
         topic: str | Sequence[str] | re.Pattern[str],
         start_message_id: MessageId | None = None,
-        schema: Schema | type = _BYTES,
-        reader_listener: Callable[[Any, Any], Any] | None = None,
+        schema: Schema[T] | type[T] | None = _BYTES,
+        reader_listener: Callable[[Reader[T], Message[T]], Any] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -250,7 +255,7 @@ class Client(SyncBase):
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
         start_time: dt.datetime | dt.timedelta | int | None = None,
-    ) -> Reader:
+    ) -> Reader[T]:
         """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
         ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
 
@@ -265,8 +270,8 @@ class Client(SyncBase):
         return self._open_reader(topics, start, arguments.reader_settings(given, checked), checked)
 
     def create_table_view(
-        self, topic: str, subscription_name: str | None = None, schema: Schema | type = _BYTES
-    ) -> TableView:
+        self, topic: str, subscription_name: str | None = None, schema: Schema[T] | type[T] | None = _BYTES
+    ) -> TableView[T]:
         """The newest value of every key of ``topic``, kept up to date. Returns when all that the topic held
         at the start has been read."""
         name = arguments.checked_topic(topic)

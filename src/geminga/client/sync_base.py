@@ -27,6 +27,7 @@ from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import MessageId
 from geminga.producer.settings import ProducerSettings
 from geminga.schema import Schema
+from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.consumer import Consumer
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from geminga.client.reader import Reader
     from geminga.client.table_view import TableView
 
-T = TypeVar("T")
+A = TypeVar("A")
 H = TypeVar("H", bound=Closable)
 
 _GRACE_SECONDS = 5.0
@@ -108,7 +109,7 @@ class SyncBase:
     def _now_ms(self) -> int:
         return self._core.now_ms()
 
-    def _ask(self, answer: Coroutine[Any, Any, T]) -> T:
+    def _ask(self, answer: Coroutine[Any, Any, A]) -> A:
         return self._runtime.call(answer, self._settings.operation_timeout_seconds + _GRACE_SECONDS)
 
     def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
@@ -116,12 +117,12 @@ class SyncBase:
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
         return self._runtime.call(coroutine, limit, discard=self._core.discard)
 
-    def _schema_for(self, topic: str, schema: Schema | type | None) -> Schema:
+    def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
         """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
         checked = arguments.checked_schema(schema)
         return self._ask(self._core.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
 
-    def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema) -> Producer:
+    def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema[T]) -> Producer[T]:
         from geminga.client.producer import Producer, create_producer
 
         schema.attach_client(self._schemas)
@@ -130,8 +131,8 @@ class SyncBase:
         return Producer(self._runtime, producer)
 
     def _open_consumer(
-        self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema
-    ) -> Consumer:
+        self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
+    ) -> Consumer[T]:
         from geminga.client.consumer import Consumer, subscribe
 
         schema.attach_client(self._schemas)
@@ -140,21 +141,21 @@ class SyncBase:
             events = EventTeller(settings.event_listener)
             settings = replace(settings, event_listener=events)
         opened = self._open(self._core.opened(subscribe, topics, subscription, settings))
-        consumer = Consumer(self._runtime, opened, self._listener_threads)
+        consumer: Consumer[T] = Consumer(self._runtime, opened, self._listener_threads)
         if events is not None:
             events.belongs_to(consumer, self._listener_threads)
         return consumer
 
     def _open_reader(
-        self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema
-    ) -> Reader:
+        self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]
+    ) -> Reader[T]:
         from geminga.client.reader import Reader, create_reader
 
         schema.attach_client(self._schemas)
         reader = self._open(self._core.opened(create_reader, topics, start, settings))
         return Reader(self._runtime, reader, self._listener_threads)
 
-    def _open_table_view(self, topic: str, subscription_name: str | None, schema: Schema) -> TableView:
+    def _open_table_view(self, topic: str, subscription_name: str | None, schema: Schema[T]) -> TableView[T]:
         from geminga.client.table_view import TableView, open_table_view
 
         schema.attach_client(self._schemas)

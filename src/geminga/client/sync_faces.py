@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     import pyarrow as pa
 
@@ -93,7 +94,7 @@ class ConsumerFace:
         return self._runtime.call(self._consumer.get_last_message_ids())
 
     def reconsume_later(
-        self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
+        self, message: Message[Any], delay_millis: int, properties: Mapping[str, str] | None = None
     ) -> None:
         """Publish the message to the retry topic, to be delivered again after ``delay_millis``, and
         acknowledge it. After ``max_redeliver_count`` rounds it goes to the dead letter topic.

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.core import ClientCore
 from geminga.client.reader import AsyncReader, create_reader
@@ -17,6 +17,7 @@ from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.schema import Schema
+from geminga.values import T_co
 
 if TYPE_CHECKING:
     from geminga.client.message import Message
@@ -49,7 +50,7 @@ class _Change:
     listeners: tuple[_Listening, ...]
 
 
-class AsyncTableView:
+class AsyncTableView(Generic[T_co]):
     """The newest value of every key, for asyncio programs; it iterates like a dict.
 
     Made by `geminga.asyncio.Client.create_table_view`. One reader a partition feeds one dict. A message
@@ -73,7 +74,7 @@ class AsyncTableView:
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
         self._core = core
-        self._readers: list[AsyncReader] = []
+        self._readers: list[AsyncReader[Any]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: tuple[_Listening, ...] = ()
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(CHANGES_MAX)
@@ -123,17 +124,17 @@ class AsyncTableView:
         elif not listening.caught_up.done():
             listening.caught_up.set_result(None)
 
-    async def _catch_up(self, reader: AsyncReader) -> None:
+    async def _catch_up(self, reader: AsyncReader[Any]) -> None:
         while await reader.has_message_available():
             self._apply(await self._next(reader))
 
-    async def _next(self, reader: AsyncReader) -> Message:
+    async def _next(self, reader: AsyncReader[Any]) -> Message[Any]:
         message = await reader.read_next()
         if self.schema.reads_versions and not self._threaded:
             await self._core.schemas.prepare(message)  # decoding on the loop must not have to ask
         return message
 
-    async def _follow(self, reader: AsyncReader) -> None:
+    async def _follow(self, reader: AsyncReader[Any]) -> None:
         try:
             while True:
                 change = self._apply(await self._next(reader))
@@ -144,7 +145,7 @@ class AsyncTableView:
         except PulsarException as error:
             logger.error("the table view of %s follows %s no further: %s", self.topic, reader.topic(), error)
 
-    def _apply(self, message: Message) -> _Change | None:
+    def _apply(self, message: Message[Any]) -> _Change | None:
         if not message.has_partition_key():
             return None
         key, data = message.partition_key(), message.data()
@@ -200,17 +201,17 @@ class AsyncTableView:
 
     # --- what asyncio programs call ----------------------------------------------------------------
 
-    def get(self, key: str) -> Any | None:
+    def get(self, key: str) -> T_co | None:
         """The value of a key, None when there is none."""
         kept = self.values.get(key)
         return None if kept is None else self.decode(kept)
 
-    async def for_each(self, callback: AsyncListener) -> None:
+    async def for_each(self, callback: Callable[[str, T_co], object]) -> None:
         """Call ``callback(key, value)`` for all that the view holds now, one after the other."""
         for key, kept in dict(self.values).items():
             await _called(callback, key, self.decode(kept))
 
-    async def for_each_and_listen(self, callback: AsyncListener) -> None:
+    async def for_each_and_listen(self, callback: Callable[[str, T_co], object]) -> None:
         """`for_each`, and then ``callback`` again for every later change; see `TableView`."""
         listening, snapshot = await self.listen(callback)
         heard = False
@@ -230,7 +231,7 @@ class AsyncTableView:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.values))
 
-    async def __aenter__(self) -> AsyncTableView:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -256,7 +257,7 @@ class _Kept:
 
     __slots__ = ("_base64", "_data", "_key", "_topic", "_version")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message[Any]) -> None:
         self._data = message.data()
         self._topic = message.topic_name()
         self._version = message.schema_version()
@@ -287,7 +288,7 @@ class _Kept:
 
 async def open_table_view(
     core: ClientCore, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
-) -> AsyncTableView:
+) -> AsyncTableView[Any]:
     """Raises `OperationNotSupported` for a topic that is not persistent: it keeps nothing to view."""
     if not TopicName.parse(topic).persistent:
         raise OperationNotSupported(f"a table view needs a persistent topic, not {topic!r}")
@@ -296,23 +297,23 @@ async def open_table_view(
     return view
 
 
-class TableView:
+class TableView(Generic[T_co]):
     """The newest value of every key; methods are ``pulsar-client``'s, and it iterates like a dict."""
 
-    def __init__(self, runtime: LoopThread, view: AsyncTableView) -> None:
+    def __init__(self, runtime: LoopThread, view: AsyncTableView[Any]) -> None:
         self._runtime = runtime
         self._view = view
 
-    def get(self, key: str) -> Any | None:
+    def get(self, key: str) -> T_co | None:
         """The value of a key, None when there is none."""
         kept = self._view.values.get(key)
         return None if kept is None else self._view.decode(kept)
 
-    def for_each(self, callback: Listener) -> None:
+    def for_each(self, callback: Callable[[str, T_co], object]) -> None:
         """Call ``callback(key, value)`` for all that the view holds now."""
         self._tell(callback, dict(self._view.values))
 
-    def for_each_and_listen(self, callback: Listener) -> None:
+    def for_each_and_listen(self, callback: Callable[[str, T_co], object]) -> None:
         """`for_each`, and then ``callback`` again for every later change, on another thread.
 
         The callback hears each key's values in their order and never twice at a time. A key that is removed
@@ -327,7 +328,7 @@ class TableView:
         finally:
             self._runtime.post(self._view.caught_up, listening, heard)
 
-    def _tell(self, callback: Listener, snapshot: dict[str, bytes | _Kept]) -> None:
+    def _tell(self, callback: Callable[[str, T_co], object], snapshot: dict[str, bytes | _Kept]) -> None:
         for key, kept in snapshot.items():
             callback(key, self._view.decode(kept))
 
@@ -345,7 +346,7 @@ class TableView:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._view.values))
 
-    def __enter__(self) -> TableView:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,6 +8,7 @@ nobody's delay, and redelivering their entry would bring them twice.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from geminga.consumer.message import Message
 
@@ -25,7 +26,7 @@ class AckTimeout:
         self._timeout_seconds = timeout_seconds
         self._tick_seconds = min(tick_seconds, timeout_seconds) if timeout_seconds else tick_seconds
         self._deadlines: dict[EntryKey, float] = {}
-        self._taken: dict[EntryKey, list[Message]] = {}
+        self._taken: dict[EntryKey, list[Message[Any]]] = {}
         """The messages of batches."""
 
     def __len__(self) -> int:
@@ -35,7 +36,7 @@ class AckTimeout:
     def enabled(self) -> bool:
         return self._timeout_seconds > 0
 
-    def taken(self, key: EntryKey, now: float, messages: Iterable[Message] = ()) -> None:
+    def taken(self, key: EntryKey, now: float, messages: Iterable[Message[Any]] = ()) -> None:
         """An entry, or ``messages`` of a batch, were handed to the application; the time of the entry starts
         anew."""
         if self._timeout_seconds:
@@ -46,7 +47,7 @@ class AckTimeout:
             else:
                 self._taken.pop(key, None)
 
-    def messages_taken(self, messages: Iterable[Message], now: float) -> None:
+    def messages_taken(self, messages: Iterable[Message[Any]], now: float) -> None:
         """The same, of those that are not acknowledged yet."""
         for message in messages:
             entry = message._entry
@@ -55,7 +56,7 @@ class AckTimeout:
             elif entry.acks.flags[message._index]:
                 self.taken((entry.ledger_id, entry.entry_id), now, (message,))
 
-    def put_back(self, messages: Iterable[Message]) -> None:
+    def put_back(self, messages: Iterable[Message[Any]]) -> None:
         """They wait in the queue again."""
         for message in messages:
             key = (message._entry.ledger_id, message._entry.entry_id)
@@ -102,7 +103,7 @@ class AckTimeout:
         return late
 
     @staticmethod
-    def _is_late(taken: list[Message] | None) -> bool:
+    def _is_late(taken: list[Message[Any]] | None) -> bool:
         if taken is None:
             return True
         return any(m._entry.acks is None or m._entry.acks.flags[m._index] for m in taken)

@@ -130,7 +130,7 @@ class AckTracker:
 
     # --- what the application says ---------------------------------------------------------------
 
-    def acknowledge_messages(self, messages: Iterable[Message], now: float) -> list[EntryKey]:
+    def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> list[EntryKey]:
         """Acknowledge messages one by one; returns the entries that are done now.
 
         The hot path: a message of a batch costs a flag and a countdown.

@@ -167,7 +167,7 @@ class ConsumerCore:
         self._first_subscribe = True
         self.epoch = 0
 
-    def _here(self, messages: Iterable[Message]) -> Iterable[Message]:
+    def _here(self, messages: Iterable[Message[Any]]) -> Iterable[Message[Any]]:
         """Those of the cluster in use."""
         origin = self.origin
         return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
@@ -420,15 +420,15 @@ class ConsumerCore:
 
     # --- acknowledgements ------------------------------------------------------------------------
 
-    def taken(self, messages: Iterable[Message], now: float) -> None:
+    def taken(self, messages: Iterable[Message[Any]], now: float) -> None:
         """Messages were handed to the application: the acknowledgement time-out runs."""
         self.ack_timeout.messages_taken(self._here(messages), now)
 
-    def put_back(self, messages: Iterable[Message]) -> None:
+    def put_back(self, messages: Iterable[Message[Any]]) -> None:
         """Messages that were `taken` wait in the queue again: nobody is late with them."""
         self.ack_timeout.put_back(self._here(messages))
 
-    def acknowledge_messages(self, messages: Iterable[Message], now: float) -> None:
+    def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""
         self._settle(self.acks.acknowledge_messages(self._here(messages), now))
 
@@ -456,7 +456,7 @@ class ConsumerCore:
                 self.negative_acks.cancel(key)
                 self.ack_timeout.settled(key)
 
-    def acknowledge_through(self, message: Message, now: float) -> None:
+    def acknowledge_through(self, message: Message[Any], now: float) -> None:
         """A cumulative acknowledgement."""
         entry = message._entry
         if entry.origin.cluster != self.origin.cluster:
@@ -496,7 +496,7 @@ class ConsumerCore:
 
     # --- redelivery ------------------------------------------------------------------------------
 
-    def negative_acknowledge(self, message: Message, now: float) -> None:
+    def negative_acknowledge(self, message: Message[Any], now: float) -> None:
         """Have the message's entry redelivered after the delay."""
         entry = message._entry
         if entry.origin.cluster != self.origin.cluster:

@@ -18,7 +18,7 @@ EntryKey = tuple[int, int]
 class DeadLettered:
     """Messages to publish to the dead letter topic; then call ``ConsumerCore.dead_letters_settled``."""
 
-    messages: Sequence[Message]
+    messages: Sequence[Message[Any]]
     release: Release
 
 

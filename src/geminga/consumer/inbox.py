@@ -26,14 +26,14 @@ T = TypeVar("T")
 class Taken:
     """The application has the message: its acknowledgement time-out runs."""
 
-    message: Message
+    message: Message[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
     """The application has it no more: a call that had taken it was interrupted, and it waits in the queue."""
 
-    message: Message
+    message: Message[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,21 @@ class AcknowledgedId:
 class AcknowledgedThrough:
     """This message and all before it of its topic are done."""
 
-    message: Message | MessageId
+    message: Message[Any] | MessageId
 
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
     """A reader's places: the newest message that it was given of each topic, when this item is read."""
 
-    newest: Mapping[str, Message]
+    newest: Mapping[str, Message[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The application could not process the message: it is to come again later."""
 
-    message: Message | MessageId
+    message: Message[Any] | MessageId
 
 
 @dataclass(frozen=True, slots=True)

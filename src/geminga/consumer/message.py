@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from geminga.consumer.encryption_context import EncryptionContext
 from geminga.ids import MessageId
+from geminga.values import T_co
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
@@ -169,7 +170,7 @@ def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
     return [index for index in indexes if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1]
 
 
-def messages_of(entry: ReceivedEntry) -> list[Message]:
+def messages_of(entry: ReceivedEntry) -> list[Message[Any]]:
     """The unacknowledged messages of an opened entry."""
     return [Message(entry, index) for index in indexes_of(entry)]
 
@@ -192,7 +193,7 @@ class Origin:
         self.keeps = not topic.startswith("non-persistent://")
 
 
-class Message:
+class Message(Generic[T_co]):
     """A received message. Method names are ``pulsar-client``'s; values are decoded when asked for."""
 
     __slots__ = ("_entry", "_index", "_metadata")
@@ -224,13 +225,17 @@ class Message:
         start = entry.starts[self._index]
         return entry.starts[self._index + 1] - start - 4 - int(_read_size(entry.body, start)[0])
 
-    def value(self) -> Any:
-        """The payload as the consumer's schema decodes it; the bytes themselves without a schema."""
+    def value(self) -> T_co:
+        """The payload as the consumer's schema decodes it; the bytes themselves without a schema.
+
+        A tombstone (`has_null_value`) is None with most schemas, whatever the type says.
+        """
         schema = self._entry.origin.schema
         if schema is None:
-            return self.data()
+            return cast(T_co, self.data())
         decode_message = getattr(schema, "decode_message", None)
-        return schema.decode(self.data()) if decode_message is None else decode_message(self)
+        value: T_co = schema.decode(self.data()) if decode_message is None else decode_message(self)
+        return value
 
     def _own_metadata(self) -> Any:
         """The message's own metadata: its part of a batch, or the entry's for a single message."""

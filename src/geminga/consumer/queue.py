@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence, S
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter, length_hint
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.consumer.message import Message
 
@@ -116,7 +116,7 @@ class ReceiveQueue:
         if self.waiting:
             self.wake()
 
-    def put_back(self, messages: Sequence[Message]) -> None:
+    def put_back(self, messages: Sequence[Message[Any]]) -> None:
         """Put messages that were taken in front of everything, in order."""
         self.give_back(messages)
         if messages and self.waiting:
@@ -164,7 +164,7 @@ class ReceiveQueue:
 
     # --- any thread -------------------------------------------------------------------------------
 
-    def take(self) -> Message | None:
+    def take(self) -> Message[Any] | None:
         """The first message; None when there is none."""
         while True:
             try:
@@ -196,7 +196,7 @@ class ReceiveQueue:
         with suppress(ValueError):  # another receiver did
             self.lots.remove(lot)
 
-    def give_back(self, messages: Iterable[Message]) -> None:
+    def give_back(self, messages: Iterable[Message[Any]]) -> None:
         """`put_back` without waking anybody."""
         lots: list[Lot] = [
             (entry, iter([message._index for message in group]))

@@ -8,16 +8,17 @@ from __future__ import annotations
 import io
 import json
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 from geminga.errors import CorruptPayload, IncompatibleSchema, OperationNotSupported
 from geminga.schema.definition import Record
 from geminga.schema.models import Form, model_of
 from geminga.schema.schema import SchemaInfo, SchemaType
 from geminga.schema.versions import Reader, VersionedSchema
+from geminga.values import V
 
 
-class AvroSchema(VersionedSchema):
+class AvroSchema(VersionedSchema[V]):
     """Over a `Record` class, a dataclass, a Pydantic model, a named tuple or a typed dict (see
     `geminga.schema.models`), or over an Avro definition with dicts as values.
 
@@ -27,6 +28,14 @@ class AvroSchema(VersionedSchema):
 
     Raises `OperationNotSupported` without fastavro, and `TypeError` when neither argument is given.
     """
+
+    @overload
+    def __init__(self, record_cls: type[V], schema_definition: dict[str, Any] | None = None) -> None: ...
+
+    @overload
+    def __init__(
+        self: AvroSchema[dict[str, Any]], record_cls: None, schema_definition: dict[str, Any]
+    ) -> None: ...
 
     def __init__(self, record_cls: type | None, schema_definition: dict[str, Any] | None = None) -> None:
         if record_cls is None and schema_definition is None:
@@ -70,9 +79,10 @@ class AvroSchema(VersionedSchema):
         """What Avro is given for a dict: nested records as dicts, enumerations by their names."""
         return {name: _avro_value(value) for name, value in d.items()}
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> V:
         """The value of a payload that was written with this very schema. Raises `CorruptPayload`."""
-        return self._decode(data, self._parsed, self._parsed)
+        value: V = self._decode(data, self._parsed, self._parsed)
+        return value
 
     def _decode(self, data: bytes, writer: Any, reader: Any) -> Any:
         buffer = io.BytesIO(data)

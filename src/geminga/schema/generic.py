@@ -109,7 +109,7 @@ class AutoConsumeSchema(VersionedSchema):
         return schema_of(writer).decode_message
 
 
-class AutoProduceBytesSchema(Schema):
+class AutoProduceBytesSchema(Schema[bytes]):
     """Publishes payloads that are encoded already, on a topic whose schema they follow.
 
     The producer asks for the topic's newest schema when it is created, and is one of that schema then;
@@ -126,14 +126,14 @@ class AutoProduceBytesSchema(Schema):
         payload: bytes = obj
         return payload
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> bytes:
         return data
 
-    def for_topic(self, info: SchemaInfo | None) -> Schema:
+    def for_topic(self, info: SchemaInfo | None) -> Schema[bytes]:
         return BytesSchema() if info is None else _EncodedSchema(info)
 
 
-class _EncodedSchema(Schema):
+class _EncodedSchema(Schema[bytes]):
     """`AutoProduceBytesSchema` on a topic with a schema."""
 
     def __init__(self, info: SchemaInfo) -> None:
@@ -152,7 +152,7 @@ class _EncodedSchema(Schema):
             raise CorruptPayload(f"{len(payload)} bytes are no value of {self._checking}: {error}") from error
         return payload
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> bytes:
         return data
 
     def __str__(self) -> str:

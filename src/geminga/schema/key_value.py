@@ -12,13 +12,23 @@ import json
 from enum import Enum
 from struct import Struct
 from struct import error as StructError
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 from geminga.config import check_type
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.producer.message import KeyedContent
 from geminga.schema.schema import Schema, SchemaInfo, SchemaType, is_null
 from geminga.schema.versions import Reader, VersionedSchema
+from geminga.values import V
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K")
 
 _SIZE = Struct(">i")
 _NULL_SIZE = -1
@@ -31,15 +41,16 @@ class KeyValueEncodingType(Enum):
     SEPARATED = "SEPARATED"
 
 
-class KeyValue(NamedTuple):
+class KeyValue(NamedTuple, Generic[K, V]):
     """A pair, as it is received; sending also takes any tuple of two."""
 
-    key: Any
-    value: Any
+    key: K
+    value: V
 
 
-class KeyValueSchema(VersionedSchema):
-    """A pair of ``key_schema`` and ``value_schema``; values are `KeyValue` or tuples of two.
+class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
+    """A pair of ``key_schema`` and ``value_schema``; values are `KeyValue` or tuples of two (of which
+    type checkers know the former).
 
     None is a null key (INLINE only) or a null value.
     """
@@ -48,12 +59,12 @@ class KeyValueSchema(VersionedSchema):
 
     def __init__(
         self,
-        key_schema: Schema,
-        value_schema: Schema,
+        key_schema: Schema[K],
+        value_schema: Schema[V],
         encoding: KeyValueEncodingType = KeyValueEncodingType.INLINE,
     ) -> None:
-        self.key_schema: Schema = check_type("key_schema", key_schema, Schema)
-        self.value_schema: Schema = check_type("value_schema", value_schema, Schema)
+        self.key_schema: Schema[K] = check_type("key_schema", key_schema, Schema)
+        self.value_schema: Schema[V] = check_type("value_schema", value_schema, Schema)
         self.encoding: KeyValueEncodingType = check_type("encoding", encoding, KeyValueEncodingType)
         self._separated = encoding is KeyValueEncodingType.SEPARATED
         key, value = _described(key_schema), _described(value_schema)
@@ -123,7 +134,7 @@ class KeyValueSchema(VersionedSchema):
         return f"KeyValueSchema({self.key_schema}, {self.value_schema}, {self.encoding.value})"
 
 
-def _read(msg: Any, read_key: Reader, read_value: Reader, separated: bool) -> KeyValue:
+def _read(msg: Any, read_key: Reader, read_value: Reader, separated: bool) -> KeyValue[Any, Any]:
     key: bytes | None
     value: bytes | None
     if separated:

@@ -10,9 +10,10 @@ from typing import Any
 
 from geminga.errors import CorruptPayload
 from geminga.schema.schema import Schema, SchemaType, is_null
+from geminga.values import V
 
 
-class _Number(Schema):
+class _Number(Schema[V]):
     """A fixed-size number."""
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any) -> None:
@@ -29,48 +30,49 @@ class _Number(Schema):
         except (struct.error, OverflowError) as error:
             raise TypeError(f"{obj!r} does not fit into {self}: {error}") from error
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> V:
         """Raises `CorruptPayload` for a payload of another length."""
         if len(data) != self._layout.size:
             raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
-        return self._layout.unpack(data)[0]
+        value: V = self._layout.unpack(data)[0]
+        return value
 
     def decode_message(self, msg: Any) -> Any:
         """None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
 
 
-class Int8Schema(_Number):
+class Int8Schema(_Number[int]):
     def __init__(self) -> None:
         super().__init__(SchemaType.INT8, ">b", int)
 
 
-class Int16Schema(_Number):
+class Int16Schema(_Number[int]):
     def __init__(self) -> None:
         super().__init__(SchemaType.INT16, ">h", int)
 
 
-class Int32Schema(_Number):
+class Int32Schema(_Number[int]):
     def __init__(self) -> None:
         super().__init__(SchemaType.INT32, ">i", int)
 
 
-class Int64Schema(_Number):
+class Int64Schema(_Number[int]):
     def __init__(self) -> None:
         super().__init__(SchemaType.INT64, ">q", int)
 
 
-class FloatSchema(_Number):
+class FloatSchema(_Number[float]):
     def __init__(self) -> None:
         super().__init__(SchemaType.FLOAT, ">f", (float, int))
 
 
-class DoubleSchema(_Number):
+class DoubleSchema(_Number[float]):
     def __init__(self) -> None:
         super().__init__(SchemaType.DOUBLE, ">d", (float, int))
 
 
-class BooleanSchema(Schema):
+class BooleanSchema(Schema[bool]):
     """One byte, 0 or 1."""
 
     def __init__(self) -> None:
@@ -80,7 +82,7 @@ class BooleanSchema(Schema):
         self._validate_object_type(obj)
         return b"\x01" if obj else b"\x00"
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> bool:
         """Raises `CorruptPayload` for a payload of another length."""
         if len(data) != 1:
             raise CorruptPayload(f"BooleanSchema takes 1 byte, not {len(data)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
@@ -12,11 +12,13 @@ from google.protobuf.message import DecodeError, Message
 from geminga.errors import CorruptPayload
 from geminga.schema.schema import Schema, SchemaType, is_null
 
+M = TypeVar("M", bound=Message)
 
-class ProtobufNativeSchema(Schema):
+
+class ProtobufNativeSchema(Schema[M]):
     """Over a generated message class. Raises `TypeError` for anything else."""
 
-    def __init__(self, record_cls: type[Message]) -> None:
+    def __init__(self, record_cls: type[M]) -> None:
         if not (isinstance(record_cls, type) and issubclass(record_cls, Message)):
             raise TypeError(f"record_cls must be a Protobuf message class, not {record_cls!r}")
         super().__init__(
@@ -28,10 +30,11 @@ class ProtobufNativeSchema(Schema):
         data: bytes = obj.SerializeToString()
         return data
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> M:
         """Raises `CorruptPayload` for bytes that are no such message."""
         try:
-            return self._record_cls.FromString(data)
+            value: M = self._record_cls.FromString(data)
+            return value
         except DecodeError as error:
             raise CorruptPayload(f"not a {self._record_cls.__name__}: {error}") from error
 

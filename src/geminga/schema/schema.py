@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 from geminga.producer.message import KeyedContent
 from geminga.schema.definition import Record
 from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.schema_info import SchemaType as SchemaType
+from geminga.values import V
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
 
-class Schema:
+class Schema(Generic[V]):
     """Base of all schemas; subclasses define `encode` and `decode`.
 
     ``record_cls`` is the type of values; ``schema_definition`` goes to the topic as JSON text, in the
@@ -47,11 +48,11 @@ class Schema:
             schema_data = json.dumps(schema_definition, indent=True).encode()
         self._schema_data = schema_data
 
-    def encode(self, obj: Any) -> bytes:
+    def encode(self, obj: V) -> bytes:
         """The payload of a value. Raises `TypeError` for a value of another type."""
         raise NotImplementedError
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> V:
         """The value of a payload."""
         raise NotImplementedError
 
@@ -63,7 +64,7 @@ class Schema:
         """The value of a message; override it to look at more than the payload."""
         return self.decode(msg.data())
 
-    def for_topic(self, info: SchemaInfo | None) -> Schema:
+    def for_topic(self, info: SchemaInfo | None) -> Schema[V]:
         """The schema that a producer uses on a topic with this newest schema; for `needs_topic`."""
         return self
 
@@ -124,7 +125,7 @@ def is_null(msg: Any) -> bool:
     return has_null_value is not None and bool(has_null_value())
 
 
-class BytesSchema(Schema):
+class BytesSchema(Schema[bytes]):
     """Payloads as they are; the topic is told nothing."""
 
     def __init__(self) -> None:
@@ -136,11 +137,11 @@ class BytesSchema(Schema):
         payload: bytes = data
         return payload
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> bytes:
         return data
 
 
-class StringSchema(Schema):
+class StringSchema(Schema[str]):
     """UTF-8 text."""
 
     def __init__(self) -> None:
@@ -151,18 +152,18 @@ class StringSchema(Schema):
         data: bytes = obj.encode("utf-8")
         return data
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> str:
         return bytes(data).decode("utf-8")
 
 
-class JsonSchema(Schema):
+class JsonSchema(Schema[V]):
     """JSON objects: a `Record` class, a dataclass, a Pydantic model, a named tuple or a typed dict.
 
     See `geminga.schema.models` for how annotations become a definition. Raises `TypeError` for any other
     class, and for an annotation that has no form.
     """
 
-    def __init__(self, record_cls: type) -> None:
+    def __init__(self, record_cls: type[V]) -> None:
         self._model: Any = None
         if isinstance(record_cls, type) and issubclass(record_cls, Record):
             super().__init__(record_cls, SchemaType.JSON, record_cls.schema(), "JSON")
@@ -179,11 +180,13 @@ class JsonSchema(Schema):
             return data
         return json.dumps(_record_values(obj), default=_plain, indent=True).encode("utf-8")
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> V:
         """Raises `CorruptPayload` for what is no such value; for a `Record`, what its fields raise."""
         if self._model is not None:
-            return self._model.from_json(data)
-        return self._record_cls(**json.loads(data))
+            value: V = self._model.from_json(data)
+        else:
+            value = self._record_cls(**json.loads(data))
+        return value
 
     def decode_message(self, msg: Any) -> Any:
         """None for a tombstone."""

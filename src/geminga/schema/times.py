@@ -23,6 +23,7 @@ from typing import Any
 
 from geminga.errors import CorruptPayload
 from geminga.schema.schema import Schema, SchemaType, is_null
+from geminga.values import V
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -32,7 +33,7 @@ _DAY_MS = 86_400_000
 _DAY_NS = 86_400_000_000_000
 
 
-class _Time(Schema):
+class _Time(Schema[V]):
     """What the schemas of this module share: a fixed layout and a checked Python type."""
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any, name: str) -> None:
@@ -44,12 +45,13 @@ class _Time(Schema):
         self._validate_object_type(obj)
         return self._layout.pack(*self._numbers(obj))
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> V:
         """Raises `CorruptPayload` for another length, and for a moment that Python has no value for."""
         if len(data) != self._layout.size:
             raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
         try:
-            return self._value(*self._layout.unpack(data))
+            value: V = self._value(*self._layout.unpack(data))
+            return value
         except (OverflowError, ValueError) as error:
             raise CorruptPayload(f"{self}: {error}") from error
 
@@ -82,7 +84,7 @@ class _Time(Schema):
         return value
 
 
-class DateSchema(_Time):
+class DateSchema(_Time[dt.datetime]):
     """A moment in milliseconds, Java's ``java.util.Date``."""
 
     def __init__(self, kind: SchemaType = SchemaType.DATE, name: str = "Date") -> None:
@@ -102,7 +104,7 @@ class TimestampSchema(DateSchema):
         super().__init__(SchemaType.TIMESTAMP, "Timestamp")
 
 
-class TimeSchema(_Time):
+class TimeSchema(_Time[dt.time]):
     """A time of day in milliseconds, Java's ``java.sql.Time`` in UTC."""
 
     def __init__(self) -> None:
@@ -115,7 +117,7 @@ class TimeSchema(_Time):
         return _time_of_day(numbers[0] % _DAY_MS * 1_000_000)
 
 
-class InstantSchema(_Time):
+class InstantSchema(_Time[dt.datetime]):
     """A moment, Java's ``java.time.Instant``."""
 
     def __init__(self) -> None:
@@ -130,7 +132,7 @@ class InstantSchema(_Time):
         return _EPOCH + dt.timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
 
 
-class LocalDateSchema(_Time):
+class LocalDateSchema(_Time[dt.date]):
     """A day, Java's ``java.time.LocalDate``."""
 
     def __init__(self) -> None:
@@ -143,7 +145,7 @@ class LocalDateSchema(_Time):
         return dt.date.fromordinal(numbers[0] + _EPOCH_DAY)
 
 
-class LocalTimeSchema(_Time):
+class LocalTimeSchema(_Time[dt.time]):
     """A time of day, Java's ``java.time.LocalTime``."""
 
     def __init__(self) -> None:
@@ -156,7 +158,7 @@ class LocalTimeSchema(_Time):
         return _time_of_day(numbers[0])
 
 
-class LocalDateTimeSchema(_Time):
+class LocalDateTimeSchema(_Time[dt.datetime]):
     """A day and a time of day, Java's ``java.time.LocalDateTime``."""
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from geminga.errors import IncompatibleSchema
 from geminga.schema.schema import Schema, SchemaInfo, is_null
+from geminga.values import V
 
 VERSIONS_MAX = 1000
 """Versions that one schema object keeps readers for; beyond that the oldest goes."""
@@ -20,7 +21,7 @@ Reader = Callable[[Any], Any]
 """From a message to its value."""
 
 
-class VersionedSchema(Schema):
+class VersionedSchema(Schema[V]):
     """Base of schemas that read with the writer's schema; subclasses define `_reader`."""
 
     reads_versions: ClassVar[bool] = True

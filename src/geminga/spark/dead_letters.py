@@ -315,7 +315,7 @@ class _Topic:
         )  # fmt: skip
 
 
-def _publish(producer: Producer, rows: pa.Table) -> None:
+def _publish(producer: Producer[Any], rows: pa.Table) -> None:
     """Publish, and wait for all receipts. Raises the first refusal."""
     from geminga.client.enums import Result
 

@@ -320,7 +320,7 @@ class _Encoder:
 class _Target:
     """One topic of a publication: its producer, and the sequence ids given out so far."""
 
-    def __init__(self, topic: str, producer: Producer) -> None:
+    def __init__(self, topic: str, producer: Producer[Any]) -> None:
         self.topic = topic
         self.producer = producer
         self.is_new = producer.last_sequence_id() < 0

@@ -36,7 +36,7 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class _Idle:
-    producer: Producer
+    producer: Producer[Any]
     since: float
 
 
@@ -59,7 +59,7 @@ class KeptProducers:
         info: SchemaInfo | None = None,
         *,
         partitions: int = 0,
-    ) -> Iterator[Producer]:
+    ) -> Iterator[Producer[Any]]:
         """A producer for the options; ``name`` fixes its name, for deduplication, ``info`` is the schema of
         its payloads. Raises `IncompatibleSchema` naming the topic when that refuses it. It knows at least so
         many ``partitions`` of the topic: one that was kept while there were fewer is opened anew.
@@ -91,7 +91,7 @@ class KeptProducers:
         if producer is not None:
             _close(producer)
 
-    def _take(self, key: Key) -> Producer | None:
+    def _take(self, key: Key) -> Producer[Any] | None:
         with self._lock:
             self._forget_after_fork()
             kept = self._idle.get(key)
@@ -102,7 +102,7 @@ class KeptProducers:
                 del self._idle[key]
             return found
 
-    def _keep(self, key: Key, producer: Producer) -> None:
+    def _keep(self, key: Key, producer: Producer[Any]) -> None:
         with self._lock:
             self._forget_after_fork()
             self._idle.setdefault(key, []).append(_Idle(producer, time.monotonic()))
@@ -115,14 +115,14 @@ class KeptProducers:
         if self._pid != os.getpid():
             self._pid, self._idle, self._sweeper = os.getpid(), {}, None
 
-    def _expired(self, now: float) -> list[Producer]:
+    def _expired(self, now: float) -> list[Producer[Any]]:
         """Take out what has been idle for too long, or is too much. The lock is held."""
         everything = sorted(
             ((each.since, key, each) for key, kept in self._idle.items() for each in kept),
             key=lambda item: item[0],
         )
         count = len(everything)
-        gone: list[Producer] = []
+        gone: list[Producer[Any]] = []
         for number, (since, key, each) in enumerate(everything):
             if now - since < self.idle_seconds and count - number <= PRODUCERS_MAX:
                 break
@@ -181,14 +181,14 @@ class _Registered(Schema):
         return data
 
 
-def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer:
+def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer[Any]:
     """A new producer; one whose name is in use is waited for as long as its other user may keep it."""
     from geminga.client.crypto import CryptoKeyReader
     from geminga.client.enums import CompressionType, HashingScheme
 
     deadline = time.monotonic() + 2 * IDLE_SECONDS
 
-    def attempt() -> Producer:
+    def attempt() -> Producer[Any]:
         while True:
             try:
                 return client_for(options.connection).create_producer(
@@ -223,7 +223,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInf
     )
 
 
-def _close(producer: Producer) -> None:
+def _close(producer: Producer[Any]) -> None:
     """Everything sent has its receipt, or its error was raised: closing tells nothing new."""
     try:
         producer.close()

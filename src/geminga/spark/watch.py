@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import PulsarException, Timeout
 from geminga.ids import MessageId
@@ -47,7 +47,7 @@ class PulsarWatch:
         self.name = name
         self._compacted = compacted
         self._start = MessageId.earliest if from_first else MessageId.latest
-        self._consumers: dict[Partition, AsyncConsumer] = {}
+        self._consumers: dict[Partition, AsyncConsumer[Any]] = {}
         self._closings: set[asyncio.Task[None]] = set()
         self._readers = asyncio.Semaphore(READERS_MAX)
 
@@ -148,7 +148,7 @@ class PulsarWatch:
 
     async def _open(
         self, partition: Partition, start: MessageId, queue_size: int, *, compacted: bool = False
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[Any]:
         from geminga.client.entry_reader import open_entries
 
         return await open_entries(
@@ -161,7 +161,9 @@ class PulsarWatch:
             compacted=compacted,
         )
 
-    async def _next(self, consumer: AsyncConsumer, place: MessageId, *, take: bool = True) -> RawEntry | None:
+    async def _next(
+        self, consumer: AsyncConsumer[Any], place: MessageId, *, take: bool = True
+    ) -> RawEntry | None:
         """The next entry of a reader at ``place``; None when there is none at or after it."""
         from geminga.client.entry_reader import next_entry
 
@@ -182,7 +184,7 @@ class PulsarWatch:
             f"not come for {limit:g} s: is the broker overloaded? The option operationTimeoutMs allows more"
         )
 
-    def _close_later(self, consumer: AsyncConsumer) -> None:
+    def _close_later(self, consumer: AsyncConsumer[Any]) -> None:
         """Nobody waits for a reader to be closed; its connection sends the command in order."""
         task = self.client.core.loop.create_task(consumer.close())
         self._closings.add(task)
@@ -200,7 +202,7 @@ class PulsarCursors:
     def __init__(self, client: Client, subscription: str) -> None:
         self.client = client
         self.subscription = subscription
-        self._consumers: dict[Partition, AsyncConsumer] = {}
+        self._consumers: dict[Partition, AsyncConsumer[Any]] = {}
 
     def states(
         self, partitions: Iterable[Partition], *, from_latest: Collection[Partition]

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -96,7 +96,7 @@ class _Publication:
         self.options = options
         self.info = info
         self.borrowed = borrowed
-        self.producers: dict[str, Producer] = {}
+        self.producers: dict[str, Producer[Any]] = {}
         self.results: deque[Future[TableResult]] = deque()
         self.commit = PulsarCommit()
 

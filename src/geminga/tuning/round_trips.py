@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from geminga.client.cluster import Cluster
 from geminga.client.producer import Producer
@@ -53,7 +54,7 @@ def measure_round_trips(
     left = threading.Semaphore(0)
     failures: list[Result] = []
 
-    def send(producer: Producer, number: int, size: int) -> None:
+    def send(producer: Producer[Any], number: int, size: int) -> None:
         def done(result: Result, _: object) -> None:
             if result != Result.Ok:
                 failures.append(result)
