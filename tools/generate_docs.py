@@ -2,10 +2,11 @@
 
 ``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
 settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
-from the modules' docstrings, the options in ``docs/spark.md`` from their table; the tables of
-``docs/coming-from-pulsar-client.md`` from ``client_differences.py``; the proof of tuning in ``README.md`` and
-``docs/tuning.md``, and what the client costs, from the figures in ``docs/proof``. ``pages()`` is what the
-docs tests compare with what is checked in.
+from the modules' docstrings, the options in ``docs/spark.md`` from their table; Grafana's dashboard from
+``geminga.console.grafana``; the tables of ``docs/coming-from-pulsar-client.md`` from
+``client_differences.py``; the proof of tuning in ``README.md`` and ``docs/tuning.md``, and what the
+client costs, from the figures in ``docs/proof``. ``pages()`` is what the docs tests compare with what is
+checked in.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ARCHITECTURE = ROOT / "docs/ARCHITECTURE.md"
 COMING = ROOT / "docs/coming-from-pulsar-client.md"
 TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
 SPARK = ROOT / "docs/spark.md"
+DASHBOARD = ROOT / "deploy/grafana/geminga.json"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
@@ -279,6 +281,7 @@ def pages() -> dict[Path, str]:
         TUNING: with_proofs(TUNING),
         BENCHMARKS: with_proofs(BENCHMARKS),
         PUBLISHING: with_proofs(PUBLISHING),
+        DASHBOARD: importlib.import_module("geminga.console.grafana").text(),
         SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }
 

@@ -18,6 +18,7 @@ PAGES = [
     "consumers.md",
     "errors.md",
     "functions.md",
+    "observability.md",
     "offloading.md",
     "producers.md",
     "readers.md",

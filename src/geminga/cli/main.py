@@ -31,6 +31,7 @@ COMMANDS = {
     "peek": ("geminga.cli.peek", "Look at what waits in a subscription."),
     "top": ("geminga.cli.top", "Topics and subscriptions as they change, the busiest first."),
     "console": ("geminga.cli.console", "Show an Apache Pulsar, or another Geminga, in a browser."),
+    "dashboard": ("geminga.cli.dashboard", "A dashboard for Grafana, as a file."),
     "explain": ("geminga.cli.explain", "Say why a consumer is stuck, and what mends it."),
     "tenants": ("geminga.cli.tenants", "List, create, change and delete tenants."),
     "namespaces": ("geminga.cli.namespaces", "Namespaces: policies such as retention, and permissions."),

@@ -55,6 +55,8 @@ from geminga.schema import Schema
 from geminga.values import T
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
     from geminga.client.consumer import AsyncConsumer
     from geminga.client.producer import AsyncProducer
     from geminga.client.reader import AsyncReader
@@ -102,6 +104,8 @@ class Client:
         keep_alive_interval_seconds: float = 30,
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60000,
+        metrics: MeterProvider | bool | None = None,
+        metrics_by_topic: bool = False,
     ) -> None:
         """Nothing is connected yet; an unreachable broker shows with the first operation.
 
@@ -131,6 +135,10 @@ class Client:
             go, and the service URL decides about TLS.
         memory_limit_bytes:
             Bound on messages without a receipt, over all producers; 0: none.
+        metrics:
+            Where metrics go, under the names of the Java client: a meter provider of OpenTelemetry, True for
+            the global one, False for none. None, the default, is the global one if the program has loaded
+            OpenTelemetry by now. ``metrics_by_topic`` gives them topic and partition besides the namespace.
 
         Raises `InvalidUrl` and `InvalidConfiguration`.
         """

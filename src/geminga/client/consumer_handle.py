@@ -81,6 +81,8 @@ class ConsumerHandle:
             consumer_name=consumer_name, queue=queue, partition=partition, queue_size=queue_size,
         )  # fmt: skip
         self.driver = HandleDriver(core, self)
+        if core.metrics is not None:
+            core.metrics.add_consumer(self.consumer)
         self._core = core
         self._moves_before = core.moves
         self._on_dead_letters = on_dead_letters

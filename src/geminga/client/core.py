@@ -7,10 +7,11 @@ import contextlib
 import itertools
 import logging
 import random as random_module
+import sys
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from geminga.client.pool import BrokerConnection, ConnectionPool
 from geminga.client.runtime import FAREWELL_SECONDS_MAX
@@ -34,6 +35,9 @@ from geminga.errors import (
 from geminga.ids import TopicName
 from geminga.producer.backlog import ByteBudget
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.client.metrics import ClientMetrics
 
 T = TypeVar("T")
 
@@ -62,6 +66,20 @@ class Sweepable(Protocol):
 H = TypeVar("H", bound=Closable)
 
 
+def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
+    """None where no metrics are wanted."""
+    wanted = settings.metrics
+    if wanted is False or (wanted is None and "opentelemetry.metrics" not in sys.modules):
+        return None
+    from geminga.client.metrics import ClientMetrics
+
+    return ClientMetrics(
+        None if wanted is None or wanted is True else wanted,
+        by_topic=settings.metrics_by_topic,
+        http=ServiceUrl.parse(settings.service_url).http,
+    )
+
+
 class ClientCore:
     """Belongs to one event loop; every method runs on its thread.
 
@@ -81,6 +99,9 @@ class ClientCore:
         self.loop = loop or asyncio.get_running_loop()
         self.random = random or random_module.Random()
         self.pool = ConnectionPool(settings, self.loop)
+        self.metrics = metrics_of(settings)
+        if self.metrics is not None:
+            self.metrics.add_pool(self.pool)
         self.closed = False
         self.memory_budget = ByteBudget(settings.memory_limit_bytes)
         """Bytes of messages without a receipt, over all producers."""
@@ -183,7 +204,11 @@ class ClientCore:
     async def _lookup_once(self, topic: str, remaining: float) -> BrokerPlace:
         self.check_open()
         async with self._lookups:
-            return await self.service.place(topic, remaining)
+            return await self._asked("topic", self.service.place(topic, remaining))
+
+    async def _asked(self, kind: str, answer: Coroutine[Any, Any, T]) -> T:
+        """An answer about topics, measured where metrics are wanted."""
+        return await (answer if self.metrics is None else self.metrics.lookup(kind, answer))
 
     async def connect(self, place: BrokerPlace) -> BrokerConnection:
         """The connection that leads to a place: direct, or through the service URL's proxy."""
@@ -222,7 +247,8 @@ class ClientCore:
 
         async def ask(_: str, remaining: float) -> int:
             self.check_open()
-            return await self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
+            answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
+            return await self._asked("metadata", answer)
 
         return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
 
@@ -237,7 +263,7 @@ class ClientCore:
 
         async def ask(_: str, remaining: float) -> pb.CommandGetTopicsOfNamespaceResponse:
             self.check_open()
-            return await self.service.topics(namespace, mode, pattern, remaining)
+            return await self._asked("list-topics", self.service.topics(namespace, mode, pattern, remaining))
 
         return await self.retrying(f"listing the topics of {namespace!r}", ask, "", timeout=timeout)
 
@@ -254,9 +280,10 @@ class ClientCore:
         """The same with its version."""
         name = str(TopicName.parse(topic))
         try:
-            answer = await self.request_on_topic(
+            asked = self.request_on_topic(
                 name, lambda request_id: commands.get_schema(name, request_id, version), timeout=timeout
             )
+            answer = await self._asked("schema", asked)
         except TopicNotFound:
             return None
         return answer.getSchemaResponse

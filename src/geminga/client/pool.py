@@ -489,6 +489,10 @@ class ConnectionPool:
         self._connections: dict[tuple[Address, str | None, int], asyncio.Task[BrokerConnection]] = {}
         self._tls_context: ssl.SSLContext | None = None
         self._slot = 0
+        self.opened = self.lost = 0
+        """Connections, ever."""
+        self.unreached = self.unwelcome = 0
+        """Attempts that failed: before there was a connection, and in the handshake on it."""
 
     async def get(
         self, address: Address, *, proxy_to_broker: str | None = None, slot: int | None = None
@@ -510,6 +514,10 @@ class ConnectionPool:
         return await asyncio.shield(task)
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def connections(self) -> list[BrokerConnection]:
         """The connections that are open now."""
         return [t.result() for t in self._connections.values() if t.done() and not _unusable(t)]
@@ -522,6 +530,7 @@ class ConnectionPool:
         except TimeoutError as error:
             if isinstance(error, PulsarException):
                 raise
+            self.unreached += 1
             raise ConnectError(
                 f"{address} did not accept a connection within {timeout:g} s; is the address right and "
                 "reachable from here (firewall, VPN)?"
@@ -555,11 +564,16 @@ class ConnectionPool:
                 ssl=self.tls_context() if address.tls else None,
                 server_hostname=address.host if address.tls else None,
             )
+            self.opened += 1
             await connection.ready
         except (OSError, ssl.SSLError) as error:
+            self._count_failure(connection)
             if isinstance(error, PulsarException):
                 raise
             raise connect_error(address, error) from error
+        except PulsarException:
+            self._count_failure(connection)
+            raise
         except asyncio.CancelledError:
             if connection is not None:
                 connection.abort(ConnectError(f"connecting to {address} was given up"))
@@ -573,7 +587,14 @@ class ConnectionPool:
             self._tls_context = make_context(self._settings.tls)
         return self._tls_context
 
+    def _count_failure(self, connection: BrokerConnection | None) -> None:
+        if connection is None:
+            self.unreached += 1
+        else:
+            self.unwelcome += 1
+
     def _lost(self, key: tuple[Address, str | None, int], connection: BrokerConnection) -> None:
+        self.lost += 1
         task = self._connections.get(key)
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return

@@ -35,6 +35,8 @@ class ProducerHandle:
         self.connection: BrokerConnection | None = None
         self.driver = HandleDriver(publisher.core, self)
         self._publisher = publisher
+        if publisher.core.metrics is not None:
+            publisher.core.metrics.add_producer(partition)
 
     async def start(self) -> None:
         """Attach for the first time; raises what the creation fails with."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from geminga.config import check_int, check_seconds, check_type
+from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
+from geminga.extras import need
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +37,9 @@ class ClientSettings:
     """Defaults are those of the official clients (algorithms.md section 8); times are in seconds.
 
     ``memory_limit_bytes`` bounds the messages that wait in all producers of the client; 0: no limit.
+    ``metrics`` is where OpenTelemetry's metrics go (`geminga.client.metrics`): a meter provider, True for the
+    global one, False for none; None: the global one if the program has loaded OpenTelemetry by now.
+    ``metrics_by_topic`` gives them the topic, and not the namespace alone.
     """
 
     service_url: str
@@ -49,6 +57,8 @@ class ClientSettings:
     memory_limit_bytes: int = 0
     statistics_interval_seconds: int = 600
     tls: TlsSettings = field(default_factory=TlsSettings)
+    metrics: MeterProvider | bool | None = None
+    metrics_by_topic: bool = False
 
     def __post_init__(self) -> None:
         ServiceUrl.parse(self.service_url)
@@ -64,3 +74,8 @@ class ClientSettings:
         check_int("listener_threads", self.listener_threads, 1, 1000)
         check_int("memory_limit_bytes", self.memory_limit_bytes, 0)
         check_int("statistics_interval_seconds", self.statistics_interval_seconds, 0)
+        if not isinstance(self.metrics, bool | None) and not hasattr(self.metrics, "get_meter"):
+            refuse("metrics", self.metrics, "a MeterProvider of OpenTelemetry, True, False or None")
+        if self.metrics is True:
+            need("metrics=True", "opentelemetry")
+        check_type("metrics_by_topic", self.metrics_by_topic, bool)

@@ -44,6 +44,8 @@ from geminga.schema import BytesSchema, Schema
 from geminga.values import T
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
     from geminga.client.consumer import Consumer
     from geminga.client.message import Message
     from geminga.client.producer import Producer
@@ -93,6 +95,8 @@ class Client(SyncBase):
         keep_alive_interval_seconds: float = 30,
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60000,
+        metrics: MeterProvider | bool | None = None,
+        metrics_by_topic: bool = False,
     ) -> None:
         """Nothing is connected yet; an unreachable broker shows with the first operation.
 
@@ -122,6 +126,10 @@ class Client(SyncBase):
             go, and the service URL decides about TLS.
         memory_limit_bytes:
             Bound on messages without a receipt, over all producers; 0: none.
+        metrics:
+            Where metrics go, under the names of the Java client: a meter provider of OpenTelemetry, True for
+            the global one, False for none. None, the default, is the global one if the program has loaded
+            OpenTelemetry by now. ``metrics_by_topic`` gives them topic and partition besides the namespace.
 
         Raises `InvalidUrl` and `InvalidConfiguration`.
         """

@@ -28,6 +28,8 @@ class AckTimeout:
         self._deadlines: dict[EntryKey, float] = {}
         self._taken: dict[EntryKey, list[Message[Any]]] = {}
         """The messages of batches."""
+        self.expired = 0
+        """Entries that were late, ever."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -100,6 +102,7 @@ class AckTimeout:
         late = [key for key in expired if self._is_late(self._taken.get(key))]
         for key in expired:
             self.settled(key)
+        self.expired += len(late)
         return late
 
     @staticmethod

@@ -37,6 +37,7 @@ from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import Event, State, next_state
+from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unbatching import InvalidEntry
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
@@ -94,6 +95,7 @@ class ConsumerCore:
             settings.ack_timeout_seconds if keeps else 0.0, settings.unacked_messages_tick_ms / 1000
         )
         self.opener = EntryOpener(settings, self.origin)
+        self.counted = ConsumerCounters()
         self.new_request_id: Callable[[], int] | None = None
         """Set by the shell while it is attached to a connection."""
         self.output: list[bytes] = []
@@ -167,7 +169,7 @@ class ConsumerCore:
         self._first_subscribe = True
         self.epoch = 0
 
-    def _here(self, messages: Iterable[Message[Any]]) -> Iterable[Message[Any]]:
+    def _here(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
         """Those of the cluster in use."""
         origin = self.origin
         return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
@@ -183,12 +185,7 @@ class ConsumerCore:
         Returns the entry and index (-1 for a whole entry) of the first one, if there was any.
         """
         lots, entries = self.queue.take_back(self.origin)
-        releases: list[Release] = []
-        for entry, indexes in lots:
-            releases += entry.take_releases(indexes)
-        for entry in entries:
-            releases += (entry.releases or {}).values()
-        self.flow.taken_back(releases)
+        self.flow.taken_back(self.counted.withdraw(lots, entries))
         if lots:
             entry, indexes = lots[0]
             return entry, indexes[0]
@@ -420,34 +417,39 @@ class ConsumerCore:
 
     # --- acknowledgements ------------------------------------------------------------------------
 
-    def taken(self, messages: Iterable[Message[Any]], now: float) -> None:
+    def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Messages were handed to the application: the acknowledgement time-out runs."""
         self.ack_timeout.messages_taken(self._here(messages), now)
 
-    def put_back(self, messages: Iterable[Message[Any]]) -> None:
+    def put_back(self, messages: Sequence[Message[Any]]) -> None:
         """Messages that were `taken` wait in the queue again: nobody is late with them."""
         self.ack_timeout.put_back(self._here(messages))
 
-    def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> None:
+    def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""
-        self._settle(self.acks.acknowledge_messages(self._here(messages), now))
+        messages = self._here(messages)
+        self.counted.acknowledged += len(messages)
+        self._settle(self.acks.acknowledge_messages(messages, now))
 
-    def acknowledge_entries(self, entries: Iterable[ReceivedEntry], now: float) -> None:
+    def acknowledge_entries(self, entries: Sequence[ReceivedEntry], now: float) -> None:
         """Whole entries."""
         if self.origin.cluster:
             entries = [entry for entry in entries if entry.origin is self.origin]
+        self.counted.acknowledged += sum(entry.count for entry in entries)
         self._settle(self.acks.acknowledge_entries(entries, now))
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """An individual acknowledgement by id."""
         if message_id.cluster != self.origin.cluster:
             return
+        self.counted.acknowledged += 1
         self._settle(self.acks.acknowledge_id(message_id, now))
 
     def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
         """Individual acknowledgements of some messages of a batch of ``size``."""
         if self.origin.cluster and self.acks.known_batch(key) is None:
             return  # the key alone does not say which cluster it comes from
+        self.counted.acknowledged += len(indexes)
         self._settle(self.acks.acknowledge_indexes(key, size, indexes, now))
 
     def _settle(self, done: list[EntryKey]) -> None:
@@ -462,6 +464,7 @@ class ConsumerCore:
         if entry.origin.cluster != self.origin.cluster:
             return
         key = (entry.ledger_id, entry.entry_id)
+        self.counted.acknowledged += 1
         self.ack_timeout.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
@@ -469,12 +472,14 @@ class ConsumerCore:
         if entry.origin.cluster != self.origin.cluster:
             return
         key = (entry.ledger_id, entry.entry_id)
+        self.counted.acknowledged += 1
         self.ack_timeout.settled_through(self.acks.acknowledge_through(key, -1, None, now))
 
     def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
         """A cumulative acknowledgement by id."""
         if message_id.cluster != self.origin.cluster:
             return
+        self.counted.acknowledged += 1
         self.ack_timeout.settled_through(self.acks.acknowledge_id_through(message_id, now))
 
     def await_receipt(self, token: Any, now: float) -> None:
@@ -512,6 +517,7 @@ class ConsumerCore:
         self._negative(self.acks.entries_of((message_id.ledger_id, message_id.entry_id)), 0, now)
 
     def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
+        self.counted.refused += 1
         if not self.origin.keeps:
             return
         backoff = self.settings.negative_ack_redelivery_backoff
@@ -551,12 +557,8 @@ class ConsumerCore:
             return
         # What still waits of these entries comes again with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))
-        for entry, indexes in lots:
-            for release in entry.take_releases(indexes):
-                self.flow.released(release)
-        for entry in entries:
-            for release in (entry.releases or {}).values():
-                self.flow.released(release)
+        for release in self.counted.withdraw(lots, entries):
+            self.flow.released(release)
         for start in range(0, len(keys), REDELIVER_IDS_MAX):
             part = keys[start : start + REDELIVER_IDS_MAX]
             self.output.append(encode_command(commands.redeliver(self.consumer_id, part, None)))
@@ -565,6 +567,7 @@ class ConsumerCore:
     def dead_letters_settled(self, event: DeadLettered, published: bool, now: float) -> None:
         """The messages of ``event`` are in the dead letter topic, or could not be published."""
         if published:
+            self.counted.dead += len(event.messages)
             self.acknowledge_messages(event.messages, now)
         else:
             self.negative_acknowledge(event.messages[0], now)

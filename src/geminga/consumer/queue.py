@@ -96,6 +96,16 @@ class ReceiveQueue:
             counts[entry.origin] = counts.get(entry.origin, 0) + entry.count
         return counts
 
+    def held_by_origin(self) -> dict[Origin, tuple[int, int]]:
+        """The same with their bytes."""
+        held: dict[Origin, tuple[int, int]] = {}
+        waiting = [(entry, length_hint(indexes)) for entry, indexes in self.lots.copy()]
+        waiting += [(entry, entry.count) for entry in self.entries.copy()]
+        for entry, count in waiting:
+            messages, size = held.get(entry.origin, (0, 0))
+            held[entry.origin] = messages + count, size + held_bytes(entry, count)
+        return held
+
     # --- the loop's thread ------------------------------------------------------------------------
 
     def add(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
@@ -203,6 +213,12 @@ class ReceiveQueue:
             for entry, group in groupby(messages, attrgetter("_entry"))
         ]
         self.lots.extendleft(reversed(lots))
+
+
+def held_bytes(entry: ReceivedEntry, count: int) -> int:
+    """The share of ``count`` of its messages in what an entry takes in memory."""
+    held = entry.raw if entry.body is None else entry.body
+    return 0 if held is None else len(held) * count // max(1, entry.count)
 
 
 def _split(items: deque[T], belongs: Callable[[T], bool]) -> tuple[list[T], list[T]]:

@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from geminga.consumer.queue import held_bytes
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.consumer.flow import Release
+    from geminga.consumer.message import ReceivedEntry
+    from geminga.consumer.queue import Taken
+
+
+class ConsumerCounters:
+    """The running counts of one consumer of one topic or partition. They only grow."""
+
+    __slots__ = ("acknowledged", "dead", "refused", "withdrawn_bytes", "withdrawn_messages")
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.refused = 0
+        """Negative acknowledgements."""
+        self.dead = 0
+        """Messages that were published to the dead letter topic."""
+        self.withdrawn_messages = 0
+        self.withdrawn_bytes = 0
+        """What was taken out of the queue before the application had it."""
+
+    def withdraw(self, lots: Iterable[Taken], entries: Iterable[ReceivedEntry]) -> list[Release]:
+        """Messages of entries, and entries that nobody has opened, left the queue again. Returns the permits
+        that they carry."""
+        releases: list[Release] = []
+        for entry, indexes in lots:
+            releases += entry.take_releases(indexes)
+            self.withdrawn_messages += len(indexes)
+            self.withdrawn_bytes += held_bytes(entry, len(indexes))
+        for entry in entries:
+            releases += (entry.releases or {}).values()
+            self.withdrawn_messages += entry.count
+            self.withdrawn_bytes += held_bytes(entry, entry.count)
+        return releases
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -477,7 +477,12 @@ class PartitionProducer:
         self.backlog.give(count, settled.size)
         counters = self.counters
         counters.acknowledged_messages += count
-        counters.latency.add(now - settled.run.opened_at, count)
+        counters.acknowledged_bytes += settled.size
+        counters.settled_bytes += settled.size
+        run = settled.run
+        counters.latency.add(now - run.opened_at, count)
+        if counters.heard is not None:
+            counters.heard(now - run.opened_at, now - run.sent_at, False)
         if settled.ledger_id == -1:
             counters.duplicates += count
         self._settled(settled)
@@ -528,17 +533,22 @@ class PartitionProducer:
         """The one way out of the pending queue: permits and bytes go back, the outcome is listed."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
+        counters = self.counters
+        counters.settled_bytes += operation.size
+        if counters.heard is not None:
+            written = now - operation.sent_at if operation.sent_at else None
+            counters.heard(now - operation.opened_at, written, error is not None)
         if isinstance(operation, Singles):
             # With an error, always: receipts take them out by `_settle_receipted`.
-            self.counters.failed_messages += operation.count
+            counters.failed_messages += operation.count
             operation.permits = operation.size = 0
             self._settled(operation)
             return
         operation.settled_size = operation.size
         operation.permits = operation.size = 0
-        counters = self.counters
         if error is None:
             counters.acknowledged_messages += operation.count
+            counters.acknowledged_bytes += operation.settled_size
             counters.latency.add(now - operation.opened_at, operation.count)
             if self._tuning is not None:
                 self._tuning.receipted(operation, operation.settled_size, now)

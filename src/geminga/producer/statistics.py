@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,15 +45,22 @@ class LatencyHistogram:
         return LATENCY_BOUNDS_SECONDS[-1]
 
 
+Heard = Callable[[float, float | None, bool], None]
+"""Seconds from the hand-over of an operation to its outcome, those from its writing (None: it was never
+written), and whether it failed."""
+
+
 class PartitionCounters:
     """The running counts of one partition. Only grows, except what a snapshot reads from elsewhere."""
 
     __slots__ = (
         "_blocked_since",
+        "acknowledged_bytes",
         "acknowledged_messages",
         "checksum_errors",
         "duplicates",
         "failed_messages",
+        "heard",
         "late_receipts",
         "latency",
         "reconnects",
@@ -61,6 +69,7 @@ class PartitionCounters:
         "sent_bytes",
         "sent_messages",
         "sent_payload_bytes",
+        "settled_bytes",
         "stepped_over",
         "stepped_over_seconds",
         "timeouts",
@@ -72,6 +81,8 @@ class PartitionCounters:
         self.sent_payload_bytes = 0
         self.sent_bytes = 0
         self.acknowledged_messages = 0
+        self.acknowledged_bytes = 0
+        self.settled_bytes = 0
         self.failed_messages = 0
         self.duplicates = 0
         self.late_receipts = 0
@@ -82,6 +93,8 @@ class PartitionCounters:
         self.stepped_over = dict.fromkeys(Blocked, 0)
         self.stepped_over_seconds = 0.0
         self.latency = LatencyHistogram()
+        self.heard: Heard | None = None
+        """Told of every operation's outcome."""
         self._blocked_since: float | None = None
 
     def count_step(self, reason: Blocked, now: float) -> None:
