@@ -17,7 +17,10 @@ from geminga.cli.connecting import connecting
 from geminga.cli.main import command
 from geminga.client.cluster import Cluster, admin_url_for
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
+from geminga.spark.pipelines import connection as pipelines
+from geminga.spark.pipelines import running
 from geminga.testing.certificates import Authority
+from geminga.tuning import round_trips
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
 
@@ -196,3 +199,74 @@ def test_a_password_in_an_address_is_refused_and_not_shown(invoke: Invoke, tmp_p
     with pytest.raises(InvalidUrl) as raised:
         geminga.Admin("http://me:pass-word@127.0.0.1:1")
     assert "pass-word" not in str(raised.value)
+
+
+class Handed:
+    """What `geminga pipeline run` gives its flows: options of their sources."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.options: dict[str, str] = {}
+        self._monkeypatch = monkeypatch
+
+    def run(self, folder: Path, told: Any, *, full_refresh: Any, cluster: str) -> Any:
+        self._monkeypatch.setenv(pipelines.VARIABLE, cluster)
+        self.options = pipelines.connection("pulsar://projects:6650")
+        return running.Outcome(0, "", {}, {}, ())
+
+
+def test_a_pipeline_is_told_how_to_show_itself(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = Handed(monkeypatch)
+    monkeypatch.setattr(running, "run", handed.run)
+    token = tmp_path / "token"
+    token.write_text("t")
+    own = {"service.url": "pulsar://projects:6650"}
+    invoke("context", "set", "there", "--url", "pulsar://there:6651", "--token", "of-there")
+
+    def told(*words: str, **environment: str) -> dict[str, str]:
+        invoke("pipeline", "run", str(tmp_path), *words, **environment)
+        return handed.options
+
+    assert told() == own
+    assert told(PULSAR_SERVICE_URL="pulsar://elsewhere:6650") == own, "the project's own address stands"
+    by_file = {"auth.plugin": "token", "auth.params": f"file://{token}"}
+    assert told("--token-file", str(token)) == own | by_file
+    assert told(PULSAR_TOKEN="x") == own | {"auth.plugin": "token", "auth.params": "token:x"}
+    assert told("--tls-trust-certs", str(token), "--tls-any-hostname", "--tls-insecure") == own | {
+        "tls.trustCertsFilePath": str(token), "tls.allowInsecureConnection": "true",
+        "tls.validateHostname": "false",
+    }  # fmt: skip
+    assert told("--url", "pulsar+ssl://a:6651", "--token", "x") == {
+        "service.url": "pulsar+ssl://a:6651", "auth.plugin": "token", "auth.params": "token:x"
+    }  # fmt: skip
+    assert told("--context", "there") == {
+        "service.url": "pulsar://there:6651", "auth.plugin": "token", "auth.params": "token:of-there"
+    }  # fmt: skip
+
+
+def test_a_sweep_measures_a_broker_that_asks_for_a_token(
+    invoke: Invoke, secured: tuple[Any, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, trust, token = secured
+    measured: list[Any] = []
+
+    def measure(url: str, topic: str, *, cluster: Cluster) -> Any:
+        with cluster.client() as client:
+            client.create_producer(topic).send(b"a")
+        measured.append(url)
+        raise ConnectError("enough")
+
+    monkeypatch.setattr(round_trips, "measure_round_trips", measure)
+    access = ("--tls-trust-certs", trust, "--token-file", token)
+    sweep = ("tune", "sweep", "--output", str(tmp_path))
+    for words in (("--url", broker.service_url), ("--round-trips-of", broker.service_url)):
+        assert str(invoke(*sweep, *words, *access, check=False).exception) == "enough"
+    assert measured == [broker.service_url] * 2
+    for words, text in (
+        (access, "is for a broker that is measured"),
+        (("--url", "pulsar://a", "--round-trips-of", "pulsar://b"), "name the same broker"),
+    ):
+        refused = invoke(*sweep, *words, check=False)
+        assert refused.exit_code == 2
+        assert text in refused.output

@@ -150,6 +150,11 @@ def _given(name: str) -> bool:
     return _source(name) is click.core.ParameterSource.COMMANDLINE
 
 
+def given(*names: str) -> bool:
+    """Whether any of these options is on the command line of the command that runs."""
+    return any(_given(name) for name in names)
+
+
 def _from_environment(*names: str) -> bool:
     return any(_source(name) is _ENVIRONMENT for name in names)
 

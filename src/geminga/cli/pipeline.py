@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from geminga.cli.common import Number
+from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
+from geminga.client.cluster import DEFAULT_URL, Cluster, admin_url_for
 
 _FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 
@@ -54,15 +57,19 @@ def init(folder: Path, template: str, answers: tuple[str, ...]) -> None:
     click.echo(f"run it with: geminga pipeline run {folder}")
 
 
-@command.command("run")
+@command.command("run", cls=ConnectingCommand)
 @_FOLDER
+@connection_options
 @click.option("--full-refresh", multiple=True, metavar="TABLE", help="Compute a table anew.")
 @click.option("--verbose", is_flag=True, help="Show what Spark says.")
-def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool) -> None:
+def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting: Any) -> None:
     """Bring the tables of a project up to date, and say what came in.
 
     While it works it says of each flow how many rows every micro-batch had and how many messages its topics
     still have.
+
+    A project has its own address, which stands unless --url, --admin-url or --context names another cluster;
+    the other connection options say how to show oneself there, and are written down nowhere.
     """
     from geminga.spark.pipelines import running
 
@@ -83,7 +90,7 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool) -> None:
             what = f"micro-batch {event.batch}: {rate}{left}"
         click.echo(f"{time.monotonic() - started:6.1f} s  {event.flow}: {what}", err=True)
 
-    outcome = running.run(folder, told, full_refresh=full_refresh)
+    outcome = running.run(folder, told, full_refresh=full_refresh, cluster=_handed_over(connecting))
     if verbose:
         for line in outcome.output:
             click.echo(line, err=True)
@@ -95,6 +102,20 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool) -> None:
         click.echo(f"{flow} read {rows:,} rows" + ("" if left is None else f"; {left:,} messages are left"))
     if outcome.exit_code:
         raise click.ClickException(f"the pipeline failed: {outcome.error}")
+
+
+def _handed_over(connecting: dict[str, Any]) -> str:
+    """What the project's flows are told about connecting; empty where nothing was said."""
+    from geminga.spark.pipelines.connection import handed_over
+
+    named = given("service_url", "admin_url", "context")
+    if not named:
+        # The project's address is as good as one given here: it leaves the current context out.
+        connecting |= {"service_url": DEFAULT_URL, "admin_url": None, "context": None}
+    cluster = cluster_of(**connecting)
+    if not named and cluster == Cluster(service_url=DEFAULT_URL, admin_url=admin_url_for(DEFAULT_URL)):
+        return ""
+    return handed_over(cluster, is_addressed=named)
 
 
 @command.command("compact")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from geminga.cli.common import Number, json_option
+from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
 from geminga.cli.tune_options import traffic_options, traffic_profile
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.tuning.cost import CostModel, standard
 from geminga.tuning.modelled_broker import BrokerModel
@@ -30,7 +32,8 @@ _AXES_HELP = "Axes: " + "; ".join(
 )
 
 
-@click.command("sweep", epilog=_AXES_HELP)
+@click.command("sweep", cls=ConnectingCommand, epilog=_AXES_HELP)
+@connection_options
 @traffic_options(rate_messages_per_second=20_000, message_bytes=200, partitions=60)
 @click.option(
     "--profiles",
@@ -77,7 +80,7 @@ _AXES_HELP = "Axes: " + "; ".join(
 @click.option(
     "--round-trips-of",
     metavar="SERVICE_URL",
-    help="Measure how long this broker takes for an entry, and model that one.",
+    help="Measure how long this broker takes for an entry, and model that one; --url says the same.",
 )
 @click.option("--master", help="Spark's master; its configuration's by default, else local[*].")
 @click.option(
@@ -107,12 +110,14 @@ def command(
     scaling: bool,
     output: Path,
     as_json: bool,
+    **connecting: Any,
 ) -> None:
     """Try settings against traffic by the thousand, and show which are worth having.
 
     Each run is a minute of a modelled producer and broker. The results are Parquet in the output folder; from
     them come the Pareto front of latency, broker CPU, network and memory, as table and picture. An
-    interrupted sweep goes on with the same command.
+    interrupted sweep goes on with the same command. Connection options are for a broker that is measured
+    (--round-trips-of, --url, --context); nothing else connects.
     """
     from geminga.tuning import sweep_report
     from geminga.tuning.sweep import Sweep, read
@@ -124,7 +129,7 @@ def command(
         runs=runs,
         seconds=seconds,
         seed=seed,
-        broker=_broker(output, broker_model, round_trips_of),
+        broker=_broker(output, broker_model, _measured(round_trips_of, connecting)),
     )
     sweep = Sweep(plan, output, standard() if cost_model is None else CostModel.load(cost_model))
     left = len(sweep.left())
@@ -165,11 +170,27 @@ def _axes(given: tuple[str, ...], fixed: tuple[str, ...]) -> list[Axis]:
     return [axis for axis in default_axes() if axis.name not in names] + chosen
 
 
-def _broker(output: Path, file: Path | None, service_url: str | None) -> BrokerModel:
+def _measured(service_url: str | None, connecting: dict[str, Any]) -> Cluster | None:
+    """The broker that is to be measured. Raises `click.UsageError` for options that would have no effect."""
+    if service_url is not None and given("service_url"):
+        raise click.UsageError("--round-trips-of and --url name the same broker: give one of them")
+    if service_url is None and not given("service_url", "context"):
+        options = [name for name in connecting if given(name)]
+        if options:
+            raise click.UsageError(
+                f"--{options[0].replace('_', '-')} is for a broker that is measured: name it by --url"
+            )
+        return None
+    if service_url is not None:
+        connecting = connecting | {"service_url": service_url}
+    return cluster_of(**connecting)
+
+
+def _broker(output: Path, file: Path | None, measured: Cluster | None) -> BrokerModel:
     """The modelled broker: from a file, from the sweep that is continued, measured, or the standard one."""
     if file is not None:
         return BrokerModel.from_dict(read_json(file, "a modelled broker"))
-    if service_url is None:
+    if measured is None:
         return BrokerModel()
     plan = output / "plan.json"
     if plan.exists():
@@ -179,7 +200,9 @@ def _broker(output: Path, file: Path | None, service_url: str | None) -> BrokerM
         return BrokerModel.from_dict(before["broker"])
     from geminga.tuning.round_trips import fitted, measure_round_trips
 
-    return fitted(measure_round_trips(service_url, "public/default/geminga-round-trips"), name=service_url)
+    url = measured.service_url
+    trips = measure_round_trips(url, "public/default/geminga-round-trips", cluster=measured)
+    return fitted(trips, name=url)
 
 
 def read_json(path: Path, what: str) -> Any:

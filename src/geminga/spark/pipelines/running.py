@@ -30,6 +30,7 @@ from geminga.errors import UsageError
 from geminga.filesystems import resolve
 from geminga.spark.java import check_java
 from geminga.spark.pipelines import lake
+from geminga.spark.pipelines.connection import VARIABLE, check_asks
 from geminga.spark.pipelines.project import SPEC_FILE, places
 
 _FLOW = re.compile(r"Flow '?(?:\w+\.)*(\w+)'? (?:is|has) (\w+)")
@@ -172,14 +173,16 @@ def command(arguments: tuple[str, ...] = ()) -> list[str]:
     return [str(beside), "run", "--spec", SPEC_FILE, *arguments]
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """What Spark needs to know: the project's settings, and that its workers run this interpreter."""
+def environment(folder: Path, cluster: str = "") -> dict[str, str]:
+    """What Spark needs to know: the project's settings, and that its workers run this interpreter.
+    ``cluster`` is what `geminga.spark.pipelines.connection` hands over."""
     check_java()
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     logging = resources.files(__package__) / "log4j2.properties"
     options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging}"
     return {
         **os.environ,
+        VARIABLE: cluster,
         "SPARK_CONF_DIR": str(folder),
         "SPARK_SUBMIT_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,
@@ -211,16 +214,20 @@ def run(
     full_refresh: Collection[str] = (),
     arguments: tuple[str, ...] = (),
     wait_seconds: float = WAIT_SECONDS,
+    cluster: str = "",
 ) -> Outcome:
     """Updates the tables of the project in ``folder`` with what is new, and returns how it went.
 
     ``full_refresh`` names tables to compute anew; ``arguments`` are given to ``spark-pipelines run``. Ctrl-C
     stops Spark and is raised again; the next run goes on where this one was. Of the pipelines of one machine
-    one runs at a time; the others wait for it, ``wait_seconds`` at the most. Raises `UsageError` when
+    one runs at a time; the others wait for it, ``wait_seconds`` at the most. ``cluster`` says how to connect:
+    `geminga.spark.pipelines.connection.handed_over`. Raises `UsageError` when
     ``folder`` holds no project, is at work, or has a table that its checkpoint does not know.
     """
     folder = folder.resolve()
     places(folder)
+    if cluster:
+        check_asks(folder)
     with ExitStack() as held:
         lock = held.enter_context(alone(folder))
         check_checkpoints(folder, full_refresh)
@@ -229,21 +236,21 @@ def run(
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
         heard = _Heard(told)
-        exit_code = _spark(folder, arguments, lock, heard)
+        exit_code = _spark(folder, arguments, lock, heard, cluster)
         for _ in range(RACES_MAX):
             if not (exit_code and heard.race):
                 break
             told(Repeated(f"flows of Spark stood in each other's way: {heard.race}"))
             heard.begin_again()
-            exit_code = _spark(folder, arguments, lock, heard)
+            exit_code = _spark(folder, arguments, lock, heard, cluster)
         error = heard.error(exit_code) if exit_code else ""
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
 
 
-def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _Heard) -> int:
+def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _Heard, cluster: str) -> int:
     """``spark-pipelines`` from its start to its end; returns the exit code."""
     process = subprocess.Popen(
-        command(arguments), cwd=folder, env=environment(folder), text=True, errors="replace",
+        command(arguments), cwd=folder, env=environment(folder, cluster), text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True, pass_fds=(lock,),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from geminga.spark.offsets import (
     partition_topic,
     to_json,
 )
+from geminga.spark.pipelines.connection import cluster_at
 
 COLUMNS = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
 """What a table notes of where each of its rows lay; the topic is the partition's own."""
@@ -100,9 +101,7 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Seam:
 
 def _partitions(service_url: str, topic: str) -> dict[Partition, Offset]:
     """All partitions of the topic: those that the table does not know are read from their first message."""
-    from geminga.client.sync import Client
-
-    client = Client(service_url)
+    client = cluster_at(service_url).client()
     try:
         names = client.get_topic_partitions(topic)
     finally:

@@ -1,0 +1,100 @@
+"""How flows of a project reach a cluster that asks who comes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.client.cluster import Cluster
+from geminga.errors import InvalidConfiguration, UsageError
+from geminga.spark.pipelines import lake
+from geminga.spark.pipelines.connection import VARIABLE, check_asks, cluster_at, connection, handed_over
+from geminga.spark.pipelines.project import TEMPLATES, create
+from geminga.spark.pipelines.running import run
+from geminga.testing.certificates import Authority
+
+SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
+ELSEWHERE = Cluster(
+    service_url="pulsar+ssl://a:6651", admin_url="https://a:8443", auth_plugin="token", auth_params="token:x"
+)
+
+
+def test_by_hand_a_project_goes_to_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (None, ""):
+        monkeypatch.delenv(VARIABLE, raising=False)
+        if value is not None:
+            monkeypatch.setenv(VARIABLE, value)
+        assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650"}
+        assert connection(admin_url="http://b:8080") == {"admin.url": "http://b:8080"}
+        assert cluster_at("pulsar://b:6650") == Cluster(
+            service_url="pulsar://b:6650", admin_url="http://b:8080"
+        )
+    with pytest.raises(InvalidConfiguration, match="service_url or an admin_url"):
+        connection()
+
+
+def test_what_a_run_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = {"auth.plugin": "token", "auth.params": "token:x"}
+    monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=True))
+    assert connection("pulsar://b:6650") == {"service.url": "pulsar+ssl://a:6651", **access}
+    assert connection(admin_url="http://b:8080") == {"admin.url": "https://a:8443", **access}
+    assert cluster_at("pulsar://b:6650") == ELSEWHERE
+    monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=False))
+    assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650", **access}
+    found = cluster_at("pulsar://b:6650")
+    assert (found.service_url, found.auth_params) == ("pulsar://b:6650", "token:x")
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_flows_of_every_template_ask(template: str, tmp_path: Path) -> None:
+    create(tmp_path / "p", template)
+    check_asks(tmp_path / "p")
+    for path in (tmp_path / "p/transformations").rglob("*.py"):
+        text = path.read_text()
+        assert '"service.url"' not in text
+        assert '"admin.url"' not in text
+
+
+def test_a_project_that_would_not_hear_it_is_refused(tmp_path: Path) -> None:
+    create(tmp_path / "p", "ingest")
+    flows = tmp_path / "p/transformations/ingest.py"
+    flows.write_text(flows.read_text().replace("pipelines.connection", "pipelines.something"))
+    with pytest.raises(UsageError, match=r"no flow of .* asks for the run's connection"):
+        run(tmp_path / "p", cluster=handed_over(ELSEWHERE, is_addressed=False))
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(580)
+def test_a_lake_is_fed_by_a_broker_that_asks_for_a_token_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("broker")
+    token = _token()
+    with geminga.embedded(
+        tls_certificate=certificate, tls_key=key, token_secret_key=SECRET, super_user_roles=("boss",)
+    ) as broker:
+        cluster = Cluster(
+            service_url=broker.service_url, admin_url=broker.admin_url, auth_plugin="token",
+            auth_params=f"token:{token}", tls_trust_certs_file_path=str(authority.certificate),
+        )  # fmt: skip
+        with cluster.client() as client, client.create_producer("events") as producer:
+            producer.send_many([json.dumps({"id": n, "name": f"n{n}"}).encode() for n in range(10)])
+        create(tmp_path / "p", "ingest", {"service_url": broker.service_url})
+        outcome: Any = run(tmp_path / "p", cluster=handed_over(cluster, is_addressed=False))
+    assert outcome.exit_code == 0, "\n".join([outcome.error, *outcome.output[-60:]])
+    assert token not in "\n".join(outcome.output)
+    rows = lake.table_dataset(str(tmp_path / "p/lake/events")).to_table()
+    assert sorted(rows["id"].to_pylist()) == list(range(10))
+
+
+def _token() -> str:
+    from click.testing import CliRunner
+
+    from geminga.cli.main import command
+
+    made = CliRunner().invoke(command, ["token", "create", "--secret-key", SECRET, "--subject", "boss"])
+    return made.stdout.strip()
