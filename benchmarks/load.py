@@ -198,7 +198,7 @@ class Receiver(Link):
         buffer, left, used = bytes(self._buffer), entries, 0
         start = time.perf_counter()
         self.socket.sendall(flow(permits))
-        while left:
+        while left > 0:
             data = self.socket.recv(1 << 20)
             if not data:
                 raise ConnectionError(f"the broker closed the connection with {left} entries missing")

@@ -128,11 +128,27 @@ class SlowPartition:
         assert task is not None
         self._tasks.add(task)
         try:
+            await self._relay_both_ways(reader, writer, to_broker, to_client)
+        except asyncio.CancelledError:
+            # The measurement is over. Some versions of asyncio take a cancelled handler for a failed one,
+            # and print a traceback.
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _relay_both_ways(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        to_broker: Filter,
+        to_client: Filter,
+    ) -> None:
+        try:
             broker_reader, broker_writer = await asyncio.open_connection(
                 *host_and_port(self._broker_url, 6650)
             )
         except OSError as error:
-            writer.close()
             raise ConnectError(f"no broker at {self._broker_url}: {error}") from None
         ways = [
             asyncio.ensure_future(_pass_on(reader, broker_writer, to_broker)),
@@ -144,9 +160,7 @@ class SlowPartition:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            for one in (writer, broker_writer):
-                one.close()
-            self._tasks.discard(task)
+            broker_writer.close()
 
 
 async def _unchanged(frame: bytes) -> bytes:
