@@ -44,6 +44,9 @@ class Interruption:
             return call()
         finally:
             sys.settrace(previous)
+            # Frames that hold us are not to hold, until the garbage collector comes, what they made: it may
+            # come in the midst of another call that is interrupted.
+            self._before.clear()
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
         if self.happened or not frame.f_code.co_filename.startswith(_PACKAGE):

@@ -1,5 +1,6 @@
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 import pytest
 from interrupting import Raised, interruptions, raise_it
 
-from geminga.client.runtime import LoopThread, new_event_loop
+from geminga.client.runtime import LoopThread, _Loop, new_event_loop
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
 
 
@@ -206,6 +207,37 @@ def test_a_farewell_is_said_at_the_end_of_the_interpreter():
         [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "farewell\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_a_handler_that_raises_while_a_runtime_is_dropped():
+    count = 0
+    threads = []
+    for interruption in interruptions(raise_it, strict=True):
+        inner = _Loop("dropped-io")
+        inner.start()
+        count += 1
+        threads.append(inner)
+        with contextlib.suppress(Raised):
+            interruption(inner.dropped)
+    unheard = [inner for inner in threads if not inner.closed]
+    assert len(unheard) <= 1  # interrupted at its first instruction, before it did anything
+    for inner in threads:
+        if inner in unheard:
+            inner.stop()
+        inner.thread.join(30)
+        assert not inner.thread.is_alive()
+    assert count > 2
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_a_runtime_that_is_dropped_while_its_thread_begins():
+    for _ in range(300):
+        inner = _Loop("dropped-io")
+        inner.thread.start()
+        inner.dropped()
+        inner.thread.join(30)
+        assert not inner.thread.is_alive()
 
 
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")

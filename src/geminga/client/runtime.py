@@ -109,6 +109,7 @@ class _Loop:
         self.farewell: Farewell | None = None
         self.sweep: Callable[[], None] | None = None
         self._stopped = False
+        self._leaving = False
         self._begun = False
         self._ready = Waiter()
         self._refused: BaseException | None = None
@@ -149,19 +150,30 @@ class _Loop:
         the garbage collector calls."""
         if self.closed or self.forked:
             return
-        if not self._begun:
-            self.closed = True  # somebody was interrupted who was just making it
-            return
-        warnings.warn(
-            f"{self.name} was not closed: call close(), or use it in a with statement",
-            ResourceWarning,
-            stacklevel=2,
-        )
-        self.closed = True
+        try:
+            is_used = self._begun  # else somebody was interrupted who was just making it
+            # Before it is asked to end: a thread that begins only now looks here first.
+            self.closed = True
+            if is_used:
+                warnings.warn(
+                    f"{self.name} was not closed: call close(), or use it in a with statement",
+                    ResourceWarning,
+                    stacklevel=2,
+                )
+            self._ask_to_leave()
+        except BaseException:
+            # A signal's handler raised here, or the warning is an error: the thread is to end all the same.
+            self._ask_to_leave()
+            raise
+
+    def _ask_to_leave(self) -> None:
         with contextlib.suppress(RuntimeError):
             self.post(self._take_leave)
 
     def _take_leave(self) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
         task = self.loop.create_task(self.say_farewell())
         task.add_done_callback(lambda _: self._stop_once())
 
