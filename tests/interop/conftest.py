@@ -24,11 +24,15 @@ def pulsar_home() -> Path:
 
 @pytest.fixture(scope="session")
 def apache_pulsar(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApachePulsar]:
-    """Batch-index acknowledgement is on, so that both ways of acknowledging a batch are met."""
+    """Batch-index acknowledgement is on, so that both ways of acknowledging a batch are met.
+
+    Tenants and namespaces may be deleted with all that is in them, as Geminga's may without a setting.
+    """
     folder = tmp_path_factory.mktemp("apache-pulsar")
     with ApachePulsar.start(
-        pulsar_home, folder, acknowledgmentAtBatchIndexLevelEnabled=True, brokerDeduplicationEnabled=True
-    ) as broker:
+        pulsar_home, folder, acknowledgmentAtBatchIndexLevelEnabled=True, brokerDeduplicationEnabled=True,
+        forceDeleteNamespaceAllowed=True, forceDeleteTenantAllowed=True,
+    ) as broker:  # fmt: skip
         yield broker
 
 

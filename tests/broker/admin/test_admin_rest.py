@@ -221,7 +221,7 @@ POLICIES: list[tuple[str, str, Any]] = [
     ("encryptionRequired", "POST", False),
     ("subscriptionTypesEnabled", "POST", ["Shared", "Failover", "Exclusive", "Key_Shared"]),
     ("subscriptionAuthMode", "POST", "Prefix"),
-    ("entryFilters", "POST", {"entryFilterNames": "x"}),
+    ("entryFilters", "POST", {"entryFilterNames": ""}),
 ]  # fmt: skip
 
 
@@ -280,6 +280,82 @@ def test_replication_properties_and_permissions(rest: Rest, namespace: str) -> N
     assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/antiAffinity")[0] == 204
 
 
+def test_anti_affinity_groups_as_the_java_client_sends_them(rest: Rest, namespace: str) -> None:
+    path = f"/admin/v2/namespaces/{namespace}/antiAffinity"
+    assert rest.raw("POST", path, b"apart")[0] == 204
+    assert rest.raw("GET", path)[1] == b"apart"
+    old = "/admin/namespaces/standalone/antiAffinity"
+    assert json.loads(rest.raw("GET", f"{old}/apart?property=t")[1]) == [namespace]
+    assert json.loads(rest.raw("GET", f"{old}/other?property=t")[1]) == []
+    assert rest.raw("GET", "/admin/namespaces/nowhere/antiAffinity/apart")[0] == 412
+    assert rest.raw("POST", path, b'"quoted"')[0] == 204
+    assert rest.raw("GET", path)[1] == b"quoted"
+
+
+def test_resource_groups_are_kept_and_shown(rest: Rest, namespace: str) -> None:
+    rest.fails(404, "GET", "resourcegroups/slow")
+    rest.fails(412, "POST", f"namespaces/{namespace}/resourcegroup/slow")
+    rest.call("PUT", "resourcegroups/slow", {"publishRateInMsgs": 100})
+    rest.call("PUT", "resourcegroups/slow", {"dispatchRateInMsgs": 7})
+    limits = {"publishRateInMsgs": 100, "publishRateInBytes": -1, "dispatchRateInMsgs": 7}
+    assert rest.get("resourcegroups/slow") == {**limits, "dispatchRateInBytes": -1}
+    assert rest.get("resourcegroups") == ["slow"]
+    rest.fails(412, "PUT", "resourcegroups/slow", {"publishRateInMsgs": "many"})
+    rest.fails(412, "PUT", "resourcegroups/sl%20ow", {})
+    rest.call("POST", f"namespaces/{namespace}/resourcegroup/slow")
+    assert namespace in rest.fails(412, "DELETE", "resourcegroups/slow")
+    rest.call("DELETE", f"namespaces/{namespace}/resourcegroup")
+    rest.call("DELETE", "resourcegroups/slow")
+    assert rest.get("resourcegroups") == []
+
+
+def test_what_is_noted_down_of_clusters(rest: Rest) -> None:
+    rest.call("PUT", "clusters/far", {"serviceUrl": "http://far:8080"}, status=200)
+    rest.fails(404, "GET", "clusters/far/migrate")
+    rest.call("POST", "clusters/far/migrate?migrated=true", {"serviceUrl": "http://new:8080"})
+    noted = {"migrated": True, "migratedClusterUrl": {"serviceUrl": "http://new:8080"}}
+    assert rest.get("clusters/far/migrate") == noted
+    rest.call("POST", "clusters/far/failureDomains/one", {"brokers": ["a:1"]})
+    assert rest.get("clusters/far/failureDomains") == {"one": {"brokers": ["a:1"]}}
+    assert rest.get("clusters/far/migrate") == noted
+    rest.fails(412, "POST", "clusters/far/failureDomains/one", {"brokers": 7})
+    rest.fails(404, "GET", "clusters/far/failureDomains/two")
+    rest.call("DELETE", "clusters/far/failureDomains/one")
+    rest.fails(404, "DELETE", "clusters/far/failureDomains/one")
+    rest.fails(412, "GET", "clusters/nowhere/failureDomains/one")
+    rest.call("DELETE", "clusters/far")
+    rest.call("PUT", "clusters/far", {"serviceUrl": "http://far:8080"}, status=200)
+    rest.fails(404, "GET", "clusters/far/migrate")  # what was noted of it went with the old one
+    rest.call("DELETE", "clusters/far")
+
+
+def test_offload_policies_have_two_doors(rest: Rest, namespace: str) -> None:
+    path = f"namespaces/{namespace}"
+    rest.call("POST", f"{path}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 1000})
+    assert rest.get(f"{path}/offloadThreshold") == 1000
+    rest.call("PUT", f"{path}/offloadThreshold", 2000, status=200)
+    assert rest.get(f"{path}/offloadPolicies")["managedLedgerOffloadThresholdInBytes"] == 2000
+    rest.call("PUT", f"{path}/offloadDeletionLagMs", 5, status=200)
+    assert rest.get(f"{path}/offloadPolicies")["managedLedgerOffloadDeletionLagInMillis"] == 5
+    rest.call("DELETE", f"{path}/offloadDeletionLagMs")
+    assert "managedLedgerOffloadDeletionLagInMillis" not in rest.get(f"{path}/offloadPolicies")
+    rest.call("DELETE", f"{path}/removeOffloadPolicies")
+    assert rest.get(f"{path}/offloadThreshold") == 2000
+
+
+def test_policies_that_could_not_be_kept_are_refused(rest: Rest, namespace: str) -> None:
+    reason = rest.fails(400, "POST", f"namespaces/{namespace}/entryFilters", {"entryFilterNames": "jms"})
+    assert "'jms' not found" in reason
+    rest.call("POST", f"namespaces/{namespace}/entryFilters", {"entryFilterNames": ""})
+    rest.fails(403, "POST", f"namespaces/{namespace}/allowedClusters", ["nowhere"])
+    # An empty body removes, as pulsar-admin does it.
+    rest.call("POST", f"namespaces/{namespace}/deduplicationSnapshotInterval", 60)
+    rest.call("POST", f"namespaces/{namespace}/deduplicationSnapshotInterval")
+    assert rest.get(f"namespaces/{namespace}/deduplicationSnapshotInterval") is None
+    rest.fails(412, "POST", "brokers/configuration/anything/1")
+    rest.fails(412, "DELETE", "brokers/configuration/anything")
+
+
 def test_bundles(rest: Rest, namespace: str) -> None:
     assert rest.get(f"namespaces/{namespace}/bundles")["numBundles"] == 4
     rest.call("PUT", f"namespaces/{namespace}/0x00000000_0x40000000/split")
@@ -293,7 +369,12 @@ def test_bundles(rest: Rest, namespace: str) -> None:
     status, bundle, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t/bundle")
     assert status == 200
     positions = rest.get(f"namespaces/{namespace}/{bundle.decode()}/topicHashPositions")
-    assert list(positions["topicHashPositions"]) == [f"persistent://{namespace}/t"]
+    (place,) = positions["topicHashPositions"].items()
+    low, high = (int(end, 16) for end in bundle.decode().split("_"))
+    assert place[0] == f"persistent://{namespace}/t"
+    assert low <= place[1] < high
+    assert rest.get(f"persistent/{namespace}/{bundle.decode()}") == [f"persistent://{namespace}/t"]
+    rest.fails(412, "GET", f"persistent/{namespace}/0x00000000_0x12345678")
 
 
 # --- topics ---
@@ -364,8 +445,11 @@ def test_non_persistent_topics(rest: Rest, namespace: str) -> None:
     assert rest.get(f"non-persistent/{namespace}/partitioned") == [f"non-persistent://{namespace}/p"]
     assert rest.get(f"persistent/{namespace}/partitioned") == []
     rest.fails(405, "POST", f"{path}/terminate")
-    rest.fails(405, "PUT", f"{path}/subscription/s", LATEST)
+    rest.fails(400, "PUT", f"{path}/subscription/s", LATEST)
     rest.call("DELETE", f"{path}/partitions")
+    rest.call("PUT", path, {})
+    inside = rest.get(f"{path}/internalStats")
+    assert (inside["entriesAddedCounter"], inside["numberOfEntries"], inside["cursors"]) == (0, 0, {})
 
 
 def test_subscriptions(rest: Rest, namespace: str) -> None:
@@ -427,11 +511,12 @@ def test_topic_policies(rest: Rest, namespace: str, segment: str, method: str, v
     rest.fails(404, "GET", f"persistent/{namespace}/t/{segment}")
     rest.call("PUT", f"persistent/{namespace}/t", {})
     path = f"persistent/{namespace}/t/{segment}"
-    assert rest.get(f"{path}?applied=false") is None
+    unset = rest.get(f"{path}?applied=false")
+    assert not unset
     rest.call(method, path, value)
     assert rest.get(path) == value
     rest.call("DELETE", path)
-    assert rest.get(path) is None
+    assert rest.get(path) == unset
 
 
 def test_topic_ttl_and_what_is_applied(rest: Rest, namespace: str) -> None:
@@ -452,7 +537,8 @@ def test_topic_permissions(rest: Rest, namespace: str) -> None:
     rest.call("POST", f"{path}/permissions/role1", ["produce", "consume"])
     assert rest.get(f"{path}/permissions") == {"role1": ["produce", "consume"]}
     rest.call("DELETE", f"{path}/permissions/role1")
-    rest.fails(412, "DELETE", f"{path}/permissions/role1")
+    rest.call("DELETE", f"{path}/permissions/role1")
+    assert rest.get(f"{path}/permissions") == {}
 
 
 # --- schemas ---

@@ -91,6 +91,7 @@ VALUES = {
     "topic": "t",
     "subscription": "sub",
     "cluster": "standalone",
+    "bundle": "0x00000000_0x40000000",
 }
 
 

@@ -155,6 +155,11 @@ class CursorMachine(RuleBasedStateMachine):
         else:
             assert found == END or not count
 
+    @rule(end=st.integers(0, END))
+    def find_last(self, end: int) -> None:
+        opened = [offset for offset in range(end) if offset not in self.done]
+        assert self.cursor.last_open(end) == (opened[-1] if opened else -1)
+
     @rule()
     def doubt(self) -> None:
         """The tally is made anew, as after a start with a cursor of an older version."""

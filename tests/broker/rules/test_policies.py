@@ -92,7 +92,7 @@ def test_official_bodies_are_kept_as_they_are(field: str) -> None:
         ("message_ttl_in_seconds", float("inf"), 412),
         ("deduplicationEnabled", "yes", 412),
         ("backlog_quota_map", {"destination_storage": {"limit": "10k"}}, 412),
-        ("retention_policies", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}, 412),
+        ("retention_policies", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}, 400),
         ("retention_policies", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5}, 412),
         ("retention_policies", [1], 412),
         ("persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}, 400),

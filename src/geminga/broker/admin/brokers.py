@@ -51,6 +51,8 @@ class Brokers(Resource):
         router.add_get(f"{base}/configuration", self.configuration_names)
         router.add_get(f"{base}/configuration/runtime", self.configuration)
         router.add_get(f"{base}/configuration/values", self.changed_configuration)
+        router.add_post(f"{base}/configuration/{{name}}/{{value}}", self.change_configuration)
+        router.add_delete(f"{base}/configuration/{{name}}", self.change_configuration)
         router.add_get(f"{base}/internal-configuration", self.internal_configuration)
         router.add_get(f"{base}/backlog-quota-check", self.backlog_quota_check)
         router.add_get(base, self.names)
@@ -61,8 +63,8 @@ class Brokers(Resource):
         router.add_get("/metrics/", self.metrics)
         router.add_get("/admin/v2/bookies/all", self.bookies)
         router.add_get("/admin/v2/bookies/racks-info", self.no_entries)
-        router.add_get("/admin/v2/resourcegroups", self.no_names)
         router.add_get("/admin/v2/resource-quotas", self.resource_quotas)
+        router.add_get("/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}", self.resource_quotas)
 
     async def health(self, _request: web.Request) -> web.Response:
         failure = self.server.store.failure
@@ -144,6 +146,14 @@ class Brokers(Resource):
     async def changed_configuration(self, _request: web.Request) -> web.Response:
         return answer({})
 
+    async def change_configuration(self, request: web.Request) -> web.Response:
+        done = "update" if request.method == "POST" else "delete"
+        name = part(request, "name")
+        reason = (
+            f"Can't {done} non-dynamic configuration {name}: settings are read once, when the broker starts"
+        )
+        raise AdminError(412, reason)
+
     async def internal_configuration(self, _request: web.Request) -> web.Response:
         settings = self.server.settings
         where = "memory:" if settings.memory else f"file:{os.fspath(settings.data_dir or '')}"
@@ -169,10 +179,9 @@ class Brokers(Resource):
     async def no_entries(self, _request: web.Request) -> web.Response:
         return answer({})
 
-    async def no_names(self, _request: web.Request) -> web.Response:
-        return answer([])
-
-    async def resource_quotas(self, _request: web.Request) -> web.Response:
+    async def resource_quotas(self, request: web.Request) -> web.Response:
+        if "bundle" in request.match_info:
+            self.namespaces.document(part(request, "tenant"), part(request, "namespace"))
         return answer(
             {"msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100000.0, "bandwidthOut": 300000.0,
              "memory": 80.0, "dynamic": True}

@@ -91,6 +91,7 @@ class Namespaces(Resource):
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get(f"{_BASE}/{{tenant}}", self.names)
+        router.add_get("/admin/namespaces/{tenant}/{cluster}", self.names_in_cluster)
         router.add_get(_PATH, self.get)
         router.add_put(_PATH, self.create)
         router.add_delete(_PATH, self.delete)
@@ -118,6 +119,11 @@ class Namespaces(Resource):
     # --- life ---
     async def names(self, request: web.Request) -> web.Response:
         return answer(self.namespaces.namespaces(part(request, "tenant")))
+
+    async def names_in_cluster(self, request: web.Request) -> web.Response:
+        """Namespaces of the first version, whose names had a cluster in them: there are none."""
+        self.namespaces.tenant(part(request, "tenant"))
+        return answer([])
 
     async def get(self, request: web.Request) -> web.Response:
         return answer(self.namespaces.document(*_names(request)))
@@ -178,7 +184,7 @@ class Namespaces(Resource):
         bundle = request.match_info.get("bundle")
         if bundle is None:
             return lambda topic: True
-        _check_bundle(boundaries, bundle)
+        check_bundle(boundaries, bundle)
         return lambda topic: bundle_of(boundaries, topic) == bundle
 
     async def _topics_in_path(
@@ -196,7 +202,7 @@ class Namespaces(Resource):
     async def split(self, request: web.Request) -> web.Response:
         tenant, namespace = _names(request)
         boundaries = list(self.namespaces.document(tenant, namespace)["bundles"]["boundaries"])
-        low, high = _check_bundle(boundaries, part(request, "bundle"))
+        low, high = check_bundle(boundaries, part(request, "bundle"))
         middle = f"0x{(int(low, 16) + int(high, 16)) // 2:08x}"
         if middle in boundaries:
             raise AdminError(412, f"bundle {low}_{high} is too small to be split")
@@ -211,7 +217,7 @@ class Namespaces(Resource):
         tenant, namespace = _names(request)
         wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
         positions = {
-            str(topic): f"0x{zlib.crc32(str(topic).encode()):08x}"
+            str(topic): zlib.crc32(str(topic).encode())
             async for topic in self._topics_in_path(request)
             if not wanted or str(topic) in wanted
         }
@@ -267,7 +273,8 @@ def _names(request: web.Request) -> tuple[str, str]:
     return part(request, "tenant"), part(request, "namespace")
 
 
-def _check_bundle(boundaries: list[str], bundle: str) -> tuple[str, str]:
+def check_bundle(boundaries: list[str], bundle: str) -> tuple[str, str]:
+    """Both ends of a bundle of a namespace; 412 when it is none."""
     low, _, high = bundle.partition("_")
     if low not in boundaries or high not in boundaries or boundaries.index(high) != boundaries.index(low) + 1:
         raise AdminError(412, f"Invalid bundle range {bundle}; boundaries: {', '.join(boundaries)}")

@@ -75,7 +75,10 @@ class PartitionedTopics(TopicResource):
         return done_answer()
 
     async def grow(self, request: web.Request) -> web.Response:
-        topic = self.existing(request)
+        topic = topic_of(request)
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        if not self.actions.exists(topic):
+            raise AdminError(409, f"Topic {topic} is not a partitioned topic")
         count = self._checked_count(await body(request), 1)
         await self.durable(lambda done: self.actions.update_partitions(topic, count, done))
         return done_answer()
@@ -98,7 +101,10 @@ class PartitionedTopics(TopicResource):
         return done_answer()
 
     async def terminate(self, request: web.Request) -> web.Response:
-        topic = self._partitioned(request)
+        topic = topic_of(request)
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        if not self.actions.exists(topic) or not self.actions.partitions(topic):
+            raise AdminError(405, f"{topic} is no partitioned topic: it is terminated without partitions")
         found = {}
         for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)

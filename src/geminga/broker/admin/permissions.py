@@ -50,6 +50,14 @@ _BROKER: Final = {
         POST /admin/v2/clusters/{cluster}
         DELETE /admin/v2/clusters/{cluster}
         GET /admin/v2/clusters/{cluster}/failureDomains
+        GET /admin/v2/clusters/{cluster}/failureDomains/{name}
+        POST /admin/v2/clusters/{cluster}/failureDomains/{name}
+        DELETE /admin/v2/clusters/{cluster}/failureDomains/{name}
+        GET /admin/v2/clusters/{cluster}/migrate
+        POST /admin/v2/clusters/{cluster}/migrate
+        GET /admin/namespaces/{cluster}/antiAffinity/{group}
+        POST /admin/v2/brokers/configuration/{name}/{value}
+        DELETE /admin/v2/brokers/configuration/{name}
         GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies
         GET /admin/v2/clusters/{cluster}/peers
         POST /admin/v2/clusters/{cluster}/peers
@@ -59,17 +67,25 @@ _BROKER: Final = {
         GET /admin/v2/geminga/happenings
         GET /admin/v2/geminga/overview
         GET /admin/v2/resource-quotas
+        GET /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}
         GET /admin/v2/resourcegroups
+        GET /admin/v2/resourcegroups/{group}
+        PUT /admin/v2/resourcegroups/{group}
+        DELETE /admin/v2/resourcegroups/{group}
         GET /admin/v2/tenants
         GET /admin/v2/tenants/{tenant}
         PUT /admin/v2/tenants/{tenant}
         POST /admin/v2/tenants/{tenant}
         DELETE /admin/v2/tenants/{tenant}
     """,
-    Needs.ADMINISTRATOR: "GET /admin/v2/namespaces/{tenant}",
+    Needs.ADMINISTRATOR: """
+        GET /admin/v2/namespaces/{tenant}
+        GET /admin/namespaces/{tenant}/{cluster}
+    """,
     Needs.LIST: """
         GET /admin/v2/{domain}/{tenant}/{namespace}
         GET /admin/v2/{domain}/{tenant}/{namespace}/partitioned
+        GET /admin/v2/{domain}/{tenant}/{namespace}/{bundle}
     """,
     Needs.LOOK: """
         GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}
@@ -97,6 +113,9 @@ _NAMESPACE: Final = {
         POST /backlogQuota
         DELETE /backlogQuota
         DELETE /removeOffloadPolicies
+        GET /persistence/bookieAffinity
+        POST /persistence/bookieAffinity
+        DELETE /persistence/bookieAffinity
         GET /antiAffinity
         POST /antiAffinity
         DELETE /antiAffinity

@@ -6,8 +6,9 @@ what was set (200 with an empty body when nothing was) and DELETE removes it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from aiohttp import web
@@ -41,11 +42,13 @@ class Route:
     status: int = 204
     unset: Any = None
     """What GET answers when nothing is set; None is an empty body."""
+    bodiless: Any = True
+    """What setting it without a body means: flags are switched on; None removes the policy."""
 
 
 _COMMON: Final = (
     Route("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
-    Route("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+    Route("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", bodiless=None),
     Route("delayedDelivery", "delayed_delivery_policies"),
     Route("dispatchRate", "topicDispatchRate", by_cluster=True),
     Route("entryFilters", "entryFilters"),
@@ -88,8 +91,11 @@ NAMESPACE_ROUTES: Final = (
     Route("subscriptionAuthMode", "subscription_auth_mode"),
     Route("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
 )
+_UNSET_FOR_TOPICS: Final[Mapping[str, Any]] = {
+    "subscriptionTypesEnabled": (), "schemaValidationEnforced": False,
+}  # fmt: skip
 TOPIC_ROUTES: Final = (
-    *_COMMON,
+    *(replace(route, unset=_UNSET_FOR_TOPICS.get(route.segment)) for route in _COMMON),
     Route("compactionThreshold", "compaction_threshold"),
     Route("deduplicationEnabled", "deduplicationEnabled"),
     Route("maxConsumers", "max_consumers_per_topic"),
@@ -135,8 +141,7 @@ class _PolicyResource(Resource):
 
     def _setter(self, route: Route) -> Handler:
         async def set_policy(request: web.Request) -> web.StreamResponse:
-            # A POST without a body switches the policy on: so it is for the one policy sent that way.
-            value = await body(request, True)
+            value = await body(request, route.bodiless)
             if route.by_cluster and value is not None:
                 value = {**(self.read(request, route.field) or {}), self.server.settings.cluster: value}
             await self.write(request, route.field, value)
@@ -187,6 +192,12 @@ class NamespacePolicies(_PolicyResource):
         router.add_get(f"{self.path}/antiAffinity", self.anti_affinity)
         router.add_post(f"{self.path}/antiAffinity", self.set_anti_affinity)
         router.add_delete(f"{self.path}/antiAffinity", self.remove_anti_affinity)
+        # Only there: Apache Pulsar's client asks the first version of the interface for it.
+        router.add_get("/admin/namespaces/{cluster}/antiAffinity/{group}", self.anti_affinity_namespaces)
+        bookies = f"{self.path}/persistence/bookieAffinity"
+        router.add_get(bookies, self.bookie_affinity)
+        router.add_post(bookies, self.set_bookie_affinity)
+        router.add_delete(bookies, self.remove_bookie_affinity)
         router.add_get(f"{self.path}/resourcegroup", self.resource_group)
         router.add_delete(f"{self.path}/resourcegroup", self.remove_resource_group)
         router.add_post(f"{self.path}/resourcegroup/{{group}}", self.set_resource_group)
@@ -213,7 +224,36 @@ class NamespacePolicies(_PolicyResource):
         return done_answer() if found is None else bare_text(found)
 
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
-        await self.write(request, "antiAffinityGroup", await body(request))
+        # Apache Pulsar's client sends the bare name, others a JSON text.
+        sent = (await request.text()).strip()
+        try:
+            group = json.loads(sent)
+        except ValueError:
+            group = sent
+        await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else sent)
+        return done_answer()
+
+    async def anti_affinity_namespaces(self, request: web.Request) -> web.Response:
+        self.namespaces.cluster_note(part(request, "cluster"), "")
+        group = part(request, "group")
+        names = (name.split("/") for name in self.namespaces.all_namespaces())
+        return answer(
+            [
+                f"{tenant}/{namespace}"
+                for tenant, namespace in names
+                if self.namespaces.get_policy(tenant, namespace, "antiAffinityGroup") == group
+            ]
+        )
+
+    async def bookie_affinity(self, request: web.Request) -> web.Response:
+        return answer_or_empty(self.read(request, "bookieAffinityGroup"))
+
+    async def set_bookie_affinity(self, request: web.Request) -> web.Response:
+        await self.write(request, "bookieAffinityGroup", await object_body(request))
+        return done_answer()
+
+    async def remove_bookie_affinity(self, request: web.Request) -> web.Response:
+        await self.write(request, "bookieAffinityGroup", None)
         return done_answer()
 
     async def remove_anti_affinity(self, request: web.Request) -> web.Response:

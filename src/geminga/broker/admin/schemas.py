@@ -12,6 +12,7 @@ from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     Resource,
     answer,
+    done_answer,
     object_body,
     part,
     query_flag,
@@ -20,7 +21,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import comparisons
+from geminga.broker.rules.compatibility import check_definition, comparisons
 from geminga.broker.rules.policies import text_map
 from geminga.config import suggestion
 from geminga.ids import TopicName
@@ -121,7 +122,7 @@ class Schemas(Resource):
         topic = self._topic(request)
         count = len(self.server.broker.schemas.versions(topic))
         if not count:
-            raise AdminError(404, f"Schema not found for topic {topic}")
+            return done_answer()
         # Schemas are not in ledgers here: only the version numbers say something.
         index = [{"ledgerId": -1, "entryId": number, "version": number} for number in range(count)]
         return answer({"info": index[-1], "index": index})
@@ -129,6 +130,10 @@ class Schemas(Resource):
     async def upload(self, request: web.Request) -> web.Response:
         topic, schema = self._topic(request), await self._posted(request)
         schemas = self.server.broker.schemas
+        try:
+            check_definition(schema)
+        except Refused as refused:
+            raise AdminError(422, refused.reason) from refused
         await self._read(topic, schema)
         try:
             number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))

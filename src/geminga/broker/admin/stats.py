@@ -177,9 +177,8 @@ def _subscription_stats(subscription: Subscription, now: float) -> Json:
         "delayedMessageIndexSizeInBytes": 0,
         **dict.fromkeys(_FILTERS, 0),
         **_throttled(subscription),
+        "type": "None" if subscription.type is None else type_name(subscription.type),
     }
-    if subscription.type is not None:
-        stats["type"] = type_name(subscription.type)
     if isinstance(subscription, PersistentSubscription):
         stats |= _cursor_stats(subscription)
     else:
@@ -335,6 +334,58 @@ def internal_stats(topic: PersistentTopic) -> Json:
             "offloaded": False,
             "underReplicated": False,
         },
+    }
+
+
+def light_internal_stats(topic: Topic) -> Json:
+    """The same of a topic that keeps nothing: counters, and cursors that stand nowhere."""
+    cursor = {
+        "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,
+        "cursorLedgerLastEntry": 0, "active": False, "numberOfEntriesSinceFirstNotAckedMessage": 0,
+        "totalNonContiguousDeletedMessagesRange": 0, "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+    }  # fmt: skip
+    return {
+        "entriesAddedCounter": topic.messages_in,
+        **dict.fromkeys(("numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize"), 0),
+        **dict.fromkeys(("waitingCursorsCount", "pendingAddEntriesCount"), 0),
+        "cursors": dict.fromkeys(sorted(topic.subscriptions), cursor),
+    }
+
+
+def internal_info(topic: PersistentTopic) -> Json:
+    """``GET .../internal-info``: ledgers and cursors as they are kept.
+
+    When a cursor was made is not kept; the topic's creation is shown instead.
+    """
+    segments = topic.ledger.segments
+    created_ms = topic.record.created_ms
+    cursors = {}
+    for name, subscription in sorted(topic.subscriptions.items()):
+        ledger_id, entry_id = topic.ledger.position_before(subscription.cursor.mark)
+        moved = iso_time(subscription.last_mark_ms or created_ms)
+        cursors[name] = {
+            "version": 0,
+            "creationDate": iso_time(created_ms),
+            "modificationDate": moved,
+            "cursorsLedgerId": -1,
+            "markDelete": {"ledgerId": ledger_id, "entryId": entry_id},
+        }
+    return {
+        "version": 1,
+        "creationDate": iso_time(created_ms),
+        "modificationDate": iso_time(segments[-1].created_ms if segments else created_ms),
+        "ledgers": [
+            {
+                "ledgerId": segment.ledger_id,
+                "entries": segment.entries,
+                "size": segment.size_bytes,
+                "timestamp": segment.created_ms,
+                "isOffloaded": topic.offload is not None and topic.offload.has(segment.ledger_id),
+            }
+            for segment in segments
+        ],
+        "cursors": cursors,
     }
 
 

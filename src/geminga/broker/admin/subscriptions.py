@@ -84,7 +84,9 @@ class Subscriptions(TopicResource):
     async def create(self, request: web.Request) -> web.Response:
         topic, name = topic_of(request), part(request, "subscription")
         if not topic.persistent:
-            raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
+            raise AdminError(
+                400, f"A subscription to a non-persistent topic is made by its consumer: {topic}"
+            )
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
         document = await body(request, None)
         properties: dict[str, str] = {}
@@ -218,6 +220,9 @@ class Subscriptions(TopicResource):
             accepted = kind == "Accepted"
             counts[f"filter{kind}Entries"] = entries if accepted else 0
             counts[f"filter{kind}Messages"] = messages if accepted else 0
+        ends = self.actions.open_ends(topic, name)
+        if ends is not None:
+            counts["firstMessageId"], counts["lastMessageId"] = ends
         return answer(counts)
 
     # --- properties and replication flag ---

@@ -12,7 +12,7 @@ from typing import Any
 from geminga.broker import landmarks
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.explain import explain
-from geminga.broker.admin.stats import internal_stats, topic_stats
+from geminga.broker.admin.stats import internal_info, internal_stats, light_internal_stats, topic_stats
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
@@ -216,7 +216,12 @@ class TopicActions:
 
     def internal_stats(self, name: TopicName) -> dict[str, Any]:
         """``GET .../internalStats``"""
-        return internal_stats(self._stored(name))
+        topic = self._topic(name)
+        return internal_stats(topic) if isinstance(topic, PersistentTopic) else light_internal_stats(topic)
+
+    def internal_info(self, name: TopicName) -> dict[str, Any]:
+        """``GET .../internal-info``"""
+        return internal_info(self._stored(name))
 
     def last_message_id(self, name: TopicName) -> MessageId:
         """The newest entry; -1:-1 when there is none."""
@@ -389,6 +394,17 @@ class TopicActions:
         if tally is None:
             raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
         return found.backlog, tally[0]
+
+    def open_ends(self, name: TopicName, subscription: str) -> tuple[str, str] | None:
+        """Ids of the first and the last entry that is not acknowledged; None when all are."""
+        found = self._subscription(name, subscription)
+        ledger = found.topic.ledger
+        last = found.cursor.last_open(ledger.confirmed)
+        if last < 0:
+            return None
+        ends = ledger.position(found.cursor.next_open(found.cursor.mark)), ledger.position(last)
+        first, last_id = (f"{ledger_id}:{entry_id}" for ledger_id, entry_id in ends)
+        return first, last_id
 
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is in the topic now."""

@@ -25,6 +25,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
+from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.rules.policies import AUTH_ACTIONS, text_map, words
 from geminga.ids import TopicName
 
@@ -69,6 +70,7 @@ class Topics(TopicResource):
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get(DOMAIN, self.names)
+        router.add_get(f"{DOMAIN}/{{bundle:0x[0-9a-fA-F]+_0x[0-9a-fA-F]+}}", self.names_in_bundle)
         router.add_get(f"{PATH}/stats", self.stats)
         router.add_get(f"{PATH}/internalStats", self.internal_stats)
         router.add_get(f"{PATH}/internal-info", self.internal_info)
@@ -108,6 +110,15 @@ class Topics(TopicResource):
             if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES)
         )
         return await answer_names(request, shown)
+
+    async def names_in_bundle(self, request: web.Request) -> web.StreamResponse:
+        """Topics of one bundle, as Apache Pulsar's tools ask for non-persistent ones."""
+        tenant, namespace, bundle = (part(request, p) for p in ("tenant", "namespace", "bundle"))
+        boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
+        check_bundle(boundaries, bundle)
+        names = self.walk_names(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain")))
+        inside = (name async for name in names if bundle_of(boundaries, TopicName.parse(name)) == bundle)
+        return await answer_names(request, inside)
 
     async def create(self, request: web.Request) -> web.Response:
         topic = topic_of(request)
@@ -163,21 +174,7 @@ class Topics(TopicResource):
 
     async def internal_info(self, request: web.Request) -> web.Response:
         topic = self.stored(request)
-        found = self.actions.internal_stats(topic)
-        cursors = {
-            name: {
-                "version": 0,
-                "cursorsLedgerId": cursor.get("cursorLedger", -1),
-                "markDelete": _position_json(cursor["markDeletePosition"]),
-            }
-            for name, cursor in found["cursors"].items()
-        }
-        ledgers = [
-            {"ledgerId": ledger["ledgerId"], "entries": ledger["entries"], "size": ledger["size"],
-             "isOffloaded": ledger["offloaded"]}
-            for ledger in found["ledgers"]
-        ]  # fmt: skip
-        return answer({"version": 1, "ledgers": ledgers, "cursors": cursors})
+        return answer(self.actions.internal_info(topic))
 
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)
@@ -288,9 +285,8 @@ class Topics(TopicResource):
     async def revoke(self, request: web.Request) -> web.Response:
         topic, role = self.existing(request), part(request, "role")
         auth = self._auth(topic)
-        if auth["destination_auth"].get(str(topic), {}).pop(role, None) is None:
-            raise AdminError(412, f"Permissions are not set at the topic level for {role} on {topic}")
-        await self._set_auth(topic, auth)
+        if auth["destination_auth"].get(str(topic), {}).pop(role, None) is not None:
+            await self._set_auth(topic, auth)
         return done_answer()
 
     def _auth(self, topic: TopicName) -> dict[str, Any]:
@@ -305,8 +301,3 @@ class Topics(TopicResource):
                 topic.tenant, topic.namespace, "auth_policies", auth, done
             )
         )
-
-
-def _position_json(text: str) -> dict[str, int]:
-    ledger, _, entry = text.partition(":")
-    return {"ledgerId": int(ledger), "entryId": int(entry)}

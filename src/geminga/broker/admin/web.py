@@ -21,14 +21,14 @@ from geminga.broker.admin.permissions import PERMISSIONS
 from geminga.broker.admin.policy_routes import NamespacePolicies, TopicPolicies
 from geminga.broker.admin.schemas import Schemas
 from geminga.broker.admin.subscriptions import Subscriptions
-from geminga.broker.admin.tenants import Clusters, Tenants
+from geminga.broker.admin.tenants import Clusters, ResourceGroups, Tenants
 from geminga.broker.admin.topics import Topics
 
 CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
 _BODY_BYTES_MAX = 16 * 1024 * 1024
 _RESOURCES = (
-    Clusters, Tenants, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
+    Clusters, Tenants, ResourceGroups, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
     # Fixed last parts before the ones with a free name in the same place.
     NamespacePolicies, Namespaces, PartitionedTopics, Subscriptions, TopicPolicies, Topics,
 )  # fmt: skip

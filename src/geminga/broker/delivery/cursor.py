@@ -166,6 +166,17 @@ class Cursor:
         """Where the run of open entries that starts at ``offset`` ends, at most ``stop``."""
         return self.holes.next_present(offset, stop)
 
+    def last_open(self, end: int) -> int:
+        """The last entry before ``end`` that is not acknowledged; -1 when there is none."""
+        stop = end
+        while stop > self.mark:
+            start = max(self.mark, stop - _WINDOW)
+            there = ~self.holes.bits(start, stop) & ((1 << (stop - start)) - 1)
+            if there:
+                return start + there.bit_length() - 1
+            stop = start
+        return -1
+
     def behind_open(self, count: int, end: int) -> int:
         """The offset behind the next ``count`` open entries; ``end`` when there are no more than those."""
         offset, left = self.mark, count

@@ -1,7 +1,8 @@
 """Clusters, tenants, namespaces and policies: who may have topics, and under which rules.
 
 They are kept in the store's key-value map, one JSON document a key: ``cluster/<name>``, ``tenant/<name>``,
-``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``. All but the topics' own are held in memory, for
+``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``, and what is noted down for the tools alone,
+``cluster-notes/<name>`` and ``resource-group/<name>``. All but the topics' own are held in memory, for
 there may be as many of those as topics: they are read when a topic is asked about, and what is in force stays
 at hand for those that were asked about last. A change is in force at once; ``done`` is called when it is as
 durable as the store promises.
@@ -26,6 +27,7 @@ from geminga.broker.rules.policies import (
     cautious,
     check_document,
     check_policy,
+    check_resource_group,
     resolve,
     words,
 )
@@ -73,8 +75,17 @@ _PRESENT_WHEN_UNSET: Mapping[str, Any] = {
     "subscription_types_enabled": [],
     "properties": {},
     "migrated": False,
+    "dispatcherPauseOnAckStatePersistentEnabled": False,
 }
 """What Pulsar shows in a namespace's policies even when nobody set it."""
+
+
+_OFFLOAD_TWINS: Mapping[str, str] = {
+    "offload_threshold": "managedLedgerOffloadThresholdInBytes",
+    "offload_threshold_in_seconds": "managedLedgerOffloadThresholdInSeconds",
+    "offload_deletion_lag_ms": "managedLedgerOffloadDeletionLagInMillis",
+}
+"""Policies that are fields of ``offload_policies`` too: whichever was set last counts."""
 
 
 def check_name(kind: str, name: object) -> str:
@@ -97,6 +108,8 @@ class Namespaces:
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
         self._namespaces = self._load("namespace/")
+        self._cluster_notes = self._load("cluster-notes/")
+        self._resource_groups = self._load("resource-group/")
         self._fill_what_was_lost()
         self._resolved: dict[str, Policies] = {}
         self._resolved_topics: OrderedDict[str, Policies] = OrderedDict()
@@ -139,6 +152,9 @@ class Namespaces:
                 f"brokerServiceUrl{tls}": self._settings.service_url,
                 "brokerClientTlsEnabled": False,
                 "tlsAllowInsecureConnection": False,
+                "brokerClientTlsTrustStoreType": "JKS",
+                "brokerClientTlsKeyStoreType": "JKS",
+                "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
             }
         elif name not in self._clusters:
             raise RuleBroken(Wrong.MISSING, f"Cluster {name} does not exist")
@@ -164,7 +180,47 @@ class Namespaces:
             raise RuleBroken(
                 Wrong.NOT_ALLOWED, f"Cluster not empty: namespace {users[0]} is replicated to {name}"
             )
+        if name in self._cluster_notes:
+            self._remove("cluster-notes/", self._cluster_notes, name, None)
         self._remove("cluster/", self._clusters, name, done)
+
+    def cluster_note(self, name: str, kind: str) -> Json:
+        """What an administrator noted down about a cluster under a kind; empty when nothing."""
+        if name not in self.clusters():
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"Cluster {name} does not exist.")
+        return copy.deepcopy(self._cluster_notes.get(name, {}).get(kind, {}))
+
+    def note_cluster(self, name: str, kind: str, note: Json, done: Done | None = None) -> None:
+        self.cluster_note(name, kind)
+        self._write(
+            "cluster-notes/",
+            self._cluster_notes,
+            name,
+            {**self._cluster_notes.get(name, {}), kind: note},
+            done,
+        )
+
+    # --- resource groups: kept for the tools; no limit comes from them ---
+    def resource_groups(self) -> list[str]:
+        return sorted(self._resource_groups)
+
+    def resource_group(self, name: str) -> Json:
+        if name not in self._resource_groups:
+            raise RuleBroken(Wrong.MISSING, f"ResourceGroup {name} does not exist")
+        return copy.deepcopy(self._resource_groups[name])
+
+    def set_resource_group(self, name: str, limits: Json, done: Done | None = None) -> None:
+        """Makes a group, or changes what is named of it."""
+        check_name("resource group", name)
+        kept = check_resource_group(name, {**self._resource_groups.get(name, {}), **limits})
+        self._write("resource-group/", self._resource_groups, name, kept, done)
+
+    def delete_resource_group(self, name: str, done: Done | None = None) -> None:
+        self.resource_group(name)
+        users = [n for n, p in self._namespaces.items() if p.get("resource_group_name") == name]
+        if users:
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"ResourceGroup {name} is in use by namespace {users[0]}")
+        self._remove("resource-group/", self._resource_groups, name, done)
 
     # --- tenants ---
     def tenants(self) -> list[str]:
@@ -325,6 +381,9 @@ class Namespaces:
     def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
         """What was set in the namespace, None if nothing was."""
         document = self._require(tenant, namespace)
+        twin = document.get("offload_policies", {}).get(_OFFLOAD_TWINS.get(field))
+        if twin is not None:
+            return twin
         return copy.deepcopy(document.get(field, _PRESENT_WHEN_UNSET.get(field)))
 
     def set_policy(
@@ -338,12 +397,30 @@ class Namespaces:
             document[field] = self._checked_clusters(check_policy(field, value))
         else:
             document[field] = check_policy(field, value)
+        self._check_names_in(tenant, field, document.get(field))
+        if field in _OFFLOAD_TWINS and (value is not None or "offload_policies" in document):
+            twins = {**document.get("offload_policies", {}), _OFFLOAD_TWINS[field]: document.get(field)}
+            document["offload_policies"] = {name: kept for name, kept in twins.items() if kept is not None}
         _check_quota_below_retention(document, f"namespace {tenant}/{namespace}")
         before = self.policies(tenant, namespace)
         self._write("namespace/", self._namespaces, f"{tenant}/{namespace}", document, done)
         self._changed(f"{tenant}/{namespace}", None, before)
         if field in _ABOUT_PERMISSIONS:
             self._permissions_changed(tenant)
+
+    def _check_names_in(self, tenant: str, field: str, value: Any) -> None:
+        """What a policy names has to be there."""
+        if field == "allowed_clusters":
+            of_tenant = self.tenant(tenant)["allowedClusters"]
+            for cluster in value or ():
+                if cluster not in of_tenant:
+                    known = ", ".join(of_tenant)
+                    raise RuleBroken(
+                        Wrong.ELSEWHERE,
+                        f"Cluster {cluster} is not allowed to tenant {tenant}, which has {known}",
+                    )
+        elif field == "resource_group_name" and value is not None and value not in self._resource_groups:
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"ResourceGroup {value} does not exist")
 
     def get_topic_policy(self, topic: TopicName, field: str) -> Any:
         """What was set for the topic itself, None if nothing was."""

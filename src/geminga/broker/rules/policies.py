@@ -181,7 +181,7 @@ def retention(field: str, value: Any) -> dict[str, Any]:
     minutes, megabytes = kept["retentionTimeInMinutes"], kept["retentionSizeInMB"]
     if (minutes == 0) != (megabytes == 0):
         raise RuleBroken(
-            Wrong.NOT_ALLOWED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
+            Wrong.MALFORMED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
             "either both are 0 (delete at once) or none is (-1 is no limit)"
         )  # fmt: skip
     return kept
@@ -279,6 +279,27 @@ inactive_topics = record(
     maxInactiveDurationSeconds=(whole(1), 60), deleteWhileInactive=(flag, True),
 )  # fmt: skip
 
+_resource_group_fields = record(
+    publishRateInMsgs=(whole(-1), -1), publishRateInBytes=(whole(-1), -1),
+    dispatchRateInMsgs=(whole(-1), -1), dispatchRateInBytes=(whole(-1), -1),
+)  # fmt: skip
+
+
+def check_resource_group(name: str, value: Any) -> dict[str, Any]:
+    """The limits of a resource group, which are kept and shown."""
+    return _resource_group_fields(f"resource group {name}", value)  # type: ignore[no-any-return]
+
+
+def entry_filters(field: str, value: Any) -> dict[str, Any]:
+    """Entry filters are Java classes in a broker's folder: there are none here that could be named."""
+    kept = any_object(field, value)
+    names = kept.get("entryFilterNames") or ""
+    if names:
+        first = str(names).split(",")[0].strip()
+        raise RuleBroken(Wrong.MALFORMED, f"Entry filter {first!r} not found: this broker runs no Java")
+    return kept
+
+
 _redeliver_fields = {
     "afterSeconds": (_number, 0.0), "messagesPerSecondMax": (whole(1), 1000), "ageSecondsMax": (whole(0), 0),
 }  # fmt: skip
@@ -343,7 +364,8 @@ FIELDS: Final[Mapping[str, Check]] = {
     "redeliver_unacked_policies": redeliver_unacked,
     "resource_group_name": lambda field, value: words()(field, [value])[0],
     "dispatcherPauseOnAckStatePersistentEnabled": flag,
-    "entryFilters": any_object,
+    "entryFilters": entry_filters,
+    "bookieAffinityGroup": any_object,
     "antiAffinityGroup": lambda field, value: words()(field, [value])[0],
     "migrated": flag,
 }  # fmt: skip
