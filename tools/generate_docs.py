@@ -1,12 +1,12 @@
 """Write the reference pages that are drawn from the code: ``make docs``.
 
-``docs/reference/cli.md`` comes from the commands themselves, ``docs/reference/settings.md`` from the
-settings classes: field, type, default and the text under the field; the map in ``docs/ARCHITECTURE.md``
-from the modules' docstrings, the options in ``docs/spark.md`` from their table; Grafana's dashboard from
-``geminga.console.grafana``; the tables of ``docs/coming-from-pulsar-client.md`` from
-``client_differences.py``; the proof of tuning in ``README.md`` and ``docs/tuning.md``, and what the
-client costs, from the figures in ``docs/proof``. ``pages()`` is what the docs tests compare with what is
-checked in.
+In ``docs/reference``, ``cli.md`` comes from the commands themselves, ``settings.md`` from the settings
+classes (field, type, default and the text under the field), pages of Python's names from their docstrings
+(``reference_api.py``), REST, metrics and errors from the broker (``reference_broker.py``). Besides: the map
+in ``docs/ARCHITECTURE.md`` from the modules' docstrings, the options in ``docs/spark.md`` from their table,
+Grafana's dashboard from ``geminga.console.grafana``, the tables of ``docs/coming-from-pulsar-client.md`` from
+``client_differences.py``, and the proof of tuning in ``README.md`` and ``docs/tuning.md``, and what the client
+costs, from the figures in ``docs/proof``. ``pages()`` is what the docs tests compare with what is checked in.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+
+import option_names
+import reference_api
+import reference_broker
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/geminga"
@@ -51,11 +55,23 @@ Commands, options and their values complete in bash, zsh and fish. Once, in the 
 
 SETTINGS = (
     ("geminga.client.settings", "ClientSettings"),
+    ("geminga.client.settings", "TlsSettings"),
     ("geminga.producer.settings", "ProducerSettings"),
     ("geminga.consumer.settings", "ConsumerSettings"),
+    ("geminga.consumer.settings", "ReaderSettings"),
     ("geminga.broker.settings", "BrokerSettings"),
     ("geminga.ledger.settings", "StoreSettings"),
 )
+
+SETTINGS_ABOUT = """
+Frozen, keyword-only objects that check themselves: a value out of range is refused with the field's name, the
+value and what is allowed. Arguments of the client are these fields, most of them by the same name: see
+[the client](client.md). `geminga.embedded(...)` and `geminga standalone` take those of the broker; *Apache
+Pulsar* is what its `broker.conf` calls the same thing, or the nearest to it (units may differ).
+"""
+
+
+DECISIONS_ABOUT = "What a reader of the code would ask about: the question, what was measured, the answer."
 
 
 def _cell(text: str) -> str:
@@ -109,33 +125,29 @@ def cli_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _fields(cls: type) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, text) of each field; the text is the docstring below the field."""
-    tree = ast.parse(inspect.cleandoc(inspect.getsource(cls)))
-    body = tree.body[0]
-    assert isinstance(body, ast.ClassDef)
-    rows: list[tuple[str, str, str, str]] = []
-    for node in body.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            default = ast.unparse(node.value) if node.value else "required"
-            rows.append((node.target.id, ast.unparse(node.annotation), default, ""))
-        elif rows and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            name, kind, default, _ = rows[-1]
-            rows[-1] = (name, kind, default, str(node.value.value))
-        elif isinstance(node, ast.FunctionDef):
-            break
-    return [row for row in rows if not row[0].startswith("_")]
-
-
 def settings_page() -> str:
-    """Every settings class as a table."""
-    lines = ["# Settings", "", "Drawn from the code by `make docs`.", ""]
+    """Every settings class as a table; fields of the broker with their names in ``broker.conf``."""
+    lines = [
+        "# Settings",
+        "",
+        "Drawn from the code by `make docs`.",
+        "",
+        *SETTINGS_ABOUT.strip().splitlines(),
+        "",
+    ]
     for module, name in SETTINGS:
         cls = getattr(importlib.import_module(module), name)
-        lines.extend([f"## `{name}`", "", inspect.getdoc(cls) or "", ""])
-        lines.extend(["| field | type | default | meaning |", "|---|---|---|---|"])
-        for field, kind, default, text in _fields(cls):
-            lines.append(f"| `{field}` | `{_cell(kind)}` | `{_cell(default)}` | {_cell(text)} |")
+        broker = name == "BrokerSettings"
+        lines.extend([f"## `{name}`", "", *reference_api.prose(inspect.getdoc(cls) or ""), ""])
+        lines.append("| field | type | default | meaning |" + (" Apache Pulsar |" if broker else ""))
+        lines.append("|---|---|---|---|" + ("---|" if broker else ""))
+        for field, kind, default, text in reference_api.fields_of(cls):
+            told = reference_broker.words(f"{name}.{field}", text)
+            row = f"| `{field}` | `{_cell(kind)}` | `{_cell(reference_api.default_of(default))}` | {told} |"
+            if broker:
+                theirs = option_names.BROKER_CONF[field]
+                row += f" `{theirs}` |" if theirs else "  |"
+            lines.append(row)
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -269,13 +281,29 @@ def coming_tables() -> str:
     return "\n".join(lines)
 
 
+def decisions_page() -> str:
+    """What was decided, a line each: the titles of the pages beside it."""
+    lines = ["# Decisions", "", DECISIONS_ABOUT, ""]
+    for path in sorted((ROOT / "docs/decisions").glob("*.md")):
+        if path.name != "README.md":
+            title = path.read_text().partition("\n")[0].removeprefix("# ").strip()
+            lines.append(f"* [{title}]({path.name})")
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Path and text of each generated page."""
     return {
         DOCS / "cli.md": cli_page(),
         DOCS / "settings.md": settings_page(),
+        DOCS / "rest.md": reference_broker.rest_page(),
+        DOCS / "metrics.md": reference_broker.metrics_page(),
+        DOCS / "errors.md": reference_broker.errors_page(),
+        DOCS / "testing.md": reference_api.testing_page(),
+        **{DOCS / name: text for name, text in reference_api.pages().items()},
         COMING: _redrawn(COMING, TABLES_START, coming_tables(), TABLES_END),
         ARCHITECTURE: _redrawn(ARCHITECTURE, MAP_START, module_map(), MAP_END),
+        ROOT / "docs/decisions/README.md": decisions_page(),
         README: with_proofs(README),
         TOUR: with_proofs(TOUR),
         TUNING: with_proofs(TUNING),

@@ -87,7 +87,8 @@ def result_of(error: BaseException | None) -> Result:
 
 
 class PulsarException(Exception):
-    """Base of all errors. ``retriable`` tells whether trying again may help."""
+    """Base of all errors: catch it for "anything of Pulsar's". ``retriable`` tells whether trying again may
+    help."""
 
     retriable: ClassVar[bool] = False
 
@@ -115,7 +116,7 @@ class UsageError(PulsarException):
 
 
 class InvalidConfiguration(UsageError, ValueError):
-    """A setting has a value outside its range; the message names field, value and range."""
+    """A setting has a value outside its range; the message names field, value and what is allowed."""
 
 
 class InvalidUrl(UsageError, ValueError):
@@ -131,15 +132,16 @@ class InvalidMessage(UsageError, ValueError):
 
 
 class MessageTooBig(UsageError, ValueError):
-    """The message is larger than the broker's ``max_message_size``."""
+    """The message is larger than the broker's ``max_message_size``. Send less, or with
+    ``chunking_enabled``."""
 
 
 class AlreadyClosed(UsageError):
-    """The client, producer, consumer or reader was closed before this call."""
+    """The client, producer, consumer or reader was closed before this call. Open a new one."""
 
 
 class OperationNotSupported(UsageError):
-    """The operation does not exist for this kind of handle or broker."""
+    """The operation does not exist for this kind of handle or broker; the text says what does."""
 
 
 class NotAMessage(OperationNotSupported, TypeError):
@@ -147,19 +149,20 @@ class NotAMessage(OperationNotSupported, TypeError):
 
 
 class CumulativeAcknowledgementNotAllowedError(UsageError):
-    """Cumulative acknowledgement on a Shared or Key_Shared subscription."""
+    """Cumulative acknowledgement on a Shared or Key_Shared subscription: acknowledge each message there."""
 
 
 class ProducerNotInitialized(UsageError):
-    """The producer was used before its creation finished."""
+    """The producer was used before its creation finished: wait for ``create_producer``."""
 
 
 class ConsumerNotInitialized(UsageError):
-    """The consumer was used before its creation finished."""
+    """The consumer was used before its creation finished: wait for ``subscribe``."""
 
 
 class ProducerQueueIsFull(UsageError):
-    """``max_pending_messages`` are in flight and ``block_if_queue_full`` is off."""
+    """``max_pending_messages`` wait for their receipts and ``block_if_queue_full`` is off. Wait, and send
+    again."""
 
     retriable = True
 
@@ -182,7 +185,8 @@ class SendManyFailed(PulsarException):
 
 
 class MemoryBufferIsFull(UsageError):
-    """The client's ``memory_limit`` is used up and ``block_if_queue_full`` is off."""
+    """The client's ``memory_limit_bytes`` are used up and ``block_if_queue_full`` is off. Wait, and send
+    again."""
 
     retriable = True
 
@@ -228,109 +232,160 @@ class TransientError(PulsarException):
 
 
 class Timeout(TransientError, TimeoutError):
-    """No answer within the operation, send or receive time-out."""
+    """No answer within the operation, send or receive time-out. Whether the other side acted is not known: a
+    message that timed out may be stored."""
 
 
 class ConnectError(TransientError, ConnectionError):
-    """The broker could not be reached or ended the connection."""
+    """The broker could not be reached or ended the connection. Look at the service URL, TLS, and the
+    broker."""
 
 
 class NotConnected(TransientError):
-    """There is no connection to the broker at the moment."""
+    """There is no connection to the broker at the moment; the client makes a new one by itself. Try again."""
 
 
 class ReadError(TransientError):
-    """Reading from the broker's connection failed."""
+    """Reading from the broker's connection failed; the client connects anew by itself. Try again."""
 
 
 class LookupError(TransientError):
-    """The topic's broker could not be found (too many redirects, or no usable address)."""
+    """The topic's broker could not be found: too many redirects, or no address that can be reached from
+    here."""
 
 
 # --- what the broker reports ---------------------------------------------------------------------
 
 
 class ServerReportedError(PulsarException):
-    """The broker answered with an error. ``code`` is the wire's ``ServerError`` number."""
+    """The broker answered with an error. ``code`` is the wire's ``ServerError`` number; the text is the
+    broker's."""
 
     code: ClassVar[int] = 0
 
 
 class UnknownError(ServerReportedError):
+    """An error of the broker that has no code of its own, or a newer one. Its text says what happened; trying
+    again may help."""
+
     code = 0
     retriable = True
 
 
 class BrokerMetadataError(ServerReportedError):
+    """The broker could not read or write what it keeps about topics. Try again; the broker's log says
+    more."""
+
     code = 1
     retriable = True
 
 
 class BrokerPersistenceError(ServerReportedError):
+    """The broker could not read or write messages: bookies are missing, or the store has stopped. Try again;
+    when it stays, look at the broker's disk and log."""
+
     code = 2
     retriable = True
 
 
 class AuthenticationError(ServerReportedError):
+    """The broker does not know who you are: no credentials, or wrong or expired ones. Look at the client's
+    ``authentication``."""
+
     code = 3
 
 
 class ErrorGettingAuthenticationData(AuthenticationError):
-    """The client could not obtain its credentials."""
+    """The client could not obtain its credentials: a file that is not there, or a provider that failed."""
 
 
 class AuthorizationError(ServerReportedError):
+    """Your role may not do that. An administrator grants it: ``geminga namespaces grant``."""
+
     code = 4
 
 
 class ConsumerBusy(ServerReportedError):
+    """The subscription has a consumer of another type, or an Exclusive one already. Close that one, or share
+    the subscription with the same ``consumer_type``; ``geminga explain`` shows who is connected."""
+
     code = 5
 
 
 class ServiceUnitNotReady(ServerReportedError):
+    """The broker does not serve the topic at this moment, as while it is moved or loaded. Clients try again
+    by themselves until their time-out."""
+
     code = 6
     retriable = True
 
 
 class ProducerBlockedQuotaExceededError(ServerReportedError):
+    """The backlog quota is reached and the policy ``producer_request_hold`` holds producers back. Consume or
+    skip the backlog, or raise the quota."""
+
     code = 7
     retriable = True
 
 
 class ProducerBlockedQuotaExceededException(ServerReportedError):
+    """The backlog quota is reached, or the disk is full, and the policy ``producer_exception`` refuses
+    producers. Consume or skip the backlog, raise the quota, or make room."""
+
     code = 8
 
 
 class ChecksumError(ServerReportedError):
+    """The broker found that a message was damaged on its way. The client sends it again by itself; seen by a
+    program, it means damage that repeats."""
+
     code = 9
 
 
 class UnsupportedVersionError(ServerReportedError):
+    """The broker is older or newer than what was asked of it. Update it, or do without the feature."""
+
     code = 10
 
 
 class TopicNotFound(ServerReportedError):
+    """The topic does not exist and is not made automatically. Create it (``geminga topics create``), or look
+    at its name: tenant and namespace count."""
+
     code = 11
 
 
 class SubscriptionNotFound(ServerReportedError):
+    """The subscription does not exist and is not made automatically. Create it with
+    ``geminga subscriptions create``, or allow it with the policy ``autoSubscriptionCreation``."""
+
     code = 12
 
 
 class ConsumerNotFound(ServerReportedError):
+    """The broker does not know the consumer any more, as after it was closed there. Subscribe anew."""
+
     code = 13
 
 
 class TooManyLookupRequestException(ServerReportedError):
+    """More lookups wait than the client or the broker allows at once. Try again later, or open fewer topics
+    at the same time."""
+
     code = 14
     retriable = True
 
 
 class TopicTerminated(ServerReportedError):
+    """The topic was terminated: it can be read, and takes no messages any more. Publish to another one."""
+
     code = 15
 
 
 class ProducerBusy(ServerReportedError):
+    """A producer of that name is connected, or the topic has as many as it may. Close the other one, or leave
+    ``producer_name`` to the broker."""
+
     code = 16
 
 
@@ -341,35 +396,57 @@ class BrokerInvalidTopicName(ServerReportedError, InvalidTopicName):
 
 
 class IncompatibleSchema(ServerReportedError):
+    """The schema does not go together with those that the topic has, by its compatibility strategy. Change
+    the schema, or the strategy with ``schemaCompatibilityStrategy``."""
+
     code = 18
 
 
 class ConsumerAssignError(ServerReportedError):
+    """The key ranges of a sticky Key_Shared consumer overlap with another one's. Give it ranges of its
+    own."""
+
     code = 19
 
 
 class TransactionCoordinatorNotFoundError(ServerReportedError):
+    """The broker that coordinates a transaction was not found. Geminga has no transactions; the code is
+    Apache Pulsar's."""
+
     code = 20
     retriable = True
 
 
 class InvalidTxnStatusError(ServerReportedError):
+    """A transaction is in another state than the call needs. Geminga has no transactions; the code is Apache
+    Pulsar's."""
+
     code = 21
 
 
 class NotAllowedError(ServerReportedError):
+    """The call is not allowed for this topic, subscription or consumer; the text says why."""
+
     code = 22
 
 
 class TransactionConflict(ServerReportedError):
+    """Another transaction has acknowledged the message. Geminga has no transactions; the code is Apache
+    Pulsar's."""
+
     code = 23
 
 
 class TransactionNotFound(ServerReportedError):
+    """The transaction is not known, or over. Geminga has no transactions; the code is Apache Pulsar's."""
+
     code = 24
 
 
 class ProducerFenced(ServerReportedError):
+    """Another producer has taken the topic for itself (``ExclusiveWithFencing``). This one is at its end:
+    what it has pending failed; whoever has the topic now goes on."""
+
     code = 25
 
 

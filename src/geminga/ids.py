@@ -107,6 +107,7 @@ class MessageId:
 
     @property
     def ledger_id(self) -> IdNumber:
+        """The ledger of the entry."""
         return IdNumber(self._ledger_id)
 
     @ledger_id.setter
@@ -115,6 +116,7 @@ class MessageId:
 
     @property
     def entry_id(self) -> IdNumber:
+        """The entry's place in its ledger."""
         return IdNumber(self._entry_id)
 
     @entry_id.setter
@@ -244,10 +246,15 @@ class TopicName:
     """
 
     domain: str
+    """``persistent`` or ``non-persistent``."""
     tenant: str
+    """Whose it is."""
     namespace: str
+    """The part of the tenant's."""
     local: str
+    """The last part, a partition's suffix included."""
     partition: int = field(default=-1, compare=False)
+    """The number of a partition; -1: it is none."""
     text: str = field(init=False, repr=False, compare=False)
     """The whole name; one text for all who keep it."""
 
@@ -267,6 +274,7 @@ class TopicName:
 
     @property
     def persistent(self) -> bool:
+        """True for ``persistent://``."""
         return self.domain == "persistent"
 
     @property

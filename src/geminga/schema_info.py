@@ -55,9 +55,13 @@ class SchemaInfo:
     """
 
     type: int
+    """The wire's number: see `SchemaType`."""
     name: str = ""
+    """A name for people: brokers make nothing of it."""
     data: bytes = b""
+    """The definition: JSON text for most types."""
     properties: tuple[tuple[str, str], ...] = ()
+    """Pairs that travel with it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", SchemaName(self.name))

@@ -1,38 +1,90 @@
-"""The examples of the pages run: each page's blocks, one after the other, in one namespace."""
+"""The examples of the pages run: each page's blocks, one after the other, in one namespace.
+
+Every page with ```` ```python ```` or ```` ```bash ```` blocks is run; what needs Spark or minutes is named
+in `ELSEWHERE`, with the tests that hold it. On a page with ```` ```bash ```` all blocks together are one
+script; on the others ``geminga``, ``broker`` and ``client`` are there.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import geminga
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [
-    "admin.md",
-    "asyncio.md",
-    "coming-from-pulsar-client.md",
-    "consumers.md",
-    "errors.md",
-    "functions.md",
-    "observability.md",
-    "offloading.md",
-    "producers.md",
-    "readers.md",
-    "schemas.md",
-]
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+ELSEWHERE = {
+    **{
+        f"integrations/{page.name}": "tests/docs/test_integrations.py"
+        for page in (DOCS / "integrations").glob("*.md")
+    },
+    "pipelines.md": "tests/spark, tests/interop/test_pipelines.py",
+    "security.md": "tests/docs/test_security_page.py",
+    "spark.md": "tests/spark",
+    "tour.md": "tests/spark; its other blocks are those of other pages",
+    "tuning.md": "tests/tuning",
+}
+"""Pages whose examples are not run here, and what holds them."""
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.M | re.S)
 
-pytestmark = pytest.mark.timeout(120)
+
+def blocks_of(page: Path) -> list[re.Match[str]]:
+    return list(BLOCK.finditer(page.read_text()))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_examples_run(page: str, pulsar_broker: Any, pulsar_client: Any) -> None:
-    blocks = list(re.finditer(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S))
-    assert blocks
-    names: dict[str, Any] = {"geminga": geminga, "broker": pulsar_broker, "client": pulsar_client}
-    for block in blocks:
-        lines_before = block.string.count("\n", 0, block.start(1))
-        exec(compile("\n" * lines_before + block[1], str(DOCS / page), "exec"), names)
+PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if blocks_of(page))
+SCRIPTS = [page for page in PAGES if any(block[1] == "bash" for block in blocks_of(DOCS / page))]
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_pages_that_are_left_out_are_there_and_have_their_tests() -> None:
+    assert set(ELSEWHERE) <= set(PAGES)
+    for page, where in ELSEWHERE.items():
+        for path in re.findall(r"(?:tests|tools)/[\w/.]+", where):
+            assert (ROOT / path.rstrip(".")).exists(), f"{page}: {path} is not there"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in {*ELSEWHERE, *SCRIPTS}])
+def test_examples_run(
+    page: str, pulsar_broker: Any, pulsar_client: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    example = ModuleType("example")  # as the classes of a program have one
+    names = vars(example) | {"geminga": geminga, "broker": pulsar_broker, "client": pulsar_client}
+    monkeypatch.setitem(sys.modules, "example", example)
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(DOCS / page):
+        lines_before = block.string.count("\n", 0, block.start(2))
+        exec(compile("\n" * lines_before + block[2], str(DOCS / page), "exec"), names)
+
+
+def script_of(page: Path) -> str:
+    """The blocks of a page as one script of the shell, with free ports in place of the page's."""
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
+    for block in blocks_of(page):
+        inner = block[2]
+        lines.append(inner if block[1] == "bash" else f"python - <<'END'\nimport geminga\n{inner}\nEND")
+    script = "\n".join(lines)
+    for port in sorted(set(re.findall(r"\b1[68]\d{3}\b", script))):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            script = script.replace(port, str(free.getsockname()[1]))
+    return script
+
+
+@pytest.mark.parametrize("page", [page for page in SCRIPTS if page not in ELSEWHERE])
+def test_commands_run(page: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script_of(DOCS / page)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

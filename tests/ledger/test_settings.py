@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -33,8 +32,3 @@ from geminga.ledger.settings import StoreSettings
 def test_refuses_naming_field_and_value(field: str, value: Any) -> None:
     with pytest.raises(InvalidConfiguration, match=field):
         StoreSettings(**{field: value})
-
-
-def test_every_field_is_documented() -> None:
-    for field in dataclasses.fields(StoreSettings):
-        assert f"``{field.name}``" in (StoreSettings.__doc__ or ""), field.name

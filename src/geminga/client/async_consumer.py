@@ -97,9 +97,11 @@ class AsyncConsumer(Generic[T_co]):
         return self._topics.text
 
     def subscription_name(self) -> str:
+        """The subscription's name."""
         return self._subscription
 
     def consumer_name(self) -> str:
+        """The name by which the broker knows this consumer."""
         return self._name
 
     def is_connected(self) -> bool:

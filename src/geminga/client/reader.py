@@ -56,6 +56,7 @@ class AsyncReader(Generic[T_co]):
         self._not_before_ms = start if isinstance(start, int) else None
 
     def topic(self) -> str:
+        """The topic, the topics separated by commas, or the pattern."""
         return self.consumer.topic()
 
     def counts(self) -> Counts:
@@ -63,6 +64,7 @@ class AsyncReader(Generic[T_co]):
         return self.consumer.counts()
 
     def is_connected(self) -> bool:
+        """True while every topic and partition is connected."""
         return not self.consumer.closed and self.consumer.is_connected()
 
     async def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:

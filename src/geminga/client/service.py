@@ -32,18 +32,22 @@ class ServiceInfo:
 
     @property
     def service_url(self) -> str:
+        """The service URL of the cluster."""
         return self._url.text
 
     @property
     def authentication(self) -> Authentication | None:
+        """Who the client is there; None: nobody in particular."""
         return self._authentication
 
     @property
     def use_tls(self) -> bool:
+        """Whether the service URL asks for TLS."""
         return self._url.tls
 
     @property
     def tls_trust_certs_file_path(self) -> str | None:
+        """Certificates in PEM that are trusted there; None: the client's own."""
         return self._tls_trust_certs_file_path
 
     def __repr__(self) -> str:
@@ -57,9 +61,12 @@ class ServiceInfoProvider:
     """Base of providers that tell a client where to connect, and tell it again when that changes."""
 
     def initial_service_info(self) -> ServiceInfo:
+        """Where to connect at first."""
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
+        """Keep the function, and call it with a `ServiceInfo` whenever clients are to go elsewhere; from any
+        thread."""
         raise NotImplementedError
 
     def close(self) -> None:

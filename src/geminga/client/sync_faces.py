@@ -63,9 +63,11 @@ class ConsumerFace:
         return self._consumer.topic()
 
     def subscription_name(self) -> str:
+        """The subscription's name."""
         return self._consumer.subscription_name()
 
     def consumer_name(self) -> str:
+        """The name by which the broker knows this consumer."""
         return self._consumer.consumer_name()
 
     def has_reached_end_of_topic(self) -> bool:
@@ -124,9 +126,11 @@ class ReaderFace:
     _reader: AsyncReader
 
     def topic(self) -> str:
+        """The topic, the topics separated by commas, or the pattern."""
         return self._reader.topic()
 
     def is_connected(self) -> bool:
+        """True while every topic and partition is connected."""
         return self._reader.is_connected()
 
     def seek(self, messageid: MessageId | int) -> None:

@@ -94,6 +94,7 @@ class AsyncTableView(Generic[T_co]):
         self._tasks.append(self._core.loop.create_task(self._tell_changes()))
 
     async def close(self) -> None:
+        """Stop following the topic; the values stay readable."""
         self._core.unregister(self)
         for task in self._tasks:
             task.cancel()

@@ -31,6 +31,7 @@ class EncryptionContext:
         self._decryption_failed = decryption_failed
 
     def keys(self) -> list[EncryptionKey]:
+        """The data key, encrypted for each public key it was made for."""
         return [
             EncryptionKey(key.key, key.value, {pair.key: pair.value for pair in key.metadata})
             for key in self._metadata.encryption_keys
@@ -41,6 +42,7 @@ class EncryptionContext:
         return bytes(self._metadata.encryption_param)
 
     def algorithm(self) -> str:
+        """What the data key was encrypted with."""
         return str(self._metadata.encryption_algo)
 
     def compression_type(self) -> int:

@@ -282,6 +282,7 @@ class Message(Generic[T_co]):
         return int(self._own_metadata().event_time)
 
     def message_id(self) -> MessageId:
+        """Its id: what is acknowledged, and where a reader or a seek can begin."""
         return self._entry.message_id(self._index)
 
     def topic_name(self) -> str:
@@ -302,6 +303,7 @@ class Message(Generic[T_co]):
         return int.from_bytes(version, "big") if version else -1
 
     def producer_name(self) -> str:
+        """The name of its producer."""
         return text(self._entry.metadata.producer_name)
 
     def sequence_id(self) -> int:

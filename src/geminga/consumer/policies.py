@@ -41,12 +41,15 @@ class BatchReceivePolicy:
             )
 
     def getMaxNumMessages(self) -> int:
+        """So many messages are enough; not above 0: no limit."""
         return self._max_num_messages
 
     def getMaxNumBytes(self) -> int:
+        """So many payload bytes are enough; not above 0: no limit."""
         return self._max_num_bytes
 
     def getTimeoutMs(self) -> int:
+        """After so many milliseconds what is there is given; not above 0: no limit."""
         return self._timeout_ms
 
 
@@ -65,14 +68,17 @@ class ConsumerBatchReceivePolicy:
 
     @property
     def max_num_message(self) -> int:
+        """So many messages are enough."""
         return self._policy.getMaxNumMessages()
 
     @property
     def max_num_bytes(self) -> int:
+        """So many payload bytes are enough."""
         return self._policy.getMaxNumBytes()
 
     @property
     def timeout_ms(self) -> int:
+        """After so many milliseconds what is there is given."""
         return self._policy.getTimeoutMs()
 
     def policy(self) -> BatchReceivePolicy:
@@ -91,19 +97,23 @@ class KeySharedPolicy:
         self._sticky_ranges: tuple[tuple[int, int], ...] = ()
 
     def set_key_shared_mode(self, key_shared_mode: KeySharedMode) -> KeySharedPolicy:
+        """Who chooses the keys: the broker, or ranges of one's own."""
         self._key_shared_mode = check_type("key_shared_mode", key_shared_mode, KeySharedMode)
         return self
 
     def get_key_shared_mode(self) -> KeySharedMode:
+        """Who chooses the keys."""
         return self._key_shared_mode
 
     def set_allow_out_of_order_delivery(self, allow_out_of_order_delivery: bool) -> KeySharedPolicy:
+        """Whether a key may move to another consumer while messages of it are unacknowledged."""
         self._allow_out_of_order_delivery = check_type(
             "allow_out_of_order_delivery", allow_out_of_order_delivery, bool
         )
         return self
 
     def is_allow_out_of_order_delivery(self) -> bool:
+        """Whether a key may move so."""
         return self._allow_out_of_order_delivery
 
     def set_sticky_ranges(self, sticky_ranges: Sequence[tuple[int, int]]) -> KeySharedPolicy:
@@ -153,14 +163,17 @@ class ConsumerKeySharedPolicy:
 
     @property
     def key_shared_mode(self) -> KeySharedMode:
+        """Who chooses the keys: the broker, or ranges of one's own."""
         return self._policy.get_key_shared_mode()
 
     @property
     def allow_out_of_order_delivery(self) -> bool:
+        """Whether a key may move to another consumer while messages of it are unacknowledged."""
         return self._policy.is_allow_out_of_order_delivery()
 
     @property
     def sticky_ranges(self) -> list[tuple[int, int]]:
+        """The ranges of one's own, first and last included."""
         return self._policy.get_sticky_ranges()
 
     def policy(self) -> KeySharedPolicy:
@@ -188,12 +201,15 @@ class DeadLetterPolicy:
             TopicName.parse(dead_letter_topic)
 
     def getDeadLetterTopic(self) -> str:
+        """Where messages go; empty: ``<topic>-<subscription>-DLQ``."""
         return self._dead_letter_topic
 
     def getMaxRedeliverCount(self) -> int:
+        """How often a message comes again before it goes there."""
         return self._max_redeliver_count
 
     def getInitialSubscriptionName(self) -> str:
+        """The subscription that is made with the dead-letter topic; empty: none."""
         return self._initial_subscription_name
 
 
@@ -208,14 +224,17 @@ class DeadLetterPolicyBuilder:
         self._initial_subscription_name = ""
 
     def maxRedeliverCount(self, max_redeliver_count: int) -> DeadLetterPolicyBuilder:
+        """How often a message comes again before it is a dead letter."""
         self._max_redeliver_count = max_redeliver_count
         return self
 
     def deadLetterTopic(self, dead_letter_topic: str) -> DeadLetterPolicyBuilder:
+        """Where dead letters go."""
         self._dead_letter_topic = dead_letter_topic
         return self
 
     def initialSubscriptionName(self, initial_subscription_name: str) -> DeadLetterPolicyBuilder:
+        """The subscription that is made with the dead-letter topic."""
         self._initial_subscription_name = initial_subscription_name
         return self
 
@@ -257,18 +276,22 @@ class ConsumerDeadLetterPolicy:
 
     @property
     def max_redeliver_count(self) -> int:
+        """How often a message comes again before it is a dead letter."""
         return self._policy.getMaxRedeliverCount()
 
     @property
     def dead_letter_topic(self) -> str:
+        """Where dead letters go; empty: ``<topic>-<subscription>-DLQ``."""
         return self._policy.getDeadLetterTopic()
 
     @property
     def initial_subscription_name(self) -> str:
+        """The subscription that is made with the dead-letter topic; empty: none."""
         return self._policy.getInitialSubscriptionName()
 
     @property
     def retry_letter_topic(self) -> str:
+        """Where `reconsume_later` puts messages; empty: ``<topic>-<subscription>-RETRY``."""
         return self._retry_letter_topic
 
     def policy(self) -> DeadLetterPolicy:
@@ -284,8 +307,11 @@ class RedeliveryBackoff:
     """
 
     first_seconds: float = 1.0
+    """The first delay."""
     max_seconds: float = 60.0
+    """The longest."""
     multiplier: float = 2.0
+    """How much longer each one is than the one before."""
 
     def __post_init__(self) -> None:
         check_seconds("first_seconds", self.first_seconds, 0.001)
@@ -294,5 +320,6 @@ class RedeliveryBackoff:
             refuse("multiplier", self.multiplier, "a number >= 1")
 
     def delay_seconds(self, redelivery_count: int) -> float:
+        """How long the redelivery after so many others waits."""
         # Beyond 64 doublings a float power only overflows; the cap was reached long before.
         return float(min(self.max_seconds, self.first_seconds * self.multiplier ** min(redelivery_count, 64)))

@@ -86,51 +86,94 @@ class ConsumerSettings:
     """
 
     consumer_type: ConsumerType = ConsumerType.Exclusive
+    """How the consumers of one subscription share its messages: ``Exclusive`` one gets all, ``Failover`` one
+    gets all and others wait, ``Shared`` each message goes to any, ``KeyShared`` each key to one."""
     schema: Any = None
+    """Turns payloads into values, and is told to the broker, which checks it."""
     receiver_queue_size: int = 1000
+    """Messages that are asked for ahead of the application; 0: one at a time, when it asks."""
     receiver_queue_bytes_max: int = 128 * 1024 * 1024
+    """No more messages are asked for while so many bytes wait for the application."""
     max_total_receiver_queue_size_across_partitions: int = 50000
+    """The same as ``receiver_queue_size`` over all partitions; each has its fair share."""
     consumer_name: str | None = None
+    """Shown in statistics, and decides who of a Failover subscription is next; None: the broker makes one."""
     priority_level: int = 0
+    """0 is served first: consumers of a higher number get messages when those before them take none."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    """Metadata of the consumer, shown in the broker's statistics."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    """Metadata of the subscription, kept when it is created."""
     initial_position: InitialPosition = InitialPosition.Latest
+    """Where a subscription that is created now begins: at the topic's ``Latest`` or ``Earliest`` message. One
+    that exists goes on where it is."""
     durable: bool = True
+    """False for readers: the broker keeps no cursor."""
     start_message_id: MessageId | None = None
+    """Where a reader begins."""
     start_message_id_inclusive: bool = False
+    """Whether the message that is named by a start or a seek is itself delivered."""
     stop_at_message_id: MessageId | None = None
     """The last entry that is wanted: the broker is not asked for more, though a few may come."""
     start_message_rollback_seconds: int = 0
+    """A reader begins so long before now."""
     is_read_compacted: bool = False
+    """Read the compacted topic: of each key the newest message. Exclusive and Failover only."""
     replicate_subscription_state_enabled: bool = False
+    """Asks an Apache Pulsar to replicate the subscription to other clusters."""
     force_topic_creation: bool = True
+    """Whether subscribing makes an unknown topic, where the broker allows it."""
     key_shared_policy: ConsumerKeySharedPolicy | None = None
+    """Who chooses the keys of a KeyShared consumer: the broker, or ranges of one's own."""
 
     ack_grouping_time_ms: int = 100
+    """Acknowledgements wait so long for others to go with; 0: each goes at once."""
     ack_grouping_max: int = 1000
+    """So many of them go at once."""
     ack_receipt_enabled: bool = False
+    """`acknowledge` returns when the broker has the acknowledgement on disk, and raises when it has not."""
     batch_index_ack_enabled: bool = False
+    """Single messages of a batch are acknowledged for themselves; else the broker hears of a batch when all
+    of it is."""
     unacked_messages_timeout_ms: int | None = None
+    """A message that is not acknowledged so long after it was received comes again; None and 0 never, else
+    1,000 at least."""
     unacked_messages_tick_ms: int = 1000
+    """How exactly that time is kept."""
     negative_ack_redelivery_delay_ms: int = 60000
+    """How long after `negative_acknowledge` a message comes again."""
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
+    """The same, longer with each redelivery."""
     dead_letter_policy: ConsumerDeadLetterPolicy | None = None
+    """After how many redeliveries a message goes to a dead-letter topic. Shared and KeyShared only."""
     retry_enabled: bool = False
+    """Switches on `reconsume_later`, and subscribes to the retry topic besides. Shared and KeyShared only."""
 
     max_pending_chunked_message: int = 10
+    """Chunked messages that may be incomplete at once."""
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    """When there are more: True acknowledges the oldest one's chunks, False has them come again."""
     expire_time_of_incomplete_chunked_message_ms: int = 60000
+    """A message whose chunks have not all come within this time is dropped and acknowledged; 0 never."""
     message_bytes_max: int = 512 * 1024 * 1024
     """The largest payload that is accepted after decompression or chunk assembly, in bytes."""
 
     decryptor: Decryptor | None = None
+    """Opens encrypted payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    """What happens to a message that cannot be decrypted: ``FAIL`` it is not delivered and stays
+    unacknowledged, ``DISCARD`` it is acknowledged unseen, ``CONSUME`` it is delivered encrypted."""
 
     message_listener: Callable[[Any, Any], Any] | None = None
+    """Called with consumer and message for each one, in place of `receive`."""
     batch_receive_policy: ConsumerBatchReceivePolicy | None = None
+    """When `batch_receive` returns: enough messages, enough bytes, or the time is over."""
     pattern_auto_discovery_period: float = 60.0
+    """Seconds between two looks for topics that match the pattern; brokers tell of new ones in between."""
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    """Which topics a pattern may match: persistent ones, non-persistent ones, or both."""
     auto_update_partitions_seconds: float = 60.0
+    """Seconds between two looks at a topic's partition count."""
     broker_consumer_stats_cache_time_ms: int = 30000
     """How old the broker's part of `stats` may be."""
     event_listener: ConsumerEventListener | None = None
@@ -229,15 +272,26 @@ class ReaderSettings:
     """How a reader behaves; ``start_message_id`` is an argument of its own."""
 
     schema: Any = None
+    """Turns payloads into values."""
     receiver_queue_size: int = 1000
+    """Messages that are asked for ahead of the application."""
     reader_name: str | None = None
+    """Shown in statistics."""
     subscription_role_prefix: str | None = None
+    """Begins the name of the reader's subscription, for authorization by prefix."""
     subscription_name: str | None = None
+    """The name of the reader's subscription; None makes a random one."""
     is_read_compacted: bool = False
+    """Read the compacted topic: of each key the newest message."""
     start_message_id_inclusive: bool = False
+    """Whether the message at the start is itself delivered."""
     reader_listener: Callable[[Any, Any], Any] | None = None
+    """Called with reader and message for each one, in place of `read_next`."""
     decryptor: Decryptor | None = None
+    """Opens encrypted payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    """What happens to a message that cannot be decrypted: ``FAIL`` it is not delivered, ``DISCARD`` it is
+    left out, ``CONSUME`` it is delivered encrypted."""
 
     def __post_init__(self) -> None:
         check_int("receiver_queue_size", self.receiver_queue_size, 1, 10_000_000)

@@ -9,6 +9,21 @@ from collections.abc import Mapping
 NAMES_MAX = 1000
 """Metrics of a function's own; more are not kept, for a name made of data would never end."""
 _REQUEST_BYTES_MAX = 8192
+FAMILIES = (
+    ("pulsar_function_received_total", "counter", "messages", "Taken from the subscription."),
+    ("pulsar_function_processed_successfully_total", "counter", "messages", "Calls that came back."),
+    ("pulsar_function_published_total", "counter", "messages", "Results that have their receipts."),
+    ("pulsar_function_user_exceptions_total", "counter", "calls", "Calls that raised."),
+    ("pulsar_function_system_exceptions_total", "counter", "failures", "What failed around the calls."),
+    ("pulsar_function_process_latency_ms_sum", "counter", "ms", "What the calls took together."),
+    ("pulsar_function_last_invocation", "gauge", "ms since 1970", "The last call; 0: none."),
+)
+"""Name, type, unit and meaning of what every instance counts."""
+OWN_FAMILIES = (
+    ("pulsar_function_user_metric_count", "counter", "records", "Records of a metric of the function's own."),
+    ("pulsar_function_user_metric_sum", "counter", "", "Their sum."),
+)
+"""What ``context.record_metric`` makes; the label ``metric`` names it."""
 
 
 class Metrics:
@@ -44,25 +59,18 @@ class Metrics:
 
     def exposition(self) -> str:
         """Prometheus' text format."""
-        rows = (
-            ("received_total", "counter", self.received),
-            ("processed_successfully_total", "counter", self.processed),
-            ("published_total", "counter", self.published),
-            ("user_exceptions_total", "counter", self.user_exceptions),
-            ("system_exceptions_total", "counter", self.system_exceptions),
-            ("process_latency_ms_sum", "counter", self.process_seconds * 1000),
-            ("last_invocation", "gauge", self.last_invocation_ms),
-        )
+        values = (
+            self.received, self.processed, self.published, self.user_exceptions, self.system_exceptions,
+            self.process_seconds * 1000, self.last_invocation_ms,
+        )  # fmt: skip
         lines = []
-        for name, kind, value in rows:
-            lines += [
-                f"# TYPE pulsar_function_{name} {kind}",
-                f"pulsar_function_{name}{{{self._labels}}} {value}",
-            ]
-        for name, (count, total) in self.own().items():
-            labels = f'{self._labels},metric="{_escaped(name)}"'
-            lines.append(f"pulsar_function_user_metric_count{{{labels}}} {count}")
-            lines.append(f"pulsar_function_user_metric_sum{{{labels}}} {total}")
+        for (name, kind, _, text), value in zip(FAMILIES, values, strict=True):
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name}{{{self._labels}}} {value}"]
+        own = self.own()
+        for place, (name, kind, _, text) in enumerate(OWN_FAMILIES if own else ()):
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+            for metric, found in own.items():
+                lines.append(f'{name}{{{self._labels},metric="{_escaped(metric)}"}} {found[place]}')
         return "\n".join(lines) + "\n"
 
 

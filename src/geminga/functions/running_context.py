@@ -25,20 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Output:
-    """A result that says more than its value. A function returns it, or yields several.
-
-    ``topic``: in place of the function's output; ``key``, ``ordering_key``, ``properties``,
-    ``event_timestamp`` (milliseconds since 1970), ``deliver_after_ms``: as in ``send``. Without ``key``
-    it is the input's where ``forward_keys`` is on; ``value`` None publishes a null value.
-    """
+    """A result that says more than its value. A function returns it, or yields several."""
 
     value: Any
+    """What is published; None publishes a null value."""
     topic: str | None = None
+    """In place of the function's output."""
     key: str | None = None
+    """As in ``send``; None: the input's, where ``forward_keys`` is on."""
     properties: Mapping[str, str] | None = None
+    """As in ``send``."""
     ordering_key: str | None = None
+    """As in ``send``."""
     event_timestamp: int | None = None
+    """Milliseconds since 1970."""
     deliver_after_ms: int | None = None
+    """Delivered so much later."""
 
 
 @dataclass(slots=True)

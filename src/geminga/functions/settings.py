@@ -30,76 +30,86 @@ PARALLELISM_MAX = 256
 class FunctionSettings:
     """A function: what it reads, what it calls and where the results go.
 
-    ``function``: a callable, or ``module:callable`` (``package.module.Class`` and ``file.py:callable`` as
-    well). ``inputs``: topics, partitioned or not; ``topics_pattern`` instead: a pattern of topic names.
-    ``output``: where results go; None drops them. ``guarantee``: one of `GUARANTEES`, in Pulsar's words.
-    ``name``, ``tenant``, ``namespace`` name the function; ``subscription`` is ``tenant/namespace/name`` by
-    default. ``subscription_position``: where a new subscription starts.
-
-    ``max_message_retries``: how often a failing message is tried again before it goes to
-    ``dead_letter_topic`` (``<topic>-<subscription>-DLQ`` by default); None: for ever.
-    ``retry_delay_ms`` doubles with each try up to 60 s. ``timeout_ms``: messages not acknowledged within
-    it are delivered again; None: never.
-
-    ``max_concurrency``: calls of an async callable at one time. ``keep_order``: their results in the order
-    of the input. ``max_pending``: messages whose results have no receipt yet; the next wait.
-    ``receiver_queue_size``: messages that the broker sends ahead; 5,000, with ``arrow`` twice ``max_rows``.
-    ``arrow``: the callable makes Arrow tables of Arrow tables, of about ``max_rows`` rows each.
-
-    ``input_schema``, ``output_schema``: schemas of the client, or ``module:NAME`` of one.
-    ``input_serde``, ``output_serde``: serde classes (or their names), where no schema is given.
-    ``forward_keys``: results without a key of their own keep the input's. ``source_properties``: results say
-    where they come from (``__pfn_input_topic__``, ``__pfn_input_msg_id__``), as a function worker's do.
-    ``user_config``, ``secrets``: what the context gives by name; a secret is the name of an environment
-    variable. ``state_topic``: ``<namespace>/<name>-state`` by default. ``log_topic``: where log lines of
-    `Context.get_logger` go besides. ``metrics_port``: Prometheus' ``/metrics`` on loopback; instance N
-    answers on port + N. ``parallelism``: processes; ``instance_id`` says which of them this is.
-    ``compression``: of results, by `CompressionType`'s names. ``batching_max_publish_delay_ms``: how long a
-    result waits for others; 1 ms.
-
-    ``connection``: how one shows oneself there, as `geminga.client.cluster.Cluster`'s fields.
-
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
 
     function: str | Callable[..., Any]
+    """A callable, or ``module:callable`` (``package.module.Class`` and ``file.py:callable`` as well)."""
     inputs: tuple[str, ...] = ()
+    """Topics, partitioned or not."""
     topics_pattern: str | None = None
+    """A pattern of topic names instead of ``inputs``."""
     output: str | None = None
+    """Where results go; None drops them."""
     service_url: str = "pulsar://127.0.0.1:6650"
+    """Which cluster."""
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """How one shows oneself there, as `geminga.client.cluster.Cluster`'s fields."""
     tenant: str = "public"
+    """With ``namespace`` and ``name``: what the function is called."""
     namespace: str = "default"
+    """See ``tenant``."""
     name: str = ""
+    """See ``tenant``; empty takes the callable's name."""
     subscription: str = ""
+    """Its subscription; empty: ``tenant/namespace/name``."""
     subscription_position: str = "earliest"
+    """Where a new subscription starts: ``earliest`` or ``latest``."""
     guarantee: str = "ATLEAST_ONCE"
+    """In Pulsar's words: ``ATLEAST_ONCE``, ``EFFECTIVELY_ONCE``, ``ATMOST_ONCE`` or ``MANUAL``."""
     max_message_retries: int | None = None
+    """How often a failing message is tried again before it goes to ``dead_letter_topic``; None: for ever."""
     dead_letter_topic: str | None = None
+    """None: ``<topic>-<subscription>-DLQ``."""
     retry_delay_ms: int = 1000
+    """Before the first new try; it doubles with each one up to 60 s."""
     timeout_ms: int | None = None
+    """Messages not acknowledged within it are delivered again; None: never."""
     max_concurrency: int = 100
+    """Calls of an async callable at one time."""
     keep_order: bool = True
+    """Whether their results come in the order of the input."""
     max_pending: int = 20_000
+    """Messages whose results have no receipt yet; the next wait."""
     receiver_queue_size: int | None = None
+    """Messages that the broker sends ahead; None: 5,000, with ``arrow`` twice ``max_rows``."""
     arrow: bool = False
+    """The callable makes Arrow tables of Arrow tables."""
     max_rows: int = 100_000
+    """Rows of such a table, about."""
     input_schema: Any = None
+    """A schema of the client, or ``module:NAME`` of one."""
     output_schema: Any = None
+    """The same for results."""
     input_serde: Any = None
+    """A serde class, or its name, where no schema is given."""
     output_serde: Any = None
+    """The same for results."""
     forward_keys: bool = True
+    """Results without a key of their own keep the input's."""
     source_properties: bool = False
+    """Results say where they come from (``__pfn_input_topic__``, ``__pfn_input_msg_id__``), as a function
+    worker's do."""
     user_config: Mapping[str, Any] = field(default_factory=dict)
+    """What the context gives by name."""
     secrets: Mapping[str, Any] = field(default_factory=dict)
+    """The same for secrets: each is the name of an environment variable."""
     state_topic: str | None = None
+    """Where state is kept; None: ``<namespace>/<name>-state``."""
     log_topic: str | None = None
+    """Where log lines of `Context.get_logger` go besides."""
     metrics_port: int | None = None
+    """Prometheus' ``/metrics`` on loopback; instance N answers on port + N. None: nowhere."""
     parallelism: int = 1
+    """Processes."""
     instance_id: int = 0
+    """Which of them this is."""
     compression: str = "NONE"
+    """Of results, by `CompressionType`'s names."""
     batching_max_publish_delay_ms: float = 1.0
+    """How long a result waits for others."""
     drain_seconds: float = 30.0
+    """How long an instance that ends waits for what is under way."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -156,6 +166,7 @@ class FunctionSettings:
 
     @property
     def subscription_name(self) -> str:
+        """``subscription``, or ``tenant/namespace/name``."""
         return self.subscription or self.full_name
 
     def to_json(self) -> str:
@@ -175,6 +186,7 @@ class FunctionSettings:
 
     @staticmethod
     def from_json(text: str) -> FunctionSettings:
+        """The settings that `to_json` wrote."""
         found = json.loads(text)
         return FunctionSettings(**{**found, "inputs": tuple(found["inputs"])})
 

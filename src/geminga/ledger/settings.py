@@ -12,58 +12,58 @@ SYNC_MODES = ("always", "interval", "never")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreSettings:
-    """Settings of a `geminga.ledger.store.FileStore`; every field has a default and a checked range.
-
-    ``sync``: when a write counts as done. ``always``: once fdatasync has returned (group commit).
-    ``interval``: once the operating system has it; fdatasync follows within ``sync_interval_seconds``.
-    ``never``: once the operating system has it; it is synced only at checkpoints and when files roll over.
-
-    ``group_bytes_max``: how many bytes one group (one write, one sync) gathers at most.
-    ``folder_bytes_max``: what the folder may take (0: all that the disk has); it is reported as the disk's
-    size, and the owner is to keep to it (`geminga.ledger.space`). ``log_file_bytes``: size at which a log
-    file is closed and the next begun.
-    ``preallocate_bytes``: how far a log file is allocated ahead (0: not at all).
-
-    ``cache_bytes``: recent entries held in memory for readers at the tail.
-    ``index_cache_bytes``: memory for the part of the entry index that lies behind the last checkpoint.
-
-    ``read_threads`` read what is not in memory, each one file position at a time. ``reads_waiting_max`` reads
-    wait for them, more are refused; ``read_ahead_bytes_max`` is what they read ahead of the owner taking it.
-    ``read_wait_seconds``: how long the owner itself waits for a read that cannot be put off. An entry counts
-    as damaged when the disk has failed to read it for ``unreadable_seconds``; it is tried again until then.
-
-    A checkpoint is made after ``checkpoint_log_bytes``, ``checkpoint_records`` or ``checkpoint_groups`` of
-    new log, whichever comes first: they bound how long a restart replays, to about half a second; or when
-    keys and ledgers that the catalog does not know yet take ``checkpoint_state_bytes`` of memory.
-
-    ``rewrite_live_fraction``: a log file whose live share is at most this is rewritten and deleted, once
-    more than ``garbage_bytes_min`` of the log are garbage. ``deletion_delay_seconds``: how soon after the
-    last checkpoint another one is made for deleted ledgers, so that their space is given back.
-
-    ``verify_on_open``: read and check the whole log when opening, not only what is behind the checkpoint.
-    """
+    """Settings of a `geminga.ledger.store.FileStore`; every field has a default and a checked range."""
 
     sync: str = "always"
+    """When a write counts as done. ``always``: once fdatasync has returned (group commit). ``interval``: once
+    the operating system has it; fdatasync follows within ``sync_interval_seconds``. ``never``: once the
+    operating system has it; it is synced only at checkpoints and when files roll over."""
     sync_interval_seconds: float = 1.0
+    """See ``sync``."""
     group_bytes_max: int = 4 * MEBIBYTE
+    """How many bytes one group (one write, one sync) gathers at most."""
     folder_bytes_max: int = 0
+    """What the folder may take (0: all that the disk has); it is reported as the disk's size, and the owner
+    is to keep to it (`geminga.ledger.space`)."""
     log_file_bytes: int = 128 * MEBIBYTE
+    """Size at which a log file is closed and the next begun."""
     preallocate_bytes: int = 16 * MEBIBYTE
+    """How far a log file is allocated ahead; 0: not at all."""
     cache_bytes: int = 24 * MEBIBYTE
+    """Recent entries held in memory for readers at the tail."""
     index_cache_bytes: int = 8 * MEBIBYTE
+    """Memory for the part of the entry index that lies behind the last checkpoint."""
     read_threads: int = 2
+    """So many threads read what is not in memory, each one file position at a time."""
     reads_waiting_max: int = 4096
+    """So many reads wait for them; more are refused."""
     read_ahead_bytes_max: int = 32 * MEBIBYTE
+    """What they read ahead of the owner taking it."""
     read_wait_seconds: float = 0.25
+    """How long the owner itself waits for a read that cannot be put off."""
     unreadable_seconds: float = 30.0
+    """An entry counts as damaged when the disk has failed to read it for so long; it is tried again until
+    then."""
     checkpoint_log_bytes: int = 128 * MEBIBYTE
+    """A checkpoint is made after so many bytes, ``checkpoint_records`` or ``checkpoint_groups`` of new log,
+    whichever comes first: they bound how long a restart replays, to about half a second."""
     checkpoint_records: int = 150_000
+    """See ``checkpoint_log_bytes``."""
     checkpoint_groups: int = 15_000
+    """See ``checkpoint_log_bytes``."""
     checkpoint_state_bytes: int = 16 * MEBIBYTE
+    """A checkpoint is made, too, when keys and ledgers that the catalog does not know yet take so much
+    memory."""
     rewrite_live_fraction: float = 0.25
+    """A log file whose live share is at most this is rewritten and deleted, once more than
+    ``garbage_bytes_min`` of the log are garbage."""
     garbage_bytes_min: int = 64 * MEBIBYTE
+    """See ``rewrite_live_fraction``."""
     deletion_delay_seconds: float = 1.0
+    """How soon after the last checkpoint another one is made for deleted ledgers, so that their space is
+    given back."""
     verify_on_open: bool = False
+    """Read and check the whole log when opening, not only what is behind the checkpoint."""
 
     def __post_init__(self) -> None:
         check_choice("sync", self.sync, SYNC_MODES)

@@ -117,9 +117,12 @@ class ProducerSettings:
     initial_sequence_id: int | None = None
     """The id before that of the first message; None takes the broker's last one for this name, or -1."""
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+    """Who else may publish to the topic: ``Shared`` anybody; ``Exclusive`` nobody, or this producer is
+    refused; ``WaitForExclusive`` waits until it is alone; ``ExclusiveWithFencing`` throws the others out."""
     initial_subscription_name: str | None = None
     """Created at the earliest position together with the topic, if it is missing."""
     schema: SchemaInfo | None = None
+    """What is told about the values; the broker checks it against the topic's schemas."""
     encode: Callable[[Any], Any] | None = None
     """Turns a value into the payload, or into a `KeyedContent`; None takes bytes only."""
 
@@ -133,6 +136,7 @@ class ProducerSettings:
     """Wait for a permit instead of refusing with ProducerQueueIsFull or MemoryBufferIsFull."""
 
     compression_type: CompressionType = CompressionType.NONE
+    """How payloads (of a batch: as a whole) are compressed."""
     compression_level: int = 0
     """How hard ZSTD (1 to 19) and ZLib (1 to 9) try; 0 takes 3 and 6, as Java's and C++'s clients do."""
     batching_enabled: bool = False
@@ -140,7 +144,10 @@ class ProducerSettings:
     whole: Shared consumers share by batch, and Key_Shared ones need ``BatchingType.KeyBased``. Never together
     with chunking. Tables are made of batches in any case."""
     batching_type: BatchingType = BatchingType.Default
+    """``Default``: one batch for what comes close together; ``KeyBased``: one for each key, for Key_Shared
+    consumers."""
     batching_max_messages: int = 1000
+    """A batch is closed with so many messages; 1,000,000 at most."""
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     """Sum of payload bytes of one batch, before compression."""
     batching_max_publish_delay_seconds: float = BATCHING_DELAY_SECONDS
@@ -156,9 +163,13 @@ class ProducerSettings:
     """Bytes of one chunk, metadata included; None takes the broker's ``max_message_size``."""
 
     message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
+    """Where messages without a key go; those with a key go by its hash. ``RoundRobinDistribution`` over all
+    partitions, ``UseSinglePartition`` to one, ``CustomPartition`` where ``message_router`` says."""
     message_router: Callable[..., int] | None = None
     """``router(message, partition_count)`` for CustomPartition; it may take the states as third argument."""
     hashing_scheme: HashingScheme = HashingScheme.BoostHash
+    """The hash that chooses a key's partition. ``BoostHash`` agrees with ``pulsar-client``; Java's client has
+    ``JavaStringHash`` as its default."""
     lazy_start_partitioned_producers: bool = False
     """Start a partition's producer with its first message instead of all of them at creation."""
     partitions_refresh_seconds: float = 60.0
@@ -169,6 +180,7 @@ class ProducerSettings:
     """Unkeyed messages go round blocked partitions; False: they wait or are refused, as in Java's client."""
 
     interceptors: Sequence[Any] = ()
+    """Called before a message is sent and at its receipt, in this order."""
     encryptor: PayloadEncryptor | None = None
     """Encrypts every entry, batches as a whole and chunks one by one; None sends plain text."""
 

@@ -51,6 +51,7 @@ class Field:
         return int(val) if expected is int and isinstance(val, bool) else val
 
     def schema(self) -> Any:
+        """The field as an Avro definition."""
         return self.schema_info(set())
 
     def schema_info(self, defined_names: set[str]) -> Any:
@@ -58,9 +59,11 @@ class Field:
         return self.type()
 
     def default(self) -> Any:
+        """Its value when none is given."""
         return self._default
 
     def required_default(self) -> bool:
+        """Whether the default is written into the definition, null included."""
         return self._required_default
 
 
@@ -69,6 +72,8 @@ def _name(kind: Any) -> str:
 
 
 class Null(Field):
+    """Always null."""
+
     def type(self) -> str:
         return "null"
 
@@ -82,6 +87,8 @@ class Null(Field):
 
 
 class Boolean(Field):
+    """True or false; False where no value is given."""
+
     def type(self) -> str:
         return "boolean"
 
@@ -93,6 +100,8 @@ class Boolean(Field):
 
 
 class Integer(Field):
+    """A whole number of 32 bits."""
+
     def type(self) -> str:
         return "int"
 
@@ -101,6 +110,8 @@ class Integer(Field):
 
 
 class Long(Field):
+    """A whole number of 64 bits."""
+
     def type(self) -> str:
         return "long"
 
@@ -109,6 +120,8 @@ class Long(Field):
 
 
 class Float(Field):
+    """A number of 32 bits."""
+
     def type(self) -> str:
         return "float"
 
@@ -117,6 +130,8 @@ class Float(Field):
 
 
 class Double(Field):
+    """A number of 64 bits."""
+
     def type(self) -> str:
         return "double"
 
@@ -234,6 +249,7 @@ class Array(_Container):
 
     @property
     def array_type(self) -> Any:
+        """The field that says what the items are."""
         return self._element
 
     def type(self) -> str:
@@ -264,6 +280,7 @@ class Map(_Container):
 
     @property
     def value_type(self) -> Any:
+        """The field that says what the values are; keys are texts."""
         return self._element
 
     def type(self) -> str:
@@ -350,6 +367,7 @@ class Record(metaclass=RecordMeta):
 
     @classmethod
     def schema_info(cls, defined_names: set[str]) -> Any:
+        """The record's part of an Avro definition; named types are written out once."""
         full_name = f"{cls._avro_namespace}.{cls.__name__}" if cls._avro_namespace else cls.__name__
         if full_name in defined_names:
             return full_name
@@ -387,12 +405,15 @@ class Record(metaclass=RecordMeta):
     # As a field of another record:
 
     def type(self) -> str:
+        """``record``: as a field of another record."""
         return type(self).__name__
 
     def python_type(self) -> Any:
+        """The record's class."""
         return type(self)
 
     def validate_type(self, name: str, val: Any) -> Any:
+        """The record to keep for ``val``. Raises `TypeError` naming the field."""
         if val is None and not self._required:  # type: ignore[attr-defined]
             return self.default()
         if not isinstance(val, type(self)):
@@ -402,9 +423,11 @@ class Record(metaclass=RecordMeta):
         return val
 
     def default(self) -> Any:
+        """Its value as a field of another record, when none is given."""
         return self._default  # type: ignore[attr-defined]
 
     def required_default(self) -> bool:
+        """Whether that default is written into the definition."""
         return self._required_default  # type: ignore[attr-defined, no-any-return]
 
 

@@ -43,31 +43,43 @@ class _Number(Schema[V]):
 
 
 class Int8Schema(_Number[int]):
+    """A whole number of 8 bits."""
+
     def __init__(self) -> None:
         super().__init__(SchemaType.INT8, ">b", int)
 
 
 class Int16Schema(_Number[int]):
+    """A whole number of 16 bits, the high byte first."""
+
     def __init__(self) -> None:
         super().__init__(SchemaType.INT16, ">h", int)
 
 
 class Int32Schema(_Number[int]):
+    """A whole number of 32 bits, the high byte first."""
+
     def __init__(self) -> None:
         super().__init__(SchemaType.INT32, ">i", int)
 
 
 class Int64Schema(_Number[int]):
+    """A whole number of 64 bits, the high byte first."""
+
     def __init__(self) -> None:
         super().__init__(SchemaType.INT64, ">q", int)
 
 
 class FloatSchema(_Number[float]):
+    """A number of 32 bits, the high byte first."""
+
     def __init__(self) -> None:
         super().__init__(SchemaType.FLOAT, ">f", (float, int))
 
 
 class DoubleSchema(_Number[float]):
+    """A number of 64 bits, the high byte first."""
+
     def __init__(self) -> None:
         super().__init__(SchemaType.DOUBLE, ">d", (float, int))
 

@@ -44,6 +44,15 @@ _QUERY_GAUGES = {
     ),
     "batchId": ("geminga_spark_micro_batch", "Number of the last micro-batch."),
 }
+_SKIPPED = ("geminga_spark_skipped_total", "What the query has left out of its rows.")
+_OBSERVED = ("geminga_spark_observed", "Spark's observed metrics of the last micro-batch.")
+FAMILIES = (
+    *((*each, "gauge", ("query", "id")) for each in _QUERY_GAUGES.values()),
+    *((*each, "gauge", ("query", "id", "topic")) for each in _TOPIC_GAUGES.values()),
+    (*_SKIPPED, "counter", ("query", "id", "topic", "reason")),
+    (*_OBSERVED, "gauge", ("query", "id", "metrics", "field")),
+)
+"""Name, meaning, type and labels of what `serve_metrics` shows of streaming queries."""
 QUERIES_MAX = 1000
 """Queries whose last progress is kept; those that ended are forgotten at once."""
 
@@ -164,9 +173,7 @@ class MetricsListener(StreamingQueryListener):
             for topic, counts in query_skipped(each).items()
             for reason, count in counts.items()
         ]
-        lines += _family(
-            "geminga_spark_skipped_total", "What the query has left out of its rows.", skipped, "counter"
-        )
+        lines += _family(*_SKIPPED, skipped, "counter")
         counted = [
             (_labels(each, metrics=name, field=field), value)
             for each in kept
@@ -174,9 +181,7 @@ class MetricsListener(StreamingQueryListener):
             for field, value in found.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        lines += _gauge(
-            "geminga_spark_observed", "Spark's observed metrics of the last micro-batch.", counted
-        )
+        lines += _gauge(*_OBSERVED, counted)
         return "\n".join([*lines, ""])
 
 

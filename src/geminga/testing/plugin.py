@@ -80,7 +80,7 @@ def pulsar_file_broker(pulsar_settings: dict[str, Any], tmp_path: Path) -> Itera
 
 @pytest.fixture
 def pulsar_topic(request: pytest.FixtureRequest) -> str:
-    """``persistent://public/default/<test name>-<random>``"""
+    """A topic name that no other test uses: ``persistent://public/default/<test name>-<random>``."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60].strip("-")
     return f"persistent://public/default/{name}-{uuid.uuid4().hex[:10]}"
 

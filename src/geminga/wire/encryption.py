@@ -64,7 +64,9 @@ class EncryptionKeyInfo:
     """What a key reader answers: a key in PEM form, and what is to travel beside its name."""
 
     key: bytes = field(repr=False)
+    """In PEM form."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    """What travels beside the key's name."""
 
     def __post_init__(self) -> None:
         check_type("key", self.key, bytes)

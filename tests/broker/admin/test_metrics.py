@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
+import urllib.request
+from pathlib import Path
 from typing import Any
 
+import geminga
 from geminga.broker.admin import metrics
+from geminga.broker.admin.metric_table import METRICS
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
 
@@ -39,10 +44,13 @@ def render() -> str:
 def test_every_line_is_well_formed_and_metrics_are_blocks() -> None:
     seen: list[str] = []
     for line in render().splitlines():
-        if line.startswith("# TYPE "):
+        if line.startswith("# HELP "):
             name = line.split()[2]
             assert name not in seen, "a metric must be one block"
             seen.append(name)
+            assert "\\" not in line
+        elif line.startswith("# TYPE "):
+            assert line == f"# TYPE {seen[-1]} {METRICS[seen[-1]].kind}"
         else:
             assert SAMPLE.match(line), line
             assert line.split("{")[0].split(" ")[0] == seen[-1]
@@ -91,3 +99,31 @@ def test_exact_backlogs_have_metrics(harness: Any) -> None:
     assert values["geminga_subscription_oldest_backlog_message_age_seconds"] == "5"
     assert values["geminga_subscription_ack_holes"] == "1"
     assert values["pulsar_storage_backlog_age_seconds"] == "5"
+
+
+def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -> None:
+    """A broker with a topic, a subscription, a compaction and cheap storage."""
+    with (
+        geminga.embedded(tmp_path / "data", offload_location=str(tmp_path / "cheap")) as broker,
+        broker.client() as client,
+        geminga.Admin(broker.admin_url) as admin,
+    ):
+        consumer = client.subscribe("exact", "s", is_read_compacted=True)
+        producer = client.create_producer("exact")
+        for value in (b"old", b"new"):
+            producer.send(value, partition_key="k")
+        consumer.acknowledge(consumer.receive())
+        admin.topics.compact("exact")
+        until = time.monotonic() + 60
+        while admin.topics.compaction_status("exact").status != "SUCCESS" and time.monotonic() < until:
+            time.sleep(0.02)
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+    labels: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, rest = line.partition("{")
+            labels.setdefault(name, set()).update(re.findall(r'(\w+)="', rest.rpartition("}")[0]))
+    assert set(labels) == set(METRICS)
+    for name, metric in METRICS.items():
+        assert labels[name] == {"cluster", *metric.of.labels, *metric.labels}, name

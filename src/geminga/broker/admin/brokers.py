@@ -67,24 +67,29 @@ class Brokers(Resource):
         router.add_get("/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}", self.resource_quotas)
 
     async def health(self, _request: web.Request) -> web.Response:
+        """``ok`` while the store takes writes; 503 with the reason once it has stopped."""
         failure = self.server.store.failure
         if failure is not None:
             raise AdminError(503, f"the store has stopped: {failure}")
         return bare_text("ok")
 
     async def version(self, _request: web.Request) -> web.Response:
+        """The version of Geminga."""
         return bare_text(__version__)
 
     async def leader(self, _request: web.Request) -> web.Response:
+        """This broker: there is no other."""
         settings = self.server.settings
         return answer({"serviceUrl": settings.admin_url, "brokerId": settings.broker_id})
 
     async def names(self, request: web.Request) -> web.Response:
+        """This broker's address; empty for other clusters."""
         cluster = request.match_info.get("cluster", self.server.settings.cluster)
         self.namespaces.cluster(cluster)
         return answer([self.server.settings.broker_id] if cluster == self.server.settings.cluster else [])
 
     async def owned(self, request: web.Request) -> web.Response:
+        """The bundles that this broker serves: all."""
         if part(request, "broker") != self.server.settings.broker_id:
             raise AdminError(404, f"broker {part(request, 'broker')} is not {self.server.settings.broker_id}")
         owned = {}
@@ -137,16 +142,20 @@ class Brokers(Resource):
         return {name: _text(value) for name, value in sorted(found.items()) if value is not None}
 
     async def configuration(self, _request: web.Request) -> web.Response:
+        """What this broker runs with, under its own names and Apache Pulsar's; secrets are left out."""
         return answer(self._configuration())
 
     async def configuration_names(self, _request: web.Request) -> web.Response:
+        """Settings that can change while the broker runs: none."""
         # Settings that can change while the broker runs: none.
         return answer([])
 
     async def changed_configuration(self, _request: web.Request) -> web.Response:
+        """Settings that were changed while it runs: none."""
         return answer({})
 
     async def change_configuration(self, request: web.Request) -> web.Response:
+        """Always 412: settings are read when the broker starts."""
         done = "update" if request.method == "POST" else "delete"
         name = part(request, "name")
         reason = (
@@ -155,6 +164,7 @@ class Brokers(Resource):
         raise AdminError(412, reason)
 
     async def internal_configuration(self, _request: web.Request) -> web.Response:
+        """Where metadata are kept: in the broker's own folder."""
         settings = self.server.settings
         where = "memory:" if settings.memory else f"file:{os.fspath(settings.data_dir or '')}"
         return answer(
@@ -174,12 +184,15 @@ class Brokers(Resource):
         return done_answer()
 
     async def bookies(self, _request: web.Request) -> web.Response:
+        """This broker: it has its own store."""
         return answer({"bookies": [{"bookieId": self.server.settings.broker_id}]})
 
     async def no_entries(self, _request: web.Request) -> web.Response:
+        """Always empty: there are no racks."""
         return answer({})
 
     async def resource_quotas(self, request: web.Request) -> web.Response:
+        """Fixed figures that tools expect; nothing is spread by them."""
         if "bundle" in request.match_info:
             self.namespaces.document(part(request, "tenant"), part(request, "namespace"))
         return answer(
@@ -212,6 +225,7 @@ class Brokers(Resource):
             self._uncounted.add(topic.namespace_name)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
+        """All metrics in Prometheus' text format: see [metrics](metrics.md)."""
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
@@ -248,6 +262,7 @@ class BrokerStats(Resource):
         router.add_get(f"{base}/allocator-stats/{{allocator}}", self.allocator)
 
     async def topics_by_bundle(self, request: web.Request) -> web.StreamResponse:
+        """Stats of all topics in memory, by namespace, bundle and domain."""
         return await answer_pieces(request, self._by_bundle())
 
     async def _by_bundle(self) -> AsyncIterator[str]:
@@ -272,6 +287,7 @@ class BrokerStats(Resource):
         yield "{}" if outer == "{" else "}"
 
     async def figures(self, _request: web.Request) -> web.Response:
+        """Counters of store and process in the form of Apache Pulsar's broker stats."""
         stats = self.server.store.stats()
         store = {name: getattr(stats, name) for name in type(stats).__slots__}
         process = {
@@ -282,9 +298,11 @@ class BrokerStats(Resource):
         return answer([{"metrics": {**store, **process}, "dimensions": {"metric": "geminga"}}])
 
     async def load_report(self, _request: web.Request) -> web.Response:
+        """Empty: one broker has no load to be spread."""
         return done_answer()
 
     async def allocator(self, request: web.Request) -> web.Response:
+        """Always 404: memory is Python's."""
         raise AdminError(
             404, f"there is no allocator {part(request, 'allocator')}: this broker runs on Python"
         )

@@ -30,10 +30,12 @@ class DamagedThings(Resource):
         router.add_delete(f"{base}/{{name}}", self.settle)
 
     async def list(self, _request: web.Request) -> web.Response:
+        """What damage took from the store and nobody has settled."""
         store = self.server.broker.store
         return answer([described(store, damage) for damage in store.damage])
 
     async def settle(self, request: web.Request) -> web.Response:
+        """Take a loss as it is: subscriptions go on behind it, and it is listed no more."""
         name = part(request, "name")
         await self.durable(lambda done: settle(self.server.broker, name, done))
         return done_answer()

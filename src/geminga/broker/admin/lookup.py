@@ -17,6 +17,7 @@ class Lookup(Resource):
         router.add_get(f"{path}/bundle", self.bundle)
 
     async def get(self, request: web.Request) -> web.Response:
+        """Which broker serves a topic: this one, by the address that the client can reach."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         settings = self.server.settings
@@ -43,6 +44,7 @@ class Lookup(Resource):
         )
 
     async def bundle(self, request: web.Request) -> web.Response:
+        """The hash range that a topic falls into."""
         topic = topic_of(request)
         document = self.namespaces.document(topic.tenant, topic.namespace)
         return bare_text(bundle_of(document["bundles"]["boundaries"], topic))

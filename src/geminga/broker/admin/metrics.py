@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from geminga._version import __version__
+from geminga.broker.admin.metric_table import METRICS
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats, TierStats
 from geminga.ledger.damage import Damage, Loss
@@ -49,7 +50,6 @@ class Exposition:
 
     def __init__(self, common: Labels = ()) -> None:
         self._common = common
-        self._types: dict[str, str] = {}
         self._samples: defaultdict[str, tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
 
     def labels(self, labels: Labels = ()) -> str:
@@ -57,9 +57,8 @@ class Exposition:
         text = ",".join(f'{key}="{escape(item)}"' for key, item in (*self._common, *labels))
         return f"{{{text}}}" if text else ""
 
-    def add(self, name: str, value: float, kind: str = "gauge", labels: Labels | str = ()) -> None:
-        """One sample; ``kind`` is gauge or counter."""
-        self._types.setdefault(name, kind)
+    def add(self, name: str, value: float, labels: Labels | str = ()) -> None:
+        """One sample of a metric of `METRICS`."""
         texts, values = self._samples[name]
         texts.append(labels if isinstance(labels, str) else self.labels(labels))
         values.append(value)
@@ -67,7 +66,9 @@ class Exposition:
     def lines(self) -> Iterator[str]:
         """The lines, with their ends."""
         for name, (texts, values) in self._samples.items():
-            yield f"# TYPE {name} {self._types[name]}\n"
+            metric = METRICS.get(name)
+            if metric is not None:  # a test holds that it is there; no scrape fails for want of words
+                yield f"# HELP {name} {metric.text}\n# TYPE {name} {metric.kind}\n"
             for text, value in zip(texts, values, strict=True):
                 yield f"{name}{text} {number(value)}\n"
 
@@ -76,61 +77,61 @@ class Exposition:
 
 
 _TOPIC: Final = (
-    # metric, key of the topic's stats, kind
-    ("pulsar_rate_in", "msgRateIn", "gauge"),
-    ("pulsar_rate_out", "msgRateOut", "gauge"),
-    ("pulsar_throughput_in", "msgThroughputIn", "gauge"),
-    ("pulsar_throughput_out", "msgThroughputOut", "gauge"),
-    ("pulsar_in_messages_total", "msgInCounter", "counter"),
-    ("pulsar_in_bytes_total", "bytesInCounter", "counter"),
-    ("pulsar_out_messages_total", "msgOutCounter", "counter"),
-    ("pulsar_out_bytes_total", "bytesOutCounter", "counter"),
-    ("pulsar_average_msg_size", "averageMsgSize", "gauge"),
-    ("pulsar_storage_size", "storageSize", "gauge"),
-    ("pulsar_storage_backlog_size", "backlogSize", "gauge"),
-    ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize", "gauge"),
-    ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime", "gauge"),
-    ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
-    ("pulsar_storage_offloaded_size", "offloadedStorageSize", "gauge"),
+    # metric, key of the topic's stats
+    ("pulsar_rate_in", "msgRateIn"),
+    ("pulsar_rate_out", "msgRateOut"),
+    ("pulsar_throughput_in", "msgThroughputIn"),
+    ("pulsar_throughput_out", "msgThroughputOut"),
+    ("pulsar_in_messages_total", "msgInCounter"),
+    ("pulsar_in_bytes_total", "bytesInCounter"),
+    ("pulsar_out_messages_total", "msgOutCounter"),
+    ("pulsar_out_bytes_total", "bytesOutCounter"),
+    ("pulsar_average_msg_size", "averageMsgSize"),
+    ("pulsar_storage_size", "storageSize"),
+    ("pulsar_storage_backlog_size", "backlogSize"),
+    ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize"),
+    ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime"),
+    ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds"),
+    ("pulsar_storage_offloaded_size", "offloadedStorageSize"),
 )
 _COMPACTION: Final = (
-    # metric, key of the topic's compaction stats, kind
-    ("pulsar_compaction_removed_event_count", "removed", "counter"),
-    ("pulsar_compaction_succeed_count", "succeeded", "counter"),
-    ("pulsar_compaction_failed_count", "failed", "counter"),
-    ("pulsar_compaction_duration_time_in_mills", "lastCompactionDurationTimeInMills", "gauge"),
-    ("pulsar_compaction_compacted_entries_count", "entries", "gauge"),
-    ("pulsar_compaction_compacted_entries_size", "size", "gauge"),
-    ("geminga_compaction_read_bytes_total", "bytesRead", "counter"),
-    ("geminga_compaction_written_bytes_total", "bytesWritten", "counter"),
+    # metric, key of the topic's compaction stats
+    ("pulsar_compaction_removed_event_count", "removed"),
+    ("pulsar_compaction_succeed_count", "succeeded"),
+    ("pulsar_compaction_failed_count", "failed"),
+    ("pulsar_compaction_duration_time_in_mills", "lastCompactionDurationTimeInMills"),
+    ("pulsar_compaction_compacted_entries_count", "entries"),
+    ("pulsar_compaction_compacted_entries_size", "size"),
+    ("geminga_compaction_read_bytes_total", "bytesRead"),
+    ("geminga_compaction_written_bytes_total", "bytesWritten"),
 )
 _SUBSCRIPTION: Final = (
-    ("pulsar_subscription_back_log", "msgBacklog", "gauge"),
-    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed", "gauge"),
-    ("geminga_subscription_messages_in_backlog", "messagesInBacklog", "gauge"),
-    ("geminga_subscription_bytes_in_backlog", "bytesInBacklog", "gauge"),
-    ("geminga_subscription_oldest_backlog_message_age_seconds", "oldestBacklogMessageAgeSeconds", "gauge"),
-    ("geminga_subscription_ack_holes", "ackHoles", "gauge"),
-    ("geminga_subscription_redeliver_unacked_after_seconds", "redeliverUnackedAfterSeconds", "gauge"),
-    ("geminga_subscription_messages_pushed_again_total", "messagesPushedAgain", "counter"),
-    ("geminga_subscription_entries_too_old_to_push_again_total", "entriesTooOldToPushAgain", "counter"),
-    ("pulsar_subscription_delayed", "msgDelayed", "gauge"),
-    ("pulsar_subscription_in_replay", "msgInReplay", "gauge"),
-    ("pulsar_subscription_unacked_messages", "unackedMessages", "gauge"),
-    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs", "gauge"),
-    ("pulsar_subscription_msg_rate_out", "msgRateOut", "gauge"),
-    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut", "gauge"),
-    ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver", "gauge"),
-    ("pulsar_subscription_msg_ack_rate", "messageAckRate", "gauge"),
-    ("pulsar_subscription_msg_rate_expired", "msgRateExpired", "gauge"),
-    ("pulsar_subscription_total_msg_expired", "totalMsgExpired", "counter"),
-    ("pulsar_subscription_last_expire_timestamp", "lastExpireTimestamp", "gauge"),
-    ("pulsar_subscription_last_acked_timestamp", "lastAckedTimestamp", "gauge"),
-    ("pulsar_subscription_last_consumed_timestamp", "lastConsumedTimestamp", "gauge"),
-    ("pulsar_subscription_last_consumed_flow_timestamp", "lastConsumedFlowTimestamp", "gauge"),
-    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "lastMarkDeleteAdvancedTimestamp", "gauge"),
-    ("pulsar_out_bytes_total", "bytesOutCounter", "counter"),
-    ("pulsar_out_messages_total", "msgOutCounter", "counter"),
+    ("pulsar_subscription_back_log", "msgBacklog"),
+    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
+    ("geminga_subscription_messages_in_backlog", "messagesInBacklog"),
+    ("geminga_subscription_bytes_in_backlog", "bytesInBacklog"),
+    ("geminga_subscription_oldest_backlog_message_age_seconds", "oldestBacklogMessageAgeSeconds"),
+    ("geminga_subscription_ack_holes", "ackHoles"),
+    ("geminga_subscription_redeliver_unacked_after_seconds", "redeliverUnackedAfterSeconds"),
+    ("geminga_subscription_messages_pushed_again_total", "messagesPushedAgain"),
+    ("geminga_subscription_entries_too_old_to_push_again_total", "entriesTooOldToPushAgain"),
+    ("pulsar_subscription_delayed", "msgDelayed"),
+    ("pulsar_subscription_in_replay", "msgInReplay"),
+    ("pulsar_subscription_unacked_messages", "unackedMessages"),
+    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
+    ("pulsar_subscription_msg_rate_out", "msgRateOut"),
+    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
+    ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver"),
+    ("pulsar_subscription_msg_ack_rate", "messageAckRate"),
+    ("pulsar_subscription_msg_rate_expired", "msgRateExpired"),
+    ("pulsar_subscription_total_msg_expired", "totalMsgExpired"),
+    ("pulsar_subscription_last_expire_timestamp", "lastExpireTimestamp"),
+    ("pulsar_subscription_last_acked_timestamp", "lastAckedTimestamp"),
+    ("pulsar_subscription_last_consumed_timestamp", "lastConsumedTimestamp"),
+    ("pulsar_subscription_last_consumed_flow_timestamp", "lastConsumedFlowTimestamp"),
+    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "lastMarkDeleteAdvancedTimestamp"),
+    ("pulsar_out_bytes_total", "bytesOutCounter"),
+    ("pulsar_out_messages_total", "msgOutCounter"),
 )
 _BROKER_SUMS: Final = (
     ("pulsar_broker_rate_in", "msgRateIn"),
@@ -178,37 +179,37 @@ def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], coun
     counts["consumers"] += consumers
     counts["subscriptions"] += len(subscriptions)
     counts["backlog"] += backlog
-    out.add("pulsar_subscriptions_count", len(subscriptions), labels=labels)
-    out.add("pulsar_producers_count", publishers, labels=labels)
-    out.add("pulsar_consumers_count", consumers, labels=labels)
-    out.add("pulsar_msg_backlog", backlog, labels=labels)
-    for metric, key, kind in _TOPIC:
+    out.add("pulsar_subscriptions_count", len(subscriptions), labels)
+    out.add("pulsar_producers_count", publishers, labels)
+    out.add("pulsar_consumers_count", consumers, labels)
+    out.add("pulsar_msg_backlog", backlog, labels)
+    for metric, key in _TOPIC:
         if key in found:
-            out.add(metric, found[key], kind, labels)
+            out.add(metric, found[key], labels)
     compaction: Mapping[str, float] = found.get("compaction", {})
-    for metric, key, kind in _COMPACTION:
+    for metric, key in _COMPACTION:
         if key in compaction and "succeeded" in compaction:
-            out.add(metric, compaction[key], kind, labels)
+            out.add(metric, compaction[key], labels)
     for name, subscription in subscriptions.items():
         inner = out.labels((*named, ("subscription", name)))
-        out.add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), labels=inner)
-        for metric, key, kind in _SUBSCRIPTION:
+        out.add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), inner)
+        for metric, key in _SUBSCRIPTION:
             if key in subscription:
-                out.add(metric, subscription[key], kind, inner)
+                out.add(metric, subscription[key], inner)
 
 
 def add_namespaces(out: Exposition, topics_by_namespace: Mapping[str, int]) -> None:
     """``pulsar_topics_count`` a namespace."""
     for namespace, count in topics_by_namespace.items():
-        out.add("pulsar_topics_count", count, labels=(("namespace", namespace),))
+        out.add("pulsar_topics_count", count, (("namespace", namespace),))
 
 
 def add_tier(out: Exposition, stats: TierStats) -> None:
     """Cheap storage: what went there and was read from there since the store was opened."""
-    out.add("geminga_offload_ledgers_total", stats.ledgers, "counter")
-    out.add("geminga_offload_written_bytes_total", stats.bytes, "counter")
-    out.add("geminga_offload_failures_total", stats.failures, "counter")
-    out.add("geminga_offload_read_bytes_total", stats.read_bytes, "counter")
+    out.add("geminga_offload_ledgers_total", stats.ledgers)
+    out.add("geminga_offload_written_bytes_total", stats.bytes)
+    out.add("geminga_offload_failures_total", stats.failures)
+    out.add("geminga_offload_read_bytes_total", stats.read_bytes)
     out.add("geminga_offload_under_way", stats.under_way)
     out.add("geminga_offload_borrowed", stats.is_borrowed)
 
@@ -216,10 +217,10 @@ def add_tier(out: Exposition, stats: TierStats) -> None:
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     """The store's counters since it was opened."""
     out.add("geminga_store_healthy", healthy)
-    out.add("geminga_store_appended_entries_total", stats.appended_entries, "counter")
-    out.add("geminga_store_appended_bytes_total", stats.appended_bytes, "counter")
-    out.add("geminga_store_syncs_total", stats.syncs, "counter")
-    out.add("geminga_store_sync_seconds_total", stats.sync_seconds_total, "counter")
+    out.add("geminga_store_appended_entries_total", stats.appended_entries)
+    out.add("geminga_store_appended_bytes_total", stats.appended_bytes)
+    out.add("geminga_store_syncs_total", stats.syncs)
+    out.add("geminga_store_sync_seconds_total", stats.sync_seconds_total)
     out.add("geminga_store_disk_bytes", stats.disk_bytes)
     out.add("geminga_store_pending_writes", stats.pending_writes)
 
@@ -237,30 +238,30 @@ def add_disk(out: Exposition, found: Mapping[str, Any]) -> None:
     out.add("geminga_disk_seconds_to_low_water", float("inf") if left is None else left)
     out.add("geminga_publishing_refused", found["publishingRefused"] is not None)
     out.add("geminga_retention_overflows", found["retentionOverflows"])
-    out.add("geminga_retention_gave_way_ledgers_total", found["gaveWayLedgers"], "counter")
-    out.add("geminga_retention_gave_way_bytes_total", found["gaveWayBytes"], "counter")
+    out.add("geminga_retention_gave_way_ledgers_total", found["gaveWayLedgers"])
+    out.add("geminga_retention_gave_way_bytes_total", found["gaveWayBytes"])
 
 
 def add_damage(out: Exposition, damage: Sequence[Damage]) -> None:
     """Things that damage took something from and that nobody has settled, by what they lost."""
     counts = Counter(each.lost for each in damage)
     for lost in Loss:
-        out.add("geminga_store_damaged_things", counts[lost], labels=(("lost", str(lost)),))
+        out.add("geminga_store_damaged_things", counts[lost], (("lost", str(lost)),))
 
 
 def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
     """Callbacks that raised what nobody expected, by what they were for; the log says whose."""
     for kind, count in failures.items():
-        out.add("geminga_callback_failures_total", count, "counter", (("kind", kind),))
+        out.add("geminga_callback_failures_total", count, (("kind", kind),))
 
 
 def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
     """The process and its connections."""
-    out.add("pulsar_version_info", 1, labels=(("version", __version__), ("implementation", "geminga")))
+    out.add("pulsar_version_info", 1, (("version", __version__), ("implementation", "geminga")))
     out.add("pulsar_active_connections", connections)
-    out.add("geminga_connections_refused_total", connections_refused, "counter")
+    out.add("geminga_connections_refused_total", connections_refused)
     out.add("process_start_time_seconds", started_at_ms / 1000)
-    out.add("process_cpu_seconds_total", time.process_time(), "counter")
+    out.add("process_cpu_seconds_total", time.process_time())
     resident = resident_bytes()
     if resident:
         out.add("process_resident_memory_bytes", resident)

@@ -118,6 +118,7 @@ class Namespaces(Resource):
 
     # --- life ---
     async def names(self, request: web.Request) -> web.Response:
+        """Names of a tenant's namespaces."""
         return answer(self.namespaces.namespaces(part(request, "tenant")))
 
     async def names_in_cluster(self, request: web.Request) -> web.Response:
@@ -126,15 +127,18 @@ class Namespaces(Resource):
         return answer([])
 
     async def get(self, request: web.Request) -> web.Response:
+        """All policies of a namespace."""
         return answer(self.namespaces.document(*_names(request)))
 
     async def create(self, request: web.Request) -> web.Response:
+        """Make a namespace. Body: policies, or nothing."""
         tenant, namespace = _names(request)
         document = await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.create_namespace(tenant, namespace, document, done))
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete an empty namespace; with ``?force=true`` its topics, too."""
         tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         if query_flag(request, "force"):
@@ -149,6 +153,7 @@ class Namespaces(Resource):
 
     # --- topics of the namespace ---
     async def topic_names(self, request: web.Request) -> web.StreamResponse:
+        """Names of its topics, partitions each. ``?mode=`` ``PERSISTENT``, ``NON_PERSISTENT`` or ``ALL``."""
         tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
@@ -156,6 +161,7 @@ class Namespaces(Resource):
         return await answer_names(request, self.walk_names(*walks))
 
     async def unload(self, request: web.Request) -> web.Response:
+        """Let its topics go from memory; clients connect anew by themselves."""
         place, chosen = "/".join(_names(request)), self._chosen(request)
         async for topic in stepwise(self.topics.loaded()):
             if topic.namespace_name == place and chosen(topic):
@@ -164,6 +170,7 @@ class Namespaces(Resource):
         return done_answer()
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
+        """Acknowledge everything: for one subscription, or for all, of each topic."""
         only = request.match_info.get("subscription")
         async for topic in self._topics_in_path(request, ("persistent",)):
             for subscription in self.actions.subscriptions(topic):
@@ -172,6 +179,7 @@ class Namespaces(Resource):
         return done_answer()
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
+        """Delete a subscription from each topic that has it; refused while consumers are connected."""
         name = part(request, "subscription")
         async for topic in self._topics_in_path(request, ("persistent",)):
             if name in self.actions.subscriptions(topic):
@@ -197,9 +205,11 @@ class Namespaces(Resource):
 
     # --- bundles: kept for the tools that show them; one broker owns them all ---
     async def bundles(self, request: web.Request) -> web.Response:
+        """Boundaries of its hash ranges."""
         return answer(self.namespaces.document(*_names(request))["bundles"])
 
     async def split(self, request: web.Request) -> web.Response:
+        """Halve a hash range. One broker serves all of them: nothing moves."""
         tenant, namespace = _names(request)
         boundaries = list(self.namespaces.document(tenant, namespace)["bundles"]["boundaries"])
         low, high = check_bundle(boundaries, part(request, "bundle"))
@@ -214,6 +224,7 @@ class Namespaces(Resource):
         return done_answer()
 
     async def hash_positions(self, request: web.Request) -> web.Response:
+        """Where topics are in a hash range."""
         tenant, namespace = _names(request)
         wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
         positions = {
@@ -226,29 +237,36 @@ class Namespaces(Resource):
 
     # --- permissions: in force where the broker has authentication (`rules.authorization`) ---
     async def permissions(self, request: web.Request) -> web.Response:
+        """Which roles may do what in the namespace."""
         return answer(self._auth(request)["namespace_auth"])
 
     async def subscription_permissions(self, request: web.Request) -> web.Response:
+        """Which roles may use which subscriptions."""
         return answer(self._auth(request)["subscription_auth_roles"])
 
     async def grant(self, request: web.Request) -> web.Response:
+        """Allow a role actions. Body: a list of ``produce``, ``consume``, ``functions``, ``sources``,
+        ``sinks``, ``packages``."""
         actions = words(AUTH_ACTIONS)("actions", await body(request))
         auth = self._auth(request)
         auth["namespace_auth"][part(request, "role")] = actions
         return await self._set_auth(request, auth)
 
     async def revoke(self, request: web.Request) -> web.Response:
+        """Take all from a role."""
         auth = self._auth(request)
         auth["namespace_auth"].pop(part(request, "role"), None)
         return await self._set_auth(request, auth)
 
     async def grant_subscription(self, request: web.Request) -> web.Response:
+        """Say which roles alone may use a subscription. Body: a list of roles."""
         roles = words()("roles", await body(request))
         auth = self._auth(request)
         auth["subscription_auth_roles"][part(request, "subscription")] = roles
         return await self._set_auth(request, auth)
 
     async def revoke_subscription(self, request: web.Request) -> web.Response:
+        """Take a subscription from a role."""
         auth = self._auth(request)
         roles = auth["subscription_auth_roles"].get(part(request, "subscription"), [])
         if part(request, "role") in roles:

@@ -41,6 +41,7 @@ class PartitionedTopics(TopicResource):
         router.add_post(f"{PATH}/terminate/partitions", self.terminate)
 
     async def names(self, request: web.Request) -> web.StreamResponse:
+        """Names of the partitioned topics."""
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
@@ -48,6 +49,8 @@ class PartitionedTopics(TopicResource):
         return await answer_names(request, self.walk_names(walk))
 
     async def get(self, request: web.Request) -> web.Response:
+        """How many partitions a topic has; 0: it is not partitioned. With ``?checkAllowAutoCreation=true`` it
+        is made if policies allow it."""
         topic = topic_of(request)
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
         if self.actions.exists(topic):
@@ -61,6 +64,7 @@ class PartitionedTopics(TopicResource):
         return answer({"partitions": count, "deleted": False})
 
     async def create(self, request: web.Request) -> web.Response:
+        """Make a partitioned topic. Body: the number, or ``partitions`` and ``properties``."""
         topic = topic_of(request)
         properties: dict[str, str] = {}
         wanted = await body(request)
@@ -75,6 +79,7 @@ class PartitionedTopics(TopicResource):
         return done_answer()
 
     async def grow(self, request: web.Request) -> web.Response:
+        """Give it more partitions. Body: their number. Fewer are refused, and keys move."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
@@ -91,16 +96,19 @@ class PartitionedTopics(TopicResource):
         return count
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete it with its partitions; with ``?force=true`` although clients are connected."""
         topic, force = self._partitioned(request), query_flag(request, "force")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
     async def create_missed(self, request: web.Request) -> web.Response:
+        """Nothing to do: partitions are never missing."""
         # Partitions are made together with the number, or at first use: none can be missed.
         self._partitioned(request)
         return done_answer()
 
     async def terminate(self, request: web.Request) -> web.Response:
+        """End it: nothing can be published any more. Answers with the last message of each partition."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic) or not self.actions.partitions(topic):
@@ -114,6 +122,7 @@ class PartitionedTopics(TopicResource):
 
     # --- stats ---
     async def stats(self, request: web.Request) -> web.Response:
+        """Stats, added up, and with ``?perPartition=true`` (the default) of each partition."""
         topic = self._partitioned(request)
         count = self.actions.partitions(topic)
         by_partition = {}
@@ -127,6 +136,7 @@ class PartitionedTopics(TopicResource):
         return answer(merged)
 
     async def internal_stats(self, request: web.Request) -> web.Response:
+        """Ledgers and cursors of each partition."""
         topic = self._partitioned(request)
         count = self.actions.partitions(topic)
         found = {}

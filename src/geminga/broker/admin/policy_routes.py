@@ -105,6 +105,82 @@ TOPIC_ROUTES: Final = (
     Route("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
     Route("replication", "replication_clusters"),
 )
+TEXTS: Final = {
+    "autoSubscriptionCreation": "Whether consumers make subscriptions: ``allowAutoSubscriptionCreation``.",
+    "deduplicationSnapshotInterval": "Kept and shown: sequence ids are stored with each message.",
+    "delayedDelivery": "``active``, ``tickTime`` and ``maxDeliveryDelayInMillis``.",
+    "dispatchRate": (
+        "Rate of delivery of a topic: ``dispatchThrottlingRateInMsg``, ``dispatchThrottlingRateInByte``, "
+        "``ratePeriodInSecond``."
+    ),
+    "entryFilters": "Kept and shown: filters are Java classes.",
+    "inactiveTopicPolicies": (
+        "``deleteWhileInactive``, ``maxInactiveDurationSeconds``, ``inactiveTopicDeleteMode``."
+    ),
+    "maxConsumersPerSubscription": "A number; 0: no limit.",
+    "maxSubscriptionsPerTopic": "A number; 0: no limit.",
+    "offloadPolicies": (
+        "Thresholds and deletion lag of offloading count; drivers and buckets are kept and shown."
+    ),
+    "persistence": "Kept and shown: there are no bookies.",
+    "publishRate": (
+        "Rate of publishing to a topic: ``publishThrottlingRateInMsg``, ``publishThrottlingRateInByte``."
+    ),
+    "replicatorDispatchRate": "Kept and shown: nothing is replicated.",
+    "redeliverUnacked": (
+        "Geminga's own: ``afterSeconds``, ``messagesPerSecondMax``, ``ageSecondsMax``: when delivered "
+        "messages are pushed again that nobody acknowledges."
+    ),
+    "retention": (
+        "How long acknowledged messages stay: ``retentionTimeInMinutes``, ``retentionSizeInMB``; -1: for "
+        "ever."
+    ),
+    "schemaCompatibilityStrategy": (
+        "Which schemas may follow others: ``FULL``, ``BACKWARD``, ``FORWARD``, their ``_TRANSITIVE`` "
+        "forms, ``ALWAYS_COMPATIBLE``, ``ALWAYS_INCOMPATIBLE``."
+    ),
+    "schemaValidationEnforced": "Whether producers without a schema are refused where the topic has one.",
+    "subscribeRate": (
+        "How often a consumer may subscribe: ``subscribeThrottlingRatePerConsumer``, ``ratePeriodInSecond``."
+    ),
+    "subscriptionDispatchRate": "Rate of delivery of each subscription; fields as for ``dispatchRate``.",
+    "subscriptionTypesEnabled": "A list of the types that are allowed; empty: all.",
+    "dispatcherPauseOnAckStatePersistent": "Kept and shown: acknowledgements are always stored in full.",
+    "allowedClusters": "Where the namespace's topics may be; this cluster alone has an effect.",
+    "autoTopicCreation": (
+        "Whether clients make topics: ``allowAutoTopicCreation``, ``topicType``, ``defaultNumPartitions``."
+    ),
+    "compactionThreshold": "Bytes after which a topic is compacted; 0: never.",
+    "deduplication": "Whether repeated sequence ids are dropped.",
+    "deduplicationEnabled": "Whether repeated sequence ids are dropped.",
+    "encryptionRequired": "Whether producers that do not encrypt are refused.",
+    "isAllowAutoUpdateSchema": "Whether producers may bring new schemas.",
+    "maxConsumersPerTopic": "A number; 0: no limit.",
+    "maxConsumers": "Consumers of the topic; 0: no limit.",
+    "maxProducersPerTopic": "A number; 0: no limit.",
+    "maxProducers": "Producers of the topic; 0: no limit.",
+    "maxTopicsPerNamespace": "A number; 0: no limit.",
+    "maxMessageSize": "Bytes of an entry; 0: the broker's limit.",
+    "maxUnackedMessagesPerConsumer": "What a Shared or Key_Shared consumer may hold; 0: no limit.",
+    "maxUnackedMessagesOnConsumer": "What a Shared or Key_Shared consumer may hold; 0: no limit.",
+    "maxUnackedMessagesPerSubscription": "What all consumers of a subscription may hold; 0: no limit.",
+    "maxUnackedMessagesOnSubscription": "What all consumers of a subscription may hold; 0: no limit.",
+    "messageTTL": "Seconds after which messages count as acknowledged; 0: never.",
+    "migration": "Kept and shown: nothing is migrated.",
+    "offloadDeletionLagMs": "How long an offloaded ledger stays in the store, too.",
+    "offloadThreshold": "Bytes of a topic beyond which its oldest ledgers are offloaded; -1: none.",
+    "offloadThresholdInSeconds": "Age beyond which ledgers are offloaded; -1: none.",
+    "replication": "A list of clusters; this one alone has an effect.",
+    "schemaAutoUpdateCompatibilityStrategy": (
+        "The older form of ``schemaCompatibilityStrategy``: kept and shown."
+    ),
+    "subscriptionAuthMode": "``None``, or ``Prefix``: a subscription's name begins with the role.",
+    "subscriptionExpirationTime": (
+        "Minutes after which subscriptions without consumers are deleted; 0: never."
+    ),
+}
+"""What each policy says, by its last part of the path: ``docs/reference/rest.md`` is drawn from it."""
+
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -161,15 +237,20 @@ class _PolicyResource(Resource):
         return remove
 
     async def backlog_quotas(self, request: web.Request) -> web.Response:
+        """The backlog quotas that are set, by kind."""
         return answer(self.read(request, "backlog_quota_map") or {})
 
     async def set_backlog_quota(self, request: web.Request) -> web.Response:
+        """Set one: ``?backlogQuotaType=`` ``destination_storage`` (default) or ``message_age``. Body:
+        ``limitSize`` in bytes, ``limitTime`` in seconds, ``policy``: ``producer_request_hold``,
+        ``producer_exception`` or ``consumer_backlog_eviction``."""
         quota = backlog_quota("backlogQuota", await object_body(request))
         quotas = {**(self.read(request, "backlog_quota_map") or {}), _quota_kind(request): quota}
         await self.write(request, "backlog_quota_map", quotas)
         return done_answer()
 
     async def remove_backlog_quota(self, request: web.Request) -> web.Response:
+        """Remove the one of that kind."""
         quotas = dict(self.read(request, "backlog_quota_map") or {})
         quotas.pop(_quota_kind(request), None)
         await self.write(request, "backlog_quota_map", quotas or None)
@@ -216,14 +297,17 @@ class NamespacePolicies(_PolicyResource):
         await self.durable(lambda done: self.namespaces.set_policy(tenant, namespace, field, value, done))
 
     async def remove_offload_policies(self, request: web.Request) -> web.Response:
+        """Remove the namespace's offload policies."""
         await self.write(request, "offload_policies", None)
         return done_answer()
 
     async def anti_affinity(self, request: web.Request) -> web.Response:
+        """Kept and shown: one broker has nowhere else to put a namespace."""
         found = self.read(request, "antiAffinityGroup")
         return done_answer() if found is None else bare_text(found)
 
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
+        """Kept and shown. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
         sent = (await request.text()).strip()
         try:
@@ -234,6 +318,7 @@ class NamespacePolicies(_PolicyResource):
         return done_answer()
 
     async def anti_affinity_namespaces(self, request: web.Request) -> web.Response:
+        """The namespaces of an anti-affinity group."""
         self.namespaces.cluster_note(part(request, "cluster"), "")
         group = part(request, "group")
         names = (name.split("/") for name in self.namespaces.all_namespaces())
@@ -246,49 +331,61 @@ class NamespacePolicies(_PolicyResource):
         )
 
     async def bookie_affinity(self, request: web.Request) -> web.Response:
+        """Kept and shown: there are no bookies."""
         return answer_or_empty(self.read(request, "bookieAffinityGroup"))
 
     async def set_bookie_affinity(self, request: web.Request) -> web.Response:
+        """Kept and shown."""
         await self.write(request, "bookieAffinityGroup", await object_body(request))
         return done_answer()
 
     async def remove_bookie_affinity(self, request: web.Request) -> web.Response:
+        """Remove it."""
         await self.write(request, "bookieAffinityGroup", None)
         return done_answer()
 
     async def remove_anti_affinity(self, request: web.Request) -> web.Response:
+        """Remove it."""
         await self.write(request, "antiAffinityGroup", None)
         return done_answer(200)
 
     async def resource_group(self, request: web.Request) -> web.Response:
+        """Kept and shown: rates of namespaces and topics limit."""
         found = self.read(request, "resource_group_name")
         return answer_or_empty(None) if found is None else bare_text(found)
 
     async def set_resource_group(self, request: web.Request) -> web.Response:
+        """Kept and shown."""
         await self.write(request, "resource_group_name", part(request, "group"))
         return done_answer()
 
     async def remove_resource_group(self, request: web.Request) -> web.Response:
+        """Remove it."""
         await self.write(request, "resource_group_name", None)
         return done_answer()
 
     async def properties(self, request: web.Request) -> web.Response:
+        """Metadata of the namespace."""
         return answer(self.read(request, "properties") or {})
 
     async def add_properties(self, request: web.Request) -> web.Response:
+        """Add to them, or replace single ones."""
         added = text_map("properties", await object_body(request))
         await self.write(request, "properties", {**(self.read(request, "properties") or {}), **added})
         return done_answer()
 
     async def clear_properties(self, request: web.Request) -> web.Response:
+        """Remove all."""
         await self.write(request, "properties", None)
         return done_answer()
 
     async def get_property(self, request: web.Request) -> web.Response:
+        """One of them."""
         found = (self.read(request, "properties") or {}).get(part(request, "key"))
         return answer_or_empty(None) if found is None else bare_text(found)
 
     async def set_property(self, request: web.Request) -> web.Response:
+        """Set one."""
         properties = {
             **(self.read(request, "properties") or {}),
             part(request, "key"): part(request, "value"),
@@ -297,6 +394,7 @@ class NamespacePolicies(_PolicyResource):
         return done_answer()
 
     async def remove_property(self, request: web.Request) -> web.Response:
+        """Remove one; answers with what it was."""
         properties = dict(self.read(request, "properties") or {})
         found = properties.pop(part(request, "key"), None)
         await self.write(request, "properties", properties or None)
@@ -360,6 +458,7 @@ class TopicPolicies(_PolicyResource):
         await self.durable(lambda done: self.namespaces.set_topic_policy(topic, field, value, done))
 
     async def set_message_ttl(self, request: web.Request) -> web.Response:
+        """Set the topic's TTL: ``?messageTTL=`` seconds."""
         seconds = whole_number(request.query.get("messageTTL"), "messageTTL")
         await self.write(request, "message_ttl_in_seconds", seconds)
         return done_answer()

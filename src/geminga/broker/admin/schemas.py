@@ -94,6 +94,7 @@ class Schemas(Resource):
         return topic
 
     async def latest(self, request: web.Request) -> web.Response:
+        """The newest schema of a topic."""
         topic = self._topic(request)
         found = self.server.broker.schemas.latest(topic)
         if found is None:
@@ -101,6 +102,7 @@ class Schemas(Resource):
         return answer(_schema_json(*found))
 
     async def get(self, request: web.Request) -> web.Response:
+        """One version of the schema."""
         topic = self._topic(request)
         number = whole_number(part(request, "version"), "version")
         found = self.server.broker.schemas.get(topic, number)
@@ -109,6 +111,7 @@ class Schemas(Resource):
         return answer(_schema_json(number, found))
 
     async def all(self, request: web.Request) -> web.Response:
+        """All versions."""
         found = self.server.broker.schemas.versions(self._topic(request))
         return answer(
             {
@@ -119,6 +122,7 @@ class Schemas(Resource):
         )
 
     async def metadata(self, request: web.Request) -> web.Response:
+        """Numbers of the versions."""
         topic = self._topic(request)
         count = len(self.server.broker.schemas.versions(topic))
         if not count:
@@ -128,6 +132,8 @@ class Schemas(Resource):
         return answer({"info": index[-1], "index": index})
 
     async def upload(self, request: web.Request) -> web.Response:
+        """Give a topic a schema that its compatibility strategy allows. Body: ``type``, ``schema``,
+        ``properties``. 409 where it is incompatible."""
         topic, schema = self._topic(request), await self._posted(request)
         schemas = self.server.broker.schemas
         try:
@@ -142,6 +148,7 @@ class Schemas(Resource):
         return answer({"version": {"version": number}})
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete all of a topic's schemas; answers with their number."""
         topic = self._topic(request)
         query_flag(request, "force")
         schemas = self.server.broker.schemas
@@ -150,6 +157,7 @@ class Schemas(Resource):
         return answer({"version": count})
 
     async def compatibility(self, request: web.Request) -> web.Response:
+        """Whether a schema could be given, and by which strategy."""
         topic, schema = self._topic(request), await self._posted(request)
         strategy = self.namespaces.topic_policies(topic).schema_compatibility_strategy
         try:
@@ -161,6 +169,7 @@ class Schemas(Resource):
         return answer({"schemaCompatibilityStrategy": strategy, "compatibility": fits}, 202)
 
     async def version(self, request: web.Request) -> web.Response:
+        """Which version a schema is; -1 where it is none."""
         topic, schema = self._topic(request), await self._posted(request)
         await self._read(topic, schema)
         return answer({"version": self.server.broker.schemas.find(topic, schema)})

@@ -56,6 +56,7 @@ class Subscriptions(TopicResource):
         router.add_post(f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated)
 
     async def names(self, request: web.Request) -> web.Response:
+        """Names of a topic's subscriptions."""
         topic = self.existing(request)
         count = self.actions.partitions(topic)
         parts = [topic.partition_name(i) for i in range(count)] if count else [topic]
@@ -82,6 +83,8 @@ class Subscriptions(TopicResource):
 
     # --- life ---
     async def create(self, request: web.Request) -> web.Response:
+        """Make a subscription. Body: the message id it begins behind, with ``properties`` if wanted; empty:
+        at the end. A topic that is not there is made if policies allow it."""
         topic, name = topic_of(request), part(request, "subscription")
         if not topic.persistent:
             raise AdminError(
@@ -114,6 +117,7 @@ class Subscriptions(TopicResource):
             await self.durable(lambda done: self.actions.create(topic, done))
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete it; with ``?force=true`` although consumers are connected."""
         topics, name = self._with_subscription(request)
         force = query_flag(request, "force")
         for topic in topics:
@@ -122,6 +126,7 @@ class Subscriptions(TopicResource):
 
     # --- where it stands ---
     async def reset_to_position(self, request: web.Request) -> web.Response:
+        """Move the cursor to a message id (body), forward or back; ``excluded`` begins behind it."""
         document = await object_body(request)
         position = message_id_of(document)
         excluded = bool(document.get("excluded", False))
@@ -138,6 +143,7 @@ class Subscriptions(TopicResource):
         return done_answer()
 
     async def reset_to_time(self, request: web.Request) -> web.Response:
+        """Move the cursor to the first message published at a time (ms since 1970) or later."""
         topics, name = self._with_subscription(request)
         moment = whole_number(part(request, "timestamp"), "timestamp")
         for topic in topics:
@@ -145,6 +151,8 @@ class Subscriptions(TopicResource):
         return done_answer()
 
     async def skip(self, request: web.Request) -> web.Response:
+        """Acknowledge the next so many entries; with ``?unit=messages`` messages, those of batches one by
+        one."""
         topic, name = self._one_with_subscription(request)
         count = whole_number(part(request, "count"), "numMessages")
         if one_of(("entries", "messages"))("unit", request.query.get("unit", "entries")) == "entries":
@@ -175,17 +183,20 @@ class Subscriptions(TopicResource):
         return answer([self.actions.explain(topic, name) for topic in topics])
 
     async def skip_all(self, request: web.Request) -> web.Response:
+        """Acknowledge everything."""
         topics, name = self._with_subscription(request)
         for topic in topics:
             await self.durable(partial(self.actions.skip_all, topic, name))
         return done_answer()
 
     async def expire(self, request: web.Request) -> web.Response:
+        """Acknowledge what is older than so many seconds."""
         topics, name = self._with_subscription(request)
         await self._expire(request, [(topic, name) for topic in topics])
         return done_answer()
 
     async def expire_all(self, request: web.Request) -> web.Response:
+        """The same for all subscriptions of the topic."""
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
         found = [(t, s) for t in topics for s in self.actions.subscriptions(t) if s != COMPACTION]
         await self._expire(request, found)
@@ -207,12 +218,14 @@ class Subscriptions(TopicResource):
         return done_answer()
 
     async def peek(self, request: web.Request) -> web.Response:
+        """The nth entry that is not acknowledged: payload as body, metadata as headers."""
         topic, name = self._one_with_subscription(request)
         nth = whole_number(part(request, "nth"), "messagePosition", 1)
         position, entry = await self.looking(lambda: self.actions.peek(topic, name, nth))
         return await entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def analyze(self, request: web.Request) -> web.Response:
+        """How many entries and messages the backlog holds."""
         topic, name = self._one_with_subscription(request)
         entries, messages = self.actions.backlog(topic, name)
         counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
@@ -227,10 +240,12 @@ class Subscriptions(TopicResource):
 
     # --- properties and replication flag ---
     async def properties(self, request: web.Request) -> web.Response:
+        """Metadata of the subscription."""
         topics, name = self._with_subscription(request)
         return answer(self.actions.subscription_properties(topics[0], name))
 
     async def set_properties(self, request: web.Request) -> web.Response:
+        """Replace them."""
         topics, name = self._with_subscription(request)
         properties = text_map("properties", await object_body(request, optional=True))
         for topic in topics:
@@ -238,10 +253,12 @@ class Subscriptions(TopicResource):
         return done_answer()
 
     async def replicated(self, request: web.Request) -> web.Response:
+        """Whether it is replicated: false."""
         topics, _name = self._with_subscription(request)
         return answer({str(topic): False for topic in topics})
 
     async def set_replicated(self, request: web.Request) -> web.Response:
+        """False is taken; true is refused with 501: one broker replicates nothing."""
         topics, name = self._with_subscription(request)
         if flag("replicated", await body(request)):
             raise AdminError(501, f"one broker replicates no subscriptions: {name} on {topics[0]}")

@@ -32,22 +32,27 @@ class Tenants(Resource):
         router.add_delete(path, self.delete)
 
     async def names(self, _request: web.Request) -> web.Response:
+        """Names of all tenants."""
         return answer(self.namespaces.tenants())
 
     async def get(self, request: web.Request) -> web.Response:
+        """Administrators' roles and allowed clusters of a tenant."""
         return answer(self.namespaces.tenant(part(request, "tenant")))
 
     async def create(self, request: web.Request) -> web.Response:
+        """Make a tenant. Body: ``adminRoles``, ``allowedClusters``; empty takes this cluster."""
         tenant, info = part(request, "tenant"), await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.create_tenant(tenant, info, done))
         return done_answer()
 
     async def update(self, request: web.Request) -> web.Response:
+        """Replace a tenant's roles and clusters."""
         tenant, info = part(request, "tenant"), await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.update_tenant(tenant, info, done))
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete an empty tenant; with ``?force=true`` its namespaces and topics, too."""
         tenant = part(request, "tenant")
         if query_flag(request, "force"):
             for name in self.namespaces.namespaces(tenant):
@@ -78,30 +83,37 @@ class Clusters(Resource):
         router.add_get(f"{path}/namespaceIsolationPolicies", self.no_policies)
 
     async def names(self, _request: web.Request) -> web.Response:
+        """Names of the clusters that are known here."""
         return answer(self.namespaces.clusters())
 
     async def get(self, request: web.Request) -> web.Response:
+        """Addresses of a cluster."""
         return answer(self.namespaces.cluster(part(request, "cluster")))
 
     async def create(self, request: web.Request) -> web.Response:
+        """Note down another cluster's addresses."""
         name, data = part(request, "cluster"), await object_body(request)
         await self.durable(lambda done: self.namespaces.create_cluster(name, data, done))
         return done_answer(200)
 
     async def update(self, request: web.Request) -> web.Response:
+        """Replace them."""
         name, data = part(request, "cluster"), await object_body(request)
         await self.durable(lambda done: self.namespaces.update_cluster(name, data, done))
         return done_answer(200)
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Forget a cluster."""
         name = part(request, "cluster")
         await self.durable(lambda done: self.namespaces.delete_cluster(name, done))
         return done_answer()
 
     async def peers(self, request: web.Request) -> web.Response:
+        """Names of its peer clusters."""
         return answer_or_empty(self.namespaces.cluster(part(request, "cluster")).get("peerClusterNames"))
 
     async def set_peers(self, request: web.Request) -> web.Response:
+        """Replace them. Body: a list of clusters that are known here."""
         name = part(request, "cluster")
         peers = words()("peerClusterNames", await body(request))
         if name in peers:
@@ -113,12 +125,14 @@ class Clusters(Resource):
         return done_answer()
 
     async def no_policies(self, request: web.Request) -> web.Response:
+        """Always 404: there is one broker, and nothing to isolate."""
         name = part(request, "cluster")
         self.namespaces.cluster(name)
         raise AdminError(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
 
     # --- noted down for the tools: one broker does not move its topics by them ---
     async def migration(self, request: web.Request) -> web.Response:
+        """What is noted of a migration of the cluster; 404 where nothing is."""
         name = part(request, "cluster")
         found = self.namespaces.cluster_note(name, "migration")
         if not found:
@@ -126,15 +140,19 @@ class Clusters(Resource):
         return answer(found)
 
     async def set_migration(self, request: web.Request) -> web.Response:
+        """Note it down: nobody is sent elsewhere by it. ``?migrated=``; body: the other cluster's
+        addresses."""
         name = part(request, "cluster")
         note = {"migrated": query_flag(request, "migrated"), "migratedClusterUrl": await object_body(request)}
         await self.durable(lambda done: self.namespaces.note_cluster(name, "migration", note, done))
         return done_answer()
 
     async def failure_domains(self, request: web.Request) -> web.Response:
+        """Failure domains that were noted down."""
         return answer(self.namespaces.cluster_note(part(request, "cluster"), "failureDomains"))
 
     async def failure_domain(self, request: web.Request) -> web.Response:
+        """One of them."""
         cluster, name = part(request, "cluster"), part(request, "name")
         found = self.namespaces.cluster_note(cluster, "failureDomains")
         if name not in found:
@@ -142,6 +160,7 @@ class Clusters(Resource):
         return answer(found[name])
 
     async def set_failure_domain(self, request: web.Request) -> web.Response:
+        """Note one down: one broker moves no topics by it. Body: ``brokers``."""
         cluster, name = part(request, "cluster"), check_name("failure domain", part(request, "name"))
         domain = {"brokers": words()("brokers", (await object_body(request)).get("brokers") or [])}
         found = self.namespaces.cluster_note(cluster, "failureDomains") | {name: domain}
@@ -149,6 +168,7 @@ class Clusters(Resource):
         return done_answer()
 
     async def delete_failure_domain(self, request: web.Request) -> web.Response:
+        """Forget one."""
         cluster, name = part(request, "cluster"), part(request, "name")
         found = self.namespaces.cluster_note(cluster, "failureDomains")
         if found.pop(name, None) is None:
@@ -172,17 +192,21 @@ class ResourceGroups(Resource):
         router.add_delete(f"{base}/{{group}}", self.delete)
 
     async def names(self, _request: web.Request) -> web.Response:
+        """Names of resource groups."""
         return answer(self.namespaces.resource_groups())
 
     async def get(self, request: web.Request) -> web.Response:
+        """The limits of one."""
         return answer(self.namespaces.resource_group(part(request, "group")))
 
     async def set(self, request: web.Request) -> web.Response:
+        """Keep one. Rates of namespaces and topics limit, not these."""
         name, limits = part(request, "group"), await object_body(request)
         await self.durable(lambda done: self.namespaces.set_resource_group(name, limits, done))
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Forget one."""
         name = part(request, "group")
         await self.durable(lambda done: self.namespaces.delete_resource_group(name, done))
         return done_answer()

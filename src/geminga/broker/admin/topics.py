@@ -100,6 +100,7 @@ class Topics(TopicResource):
 
     # --- life ---
     async def names(self, request: web.Request) -> web.StreamResponse:
+        """Names of the topics, partitions each; with ``?includeSystemTopic=true`` the system's, too."""
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
@@ -121,6 +122,7 @@ class Topics(TopicResource):
         return await answer_names(request, inside)
 
     async def create(self, request: web.Request) -> web.Response:
+        """Make a topic. Body: its properties, or nothing."""
         topic = topic_of(request)
         properties = text_map("properties", await object_body(request, optional=True))
         while not self.now(partial(self.topics.is_counted, topic)):
@@ -129,6 +131,7 @@ class Topics(TopicResource):
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete it; with ``?force=true`` although clients are connected."""
         topic, force = self.existing(request), query_flag(request, "force")
         if self.actions.partitions(topic):
             raise AdminError(409, f"{topic} is partitioned; delete it with .../partitions")
@@ -136,16 +139,19 @@ class Topics(TopicResource):
         return done_answer()
 
     async def terminate(self, request: web.Request) -> web.Response:
+        """End it: nothing can be published any more. Answers with the last message's id."""
         topic = self.stored(request)
         position = await self.durable(lambda done: self.actions.terminate(topic, done))
         return answer(message_id_json(position))
 
     async def truncate(self, request: web.Request) -> web.Response:
+        """Delete all its messages; subscriptions stay."""
         for topic in self.parts(request):
             await self.durable(partial(self.actions.truncate, topic))
         return done_answer()
 
     async def unload(self, request: web.Request) -> web.Response:
+        """Let it go from memory; clients connect anew by themselves."""
         topic = self.existing(request)
         count = self.actions.partitions(topic)
         for name in [topic.partition_name(i) for i in range(count)] if count else [topic]:
@@ -153,12 +159,15 @@ class Topics(TopicResource):
         return done_answer()
 
     async def trim(self, request: web.Request) -> web.Response:
+        """Delete ledgers that nobody needs now instead of soon."""
         for topic in self.parts(request):
             self.now(partial(self.actions.trim, topic))
         return done_answer(200)
 
     # --- what it holds ---
     async def stats(self, request: web.Request) -> web.Response:
+        """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
+        ``?excludeConsumers=true`` leave those out."""
         topic = self._plain(request)
         found = self.actions.stats(topic)
         if query_flag(request, "excludePublishers"):
@@ -169,10 +178,12 @@ class Topics(TopicResource):
         return answer(found)
 
     async def internal_stats(self, request: web.Request) -> web.Response:
+        """Ledgers and cursors."""
         topic = self._plain(request)
         return answer(self.actions.internal_stats(topic))
 
     async def internal_info(self, request: web.Request) -> web.Response:
+        """Ledgers and cursors as they are stored."""
         topic = self.stored(request)
         return answer(self.actions.internal_info(topic))
 
@@ -185,15 +196,18 @@ class Topics(TopicResource):
         return topic
 
     async def last_message_id(self, request: web.Request) -> web.Response:
+        """The last message's id."""
         return answer(message_id_json(self.actions.last_message_id(self.stored(request))))
 
     async def message_id_at(self, request: web.Request) -> web.Response:
+        """The first message published at a time (ms since 1970) or later."""
         topic = self.stored(request)
         timestamp = whole_number(part(request, "timestamp"), "timestamp")
         found = await self.looking(lambda: self.actions.message_id_at(topic, timestamp))
         return answer(message_id_json(found))
 
     async def entry(self, request: web.Request) -> web.Response:
+        """One entry: payload as body, metadata as headers."""
         topic = self.stored(request)
         ledger_id = whole_number(part(request, "ledger"), "ledgerId")
         entry_id = whole_number(part(request, "entry"), "entryId")
@@ -201,6 +215,7 @@ class Topics(TopicResource):
         return await entry_answer(ledger_id, entry_id, entry)
 
     async def examine(self, request: web.Request) -> web.Response:
+        """The nth entry from ``?initialPosition=`` ``earliest`` or ``latest``, in the same form."""
         topic = self.stored(request)
         start = (request.query.get("initialPosition") or "latest").lower()
         if start not in ("earliest", "latest"):
@@ -210,6 +225,7 @@ class Topics(TopicResource):
         return await entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def backlog_size(self, request: web.Request) -> web.Response:
+        """Bytes behind a message id (body)."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
         return answer(self.actions.backlog_size(topic, position))
@@ -222,24 +238,28 @@ class Topics(TopicResource):
 
     # --- compaction ---
     async def compaction_status(self, request: web.Request) -> web.Response:
+        """How the last compaction went."""
         topic = self.existing(request)
         if self.actions.partitions(topic):
             raise AdminError(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
         return answer(self.actions.compaction_status(topic))
 
     async def compact(self, request: web.Request) -> web.Response:
+        """Compact it now."""
         for topic in self.parts(request):
             self.now(partial(self.actions.compact, topic))
         return done_answer()
 
     # --- offloading ---
     async def offload_status(self, request: web.Request) -> web.Response:
+        """How offloading goes."""
         status, error, first = self.actions.offload_status(self.stored(request))
         return answer(
             {"status": status, "lastError": error, "firstUnoffloadedMessage": message_id_json(first)}
         )
 
     async def trigger_offload(self, request: web.Request) -> web.Response:
+        """Move ledgers before a message id (body) to cheap storage."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
         self.now(partial(self.actions.offload, topic, position))
@@ -248,14 +268,17 @@ class Topics(TopicResource):
     # --- what this broker does not do, said in the forms that tools expect ---
 
     async def existing_empty(self, request: web.Request) -> web.Response:
+        """Always empty: there are no shadow topics."""
         self.existing(request)
         return bare_text("")
 
     # --- properties and permissions ---
     async def properties(self, request: web.Request) -> web.Response:
+        """Metadata of the topic."""
         return answer(self.actions.properties(self.existing(request)))
 
     async def add_properties(self, request: web.Request) -> web.Response:
+        """Add to them, or replace single ones."""
         topic = self.existing(request)
         added = text_map("properties", await object_body(request))
         merged = {**self.actions.properties(topic), **added}
@@ -263,6 +286,7 @@ class Topics(TopicResource):
         return done_answer()
 
     async def remove_property(self, request: web.Request) -> web.Response:
+        """Remove the one that ``?key=`` names."""
         topic = self.existing(request)
         left = dict(self.actions.properties(topic))
         left.pop(request.query.get("key", ""), None)
@@ -270,11 +294,13 @@ class Topics(TopicResource):
         return done_answer()
 
     async def permissions(self, request: web.Request) -> web.Response:
+        """Which roles may do what on the topic, by its own permissions and the namespace's."""
         topic = self.existing(request)
         auth = self._auth(topic)
         return answer({**auth["namespace_auth"], **auth["destination_auth"].get(str(topic), {})})
 
     async def grant(self, request: web.Request) -> web.Response:
+        """Allow a role actions on it. Body: as for namespaces."""
         topic = self.existing(request)
         actions = words(AUTH_ACTIONS)("actions", await body(request))
         auth = self._auth(topic)
@@ -283,6 +309,7 @@ class Topics(TopicResource):
         return done_answer()
 
     async def revoke(self, request: web.Request) -> web.Response:
+        """Take from a role what it was granted on the topic itself."""
         topic, role = self.existing(request), part(request, "role")
         auth = self._auth(topic)
         if auth["destination_auth"].get(str(topic), {}).pop(role, None) is not None:

@@ -1,0 +1,341 @@
+"""Reference pages about the broker, drawn from the code: REST, metrics, and errors.
+
+A route, a metric or an error without words ends the drawing: ``make docs`` and the docs test name it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_routes
+
+from geminga import errors
+from geminga.errors import PulsarException, Result
+
+HEAD = "Drawn from the code by `make docs`."
+
+
+def cell(text: str) -> str:
+    """A text as a table's cell."""
+    return " ".join(text.split()).replace("|", "\\|").replace("``", "`")
+
+
+def words(what: str, found: str | None) -> str:
+    """A text that must be there."""
+    if not found or not found.strip():
+        raise SystemExit(f"{what} has no words: write its docstring")
+    return cell(found)
+
+
+# --- REST ----------------------------------------------------------------------------------------
+
+
+class _Anything:
+    """Stands for a server: routes are registered, none is called."""
+
+    def __getattr__(self, _name: str) -> _Anything:
+        return _Anything()
+
+    def __call__(self, *_arguments: Any, **_named: Any) -> _Anything:
+        return _Anything()
+
+
+def routes() -> Iterator[tuple[str, str, str, Any]]:
+    """Resource, method, path and handler of every route of the web port."""
+    from aiohttp import web
+
+    from geminga.broker.admin.web import _RESOURCES
+
+    for resource in _RESOURCES:
+        router = web.UrlDispatcher()
+        resource(_Anything()).register(router)  # type: ignore[arg-type]
+        for route in router.routes():
+            if route.method != "HEAD" and route.resource is not None:
+                yield resource.__name__, route.method, route.resource.canonical, route.handler
+
+
+def _policy_words(path: str) -> str:
+    from geminga.broker.admin.policy_routes import TEXTS
+
+    return TEXTS.get(path.rpartition("/")[2], "")
+
+
+def _success(handler: Any) -> int:
+    """The status of an answer: what the handler says last."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(handler)))
+    found = 200
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "done_answer":
+            found = 204
+            if node.args and isinstance(node.args[0], ast.Constant):
+                found = int(str(node.args[0].value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "answer":
+            if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+                found = int(str(node.args[1].value))
+        elif isinstance(node, ast.Attribute) and node.attr == "_set_auth":
+            found = 204
+    return found
+
+
+_TITLES = {
+    "Clusters": "Clusters",
+    "Tenants": "Tenants",
+    "Brokers": "The broker, its configuration and `/metrics`",
+    "BrokerStats": "Broker stats",
+    "DamagedThings": "Damage",
+    "Lookup": "Lookup",
+    "Schemas": "Schemas",
+    "Overview": "What the console shows",
+    "Namespaces": "Namespaces",
+    "ResourceGroups": "Resource groups",
+    "NamespacePolicies": "Policies of namespaces",
+    "PartitionedTopics": "Partitioned topics",
+    "Subscriptions": "Subscriptions",
+    "TopicPolicies": "Policies of topics",
+    "Topics": "Topics",
+}
+_NEEDS = {
+    "NOTHING": "anybody",
+    "CREDENTIALS": "credentials",
+    "SUPER_USER": "super user",
+    "ADMINISTRATOR": "administrator",
+    "LIST": "produce or consume",
+    "LOOK": "produce or consume",
+    "CONSUME": "consume",
+    "PRODUCE": "produce",
+    "SUBSCRIPTIONS": "consume",
+}
+_REST = """
+The web port speaks Apache Pulsar's admin REST (`/admin/v2`), so that `pulsar-admin`, Pulsar Manager and
+programs work with it; `geminga` and [`geminga.Admin`](admin.md) do, too. Bodies and answers are JSON.
+`{domain}` is `persistent` or `non-persistent`; parts of a path are percent-encoded, a partition is named
+`topic-partition-0`.
+
+*Who*: what the role of the request needs where the broker has [authentication](../security.md); an
+administrator is the tenant's. *Status*: of success; a change is answered when it is as durable as
+[`--sync`](../operating.md) says.
+
+Policies have three methods in one row: `GET` tells what is set, and with `?applied=true` (topics) what counts
+instead where nothing is, `DELETE` removes it.
+
+| status | means |
+|---|---|
+| 200, 202, 204 | done; 204 has no body. What is not set is 200 with an empty body, as in Apache Pulsar |
+| 400, 422 | a body that is no JSON, or not of the form that is needed |
+| 401, 403 | no credentials or wrong ones; the role may not do that. 403, too, for a page of another site |
+| 404 | the tenant, namespace, topic, subscription, schema or path is not there |
+| 405, 406 | not for a thing of this kind, as for a partitioned topic as a whole |
+| 409 | it exists already, is in use, or does not go together with what is there |
+| 412 | a value that is not allowed; the answer names field, value and what is |
+| 500 | a fault of the broker; the log has it |
+| 501 | not supported |
+| 503, 504 | the store has stopped, or does not answer in time: a change may still be made |
+
+Every refusal has a body `{"reason": "..."}` for people.
+"""
+
+
+def rest_page() -> str:
+    """``rest.md``: every route, then what Apache Pulsar serves and this broker does not."""
+    from geminga.broker.admin.permissions import PERMISSIONS
+    from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
+
+    lines = ["# REST", "", HEAD, "", *_REST.strip().splitlines(), ""]
+    statuses = {
+        (resource, route.segment): route.status
+        for resource, table in (("NamespacePolicies", NAMESPACE_ROUTES), ("TopicPolicies", TOPIC_ROUTES))
+        for route in table
+    }
+    shown = ""
+    rows: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
+    for resource, method, path, handler in routes():
+        text = inspect.getdoc(handler) or _policy_words(path)
+        segment = path.rpartition("/")[2]
+        status = _success(handler)
+        if (resource, segment) in statuses:
+            status = {"GET": 200, "DELETE": 204}.get(method, statuses[resource, segment])
+        who = _NEEDS[PERMISSIONS[method, path].name]
+        told = words(f"{method} {path}", text)
+        rows.setdefault((resource, path, told), []).append((method, str(status), who))
+    for (resource, path, told), calls in rows.items():
+        if resource != shown:
+            shown = resource
+            lines += ["", f"## {_TITLES[resource]}", "", "| | path | what it does | status | who |"]
+            lines += ["|---|---|---|---|---|"]
+        methods, codes, whose = zip(*calls, strict=True)
+        shown_who = " / ".join(dict.fromkeys(whose))
+        lines.append(
+            f"| {' '.join(methods)} | `{path}` | {told} | {' '.join(dict.fromkeys(codes))} | {shown_who} |"
+        )
+    lines += ["", *_not_served()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _plain(path: str) -> str:
+    path = re.sub(
+        r"^(/admin/v2|/lookup/v2/topic|/topics)/(persistent|non-persistent)/", r"\1/{domain}/", path
+    )
+    return re.sub(r"^/lookup/v2/topic/\{[^/]*\}", "/lookup/v2/topic/{domain}", path)
+
+
+def _shape(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", _plain(path))
+
+
+def not_served() -> dict[str, list[tuple[str, str]]]:
+    """Reason to the methods and paths of Apache Pulsar that are not served because of it."""
+    served = {(method, _shape(path)) for _, method, path, _ in routes()}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for method, path in apache_routes.listed():
+        if (method, _shape(path)) not in served:
+            why = apache_routes.reason(path)
+            if not why:
+                raise SystemExit(f"tools/apache_routes.py: nothing says why {method} {path} is not served")
+            place = (method, _plain(path))
+            if place not in found.setdefault(why, []):
+                found[why].append(place)
+    return found
+
+
+def _service(path: str) -> str:
+    """What a path begins with: ``/admin/v3/functions``."""
+    return "/".join(_plain(path).split("/")[: 4 if path.startswith("/admin") else 2])
+
+
+def _not_served() -> list[str]:
+    lines = [
+        "## What Apache Pulsar serves and this broker does not",
+        "",
+        f"Compared with Apache Pulsar {apache_routes.VERSION}; what is not served is answered with 404.",
+        "",
+        "| path | methods | why |",
+        "|---|---|---|",
+    ]
+    served = {_service(path) for _, _, path, _ in routes()}
+    for why, places in not_served().items():
+        by_path: dict[str, list[str]] = {}
+        for method, path in places:
+            whole = _service(path)
+            name, how = (path, method) if whole in served else (f"{whole}/...", "all")
+            if how not in by_path.setdefault(name, []):
+                by_path[name].append(how)
+        for name, methods in by_path.items():
+            lines.append(f"| `{name}` | {', '.join(methods)} | {cell(why)} |")
+    return lines
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+_METRICS = """
+`GET /metrics` on the web port, in Prometheus' text format: figures come from what the broker has in memory
+at that moment. Names that begin with `pulsar_` are Apache Pulsar's and mean the same, so that its
+dashboards work; those with `geminga_` are Geminga's own. Every sample has the label `cluster`.
+
+Topics that are not in memory have no samples of their own, and cost a scrape nothing; they are counted in
+`pulsar_broker_topics_count`. Counters begin again when a topic is loaded, as those of Apache Pulsar do:
+`rate()` and `increase()` know that.
+"""
+
+
+_FUNCTIONS = (
+    "A [function](../functions.md) with `metrics_port` answers on `/metrics` of that port, under names of "
+    "Apache Pulsar's function workers; labels name tenant, namespace, function and instance, and, in the "
+    "last two, the metric."
+)
+_SPARK = "What `geminga.spark.serve_metrics` shows of running queries: see [Spark](../spark.md)."
+
+
+def metrics_page() -> str:
+    """``metrics.md``."""
+    from geminga.broker.admin.metric_table import METRICS, Of
+
+    lines = ["# Metrics", "", HEAD, "", *_METRICS.strip().splitlines()]
+    for of in Of:
+        found = [metric for metric in METRICS.values() if metric.of is of]
+        labels = ", ".join(f"`{label}`" for label in of.labels)
+        lines += ["", f"## {of.title}", "", *([f"Labels: {labels}.", ""] if labels else [])]
+        lines += ["| metric | type | unit | meaning |", "|---|---|---|---|"]
+        for metric in found:
+            own = f" Label {', '.join(f'`{label}`' for label in metric.labels)}." if metric.labels else ""
+            told = words(metric.name, metric.text)
+            lines.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {told}{own} |")
+    lines += ["", *_others()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _others() -> list[str]:
+    """Metrics of functions and of Spark's queries, which have ports of their own."""
+    from geminga.functions.metrics import FAMILIES, OWN_FAMILIES
+    from geminga.spark.observing import FAMILIES as SPARK
+
+    lines = ["## Functions", "", _FUNCTIONS, "", "| metric | type | unit | meaning |", "|---|---|---|---|"]
+    for name, kind, unit, text in (*FAMILIES, *OWN_FAMILIES):
+        lines.append(f"| `{name}` | {kind} | {unit or 'its own'} | {words(name, text)} |")
+    lines += ["", "## Spark's streaming queries", "", _SPARK, ""]
+    lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for name, text, kind, labels in SPARK:
+        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{x}`' for x in labels)} | {words(name, text)} |")
+    return lines
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+_ERRORS = """
+Every error that Geminga raises is a `PulsarException`; the names are those of `pulsar-client`, so that
+`except` clauses written for it keep working. They are in `geminga` and in `geminga.errors`. How to deal
+with them, with examples: [errors](../errors.md).
+
+*Again*: whether the same call may succeed later without a change. *Number*: what `error.error()` gives, in
+`pulsar-client`'s numbering (`Result`). *Code*: the number on the wire (`ServerError`), by which Apache
+Pulsar's brokers and Java's client know it.
+"""
+_BRANCHES: tuple[tuple[str, str, Callable[[type], bool]], ...] = (
+    ("The caller's mistakes", "`UsageError`", lambda c: issubclass(c, errors.UsageError)),
+    ("The other side's faults", "`PeerError`", lambda c: issubclass(c, errors.PeerError)),
+    ("Time-outs and lost connections", "`TransientError`", lambda c: issubclass(c, errors.TransientError)),
+    ("What admin REST refuses", "`AdminError`", lambda c: issubclass(c, errors.AdminError)),
+    (
+        "What the broker reports",
+        "`ServerReportedError`",
+        lambda c: issubclass(c, errors.ServerReportedError) and not issubclass(c, errors.AdminError),
+    ),
+    ("The broker's store", "`StoreError`", lambda c: issubclass(c, errors.StoreError)),
+)
+
+
+def error_classes() -> list[type[PulsarException]]:
+    """Every error, in the order of the module."""
+    return [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, PulsarException)
+    ]
+
+
+def errors_page() -> str:
+    """``errors.md``."""
+    lines = ["# Errors", "", HEAD, "", *_ERRORS.strip().splitlines()]
+    left = error_classes()
+    branches = [*_BRANCHES[:3], _BRANCHES[4], _BRANCHES[3], _BRANCHES[5]]
+    top = [cls for cls in left if not any(belongs(cls) for _, _, belongs in branches)]
+    for title, base, belongs in (("At the top", "", lambda c: c in top), *branches):
+        lines += ["", f"## {title}", ""]
+        if base:
+            lines += [f"All of them are {base}.", ""]
+        lines += ["| error | when, and what to do | again | number | code |", "|---|---|---|---|---|"]
+        for cls in [each for each in left if belongs(each)]:
+            left.remove(cls)
+            number = Result.__members__.get(cls.__name__)
+            code = vars(cls).get("code", "") if issubclass(cls, errors.ServerReportedError) else ""
+            if cls in (errors.ServerReportedError, errors.AdminError):
+                code = ""
+            told = words(f"geminga.errors.{cls.__name__}", vars(cls).get("__doc__"))
+            shown = "" if number is None else str(int(number))
+            again = "yes" if cls.retriable else ""
+            lines.append(f"| `{cls.__name__}` | {told} | {again} | {shown} | {code} |")
+    return "\n".join(lines).rstrip() + "\n"
