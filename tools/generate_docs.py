@@ -5,8 +5,9 @@ classes (field, type, default and the text under the field), pages of Python's n
 (``reference_api.py``), REST, metrics and errors from the broker (``reference_broker.py``). Besides: the map
 in ``docs/ARCHITECTURE.md`` from the modules' docstrings, the options in ``docs/spark.md`` from their table,
 Grafana's dashboard from ``geminga.console.grafana``, the tables of ``docs/coming-from-pulsar-client.md`` from
-``client_differences.py``, and the proof of tuning in ``README.md`` and ``docs/tuning.md``, and what the client
-costs, from the figures in ``docs/proof``. ``pages()`` is what the docs tests compare with what is checked in.
+``client_differences.py``, and the proof of tuning in ``README.md`` and ``docs/tuning.md``, and what the
+client costs, from the figures in ``docs/proof``. ``pages()`` is what the docs tests compare with what is
+checked in.
 """
 
 from __future__ import annotations
