@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import time
 from collections.abc import Callable
 from typing import Any
@@ -190,3 +191,18 @@ def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
             time.sleep(0.01)
         producer.send(b"c")
     assert consumer.receive(5000).data() == b"c"
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["whole", "by index"])
+def test_an_administrator_who_moves_the_subscription_back_gets_the_acknowledged_half_too(
+    open_with_batch: Callable[..., Any], pulsar_admin: Any, pulsar_topic: str, told: bool
+) -> None:
+    consumer = open_with_batch(batch_index_ack_enabled=told, ack_receipt_enabled=True)
+    held = [consumer.receive(5000) for _ in range(6)]
+    consumer.acknowledge(held[:4])
+    pulsar_admin.subscriptions.reset_to_time(pulsar_topic, "s", dt.timedelta(minutes=1))
+    again = [consumer.receive(10_000) for _ in range(10)]
+    assert [message.data() for message in again] == values(0)
+    consumer.acknowledge(again[4:])
+    consumer.redeliver_unacknowledged_messages()
+    assert rest(consumer, 1000) == values(0, 4), "what was acknowledged before the reset counts for nothing"

@@ -265,7 +265,8 @@ steps = st.lists(
 def test_the_broker_learns_exactly_what_was_acknowledged(
     batch_index: bool, receipts: bool, script: list[tuple[str, int, int]]
 ) -> None:
-    """A broker that applies the commands never has more than what was acknowledged, and in the end all."""
+    """A broker that applies the commands never has more than what was acknowledged, and in the end all; but
+    of a batch that was not complete at a reconnect, and that it is not told of in parts, nothing counts."""
     ids = itertools.count(1)
     tracker = AckTracker(1, batch_index=batch_index, receipts=receipts)
     entries = [entry_of(tracker, number, count) for number, count in enumerate(SIZES)]
@@ -311,6 +312,8 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
             apply()
         else:
             tracker.disconnected(0.0)
+            if not batch_index:
+                acked = [known if all(known) else [False] * len(known) for known in acked]
     apply()
     for number in range(len(SIZES)):
         if all(acked[number]) or batch_index:

@@ -78,12 +78,12 @@ def test_reconnect_clears_the_queue_and_grants_anew(subscribed: Make, make: Simp
     subscribe, flow = consumer.attach()
     assert not subscribe.subscribe.HasField("start_message_id")
     assert flow.flow.messagePermits == 4
-    # The broker knows nothing of a part of a batch; what was acknowledged here does not come twice.
+    # The broker knows nothing of a part of a batch, and perhaps is asked to deliver it once more.
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0, redelivery_count=1)
-    rest = consumer.take()
-    assert data(rest) == [b"b", b"c"]
+    again = consumer.take()
+    assert data(again) == [b"a", b"b", b"c"]
     make.sent(consumer.core)
-    consumer.core.acknowledge_messages(rest, consumer.now)
+    consumer.core.acknowledge_messages(again, consumer.now)
     assert [c.ack.message_id[0].entryId for c in consumer.advance(0.1)] == [0]
 
 
@@ -833,3 +833,69 @@ def test_a_damaged_entry_costs_what_was_left_of_it(subscribed: Make, make: Simpl
     entry[-1] ^= 1
     consumer.receive(bytes(entry), 0, ack_set=[0b1000])
     assert consumer.core.flow.outstanding == 9
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"consumer_type": ConsumerType.Shared}], ids=["exclusive", "shared"]
+)
+def test_a_half_acknowledged_batch_comes_whole_after_a_reconnect(
+    subscribed: Make, make: SimpleNamespace, settings: Any
+) -> None:
+    # Whether an administrator has moved the subscription back meanwhile cannot be seen from here.
+    consumer = subscribed(**settings)
+    batch = make.batch([b"a", b"b", b"c", b"d"])
+    consumer.receive(batch, 0)
+    before = consumer.take()
+    consumer.core.acknowledge_messages(before[:2], consumer.now)
+    consumer.advance(1.0)
+    consumer.core.disconnected(consumer.now)
+    consumer.attach()
+    consumer.receive(batch, 0)
+    again = consumer.take()
+    assert data(again) == [b"a", b"b", b"c", b"d"]
+    consumer.core.acknowledge_messages(before[2:], consumer.now)
+    assert "ACK" not in kinds(consumer.advance(1.0)), "the half from before must not complete what came anew"
+    consumer.core.acknowledge_messages(again[:2], consumer.now)
+    assert "ACK" in kinds(consumer.advance(1.0))
+
+
+def test_what_was_said_of_a_batch_and_not_told_yet_is_told_after_a_reconnect(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, batch_index_ack_enabled=True)
+    batch = make.batch([b"a", b"b", b"c", b"d"])
+    consumer.receive(batch, 0)
+    consumer.core.acknowledge_messages(consumer.take()[:2], consumer.now)
+    consumer.core.disconnected(consumer.now)
+    ack = next(command for command in consumer.attach() if command.type == B.ACK)
+    assert list(ack.ack.message_id[0].ack_set) == [0b1100]
+    consumer.receive(batch, 0)
+    assert data(consumer.take()) == [b"c", b"d"]
+
+
+def test_the_broker_alone_says_what_comes_again_of_a_batch_that_it_was_told_of(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, batch_index_ack_enabled=True)
+    batch = make.batch([b"a", b"b", b"c", b"d"])
+    consumer.receive(batch, 0)
+    consumer.core.acknowledge_messages(consumer.take()[:2], consumer.now)
+    assert "ACK" in kinds(consumer.advance(1.0))
+    consumer.core.disconnected(consumer.now)
+    consumer.attach()
+    consumer.receive(batch, 0)  # moved back: the broker has forgotten the half
+    assert data(consumer.take()) == [b"a", b"b", b"c", b"d"]
+
+
+def test_who_is_no_longer_the_active_consumer_knows_no_halves(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Failover)
+    batch = make.batch([b"a", b"b"])
+    consumer.receive(batch, 0)
+    consumer.core.acknowledge_messages(consumer.take()[:1], consumer.now)
+    for is_active in (False, True):
+        change = pb.CommandActiveConsumerChange(consumer_id=1, is_active=is_active)
+        consumer.core.command(B(type=B.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+    consumer.receive(batch, 0)
+    assert data(consumer.take()) == [b"a", b"b"]

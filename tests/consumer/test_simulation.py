@@ -152,6 +152,8 @@ class World:
         self.excused: set[bytes] = set()
         """Receipted while another copy, sent before, was on its way or in the queue."""
         self.acked: set[bytes] = set()
+        self.counts: set[bytes] = set()
+        """Acknowledged, without what a reconnect has undone: of batches that are told only as a whole."""
         self.delivered: set[bytes] = set()
 
     def new_request_id(self) -> int:
@@ -178,6 +180,8 @@ class World:
         self.core.disconnected(self.now)
         self.collect()
         self.excused.clear()
+        if not self.core.settings.batch_index_ack_enabled:
+            self.counts = {value for value in self.counts if self.whole(value)}
 
     def collect(self) -> None:
         decoder = FrameDecoder()
@@ -242,6 +246,7 @@ class World:
         else:
             self.core.acknowledge_messages([message], self.now)
         self.acked |= values
+        self.counts |= values
         if self.receipts:
             # Without batch-index acknowledgement the broker only learns of whole entries.
             whole = {v for v in values if self.core.settings.batch_index_ack_enabled or self.whole(v)}
@@ -249,7 +254,7 @@ class World:
 
     def whole(self, value: bytes) -> bool:
         entry_id = int(value.split(b".")[0])
-        return all(b"%d.%d" % (entry_id, index) in self.acked for index in range(self.sizes[entry_id]))
+        return all(b"%d.%d" % (entry_id, index) in self.counts for index in range(self.sizes[entry_id]))
 
     def refuse(self) -> None:
         if self.held:

@@ -9,7 +9,9 @@ batch-index acknowledgement the broker is also told which messages of a batch re
 otherwise.
 
 An acknowledgement that was not sent, or whose receipt is outstanding, survives a reconnect; entries
-that come again meanwhile are recognised by `AckTracker.is_duplicate`.
+that come again meanwhile are recognised by `AckTracker.is_duplicate`. What was acknowledged of a batch and
+is not going to be told does not: behind a reconnect there may be an administrator who moved the subscription
+back, which looks like any other, and what he asked for must come, whole. Java's and the C++ client do so too.
 """
 
 from __future__ import annotations
@@ -371,15 +373,23 @@ class AckTracker:
             # moving the subscription back, and must not be acknowledged unseen.
             self._cumulative = None
         self._tokens = _tokens_of(requests.values()) + self._tokens
+        self.reopen_batches()
         if self._pending or self._cumulative_pending:
             self._arm(now)
+
+    def reopen_batches(self) -> None:
+        """What comes again is decided by the broker alone: the parts of batches that it was not told of, and
+        is not about to be, count for nothing. Nor does the rest, acknowledged late, complete them."""
+        told = self._cumulative.acks if self._cumulative is not None else None
+        for key, acks in self._batches.items():
+            if acks is not told and self._pending.get(key) is not acks:
+                acks.reopen()
 
     def forget(self) -> list[Any]:
         """The position was moved by a seek: nothing pending or known applies. Returns all tokens."""
         for acks in self._batches.values():
             # Who still acknowledges messages from before says nothing about the others of their batch.
-            acks.flags[:] = b"\x01" * len(acks.flags)
-            acks.remaining = len(acks.flags)
+            acks.reopen()
         tokens = _tokens_of(self._requests.values()) + self._tokens
         self._tokens = []
         self._requests.clear()

@@ -371,6 +371,8 @@ class ConsumerCore:
                 self.events.append(AcksSettled(tokens, error))
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
             self.is_active = command.active_consumer_change.is_active
+            if not self.is_active:
+                self.acks.reopen_batches()  # another one goes on, and what it leaves comes from the broker
             self.events.append(ActiveChanged(self.is_active))
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
             self.reached_end = True

@@ -53,6 +53,12 @@ class EntryAcks:
         self.flags[:last] = bytes(last)
         return self.remaining == 0
 
+    def reopen(self) -> None:
+        """Nothing of the batch is acknowledged."""
+        if self.remaining != len(self.flags):
+            self.flags[:] = b"\x01" * len(self.flags)
+            self.remaining = len(self.flags)
+
     def apply_ack_set(self, words: Sequence[int]) -> None:
         """Take over the broker's view: a 0 bit is acknowledged (framing.md section 8)."""
         flags = self.flags
