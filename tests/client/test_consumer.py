@@ -635,7 +635,7 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
     eventually(
         lambda: all(core.acks.pending_count == 0 for core in cores) and not len(consumer._consumer.inbox)
     )
-    assert [len(core.ack_timeout) for core in cores] == [0]
+    assert [len(core.unsettled.ack_timeout) for core in cores] == [0]
 
 
 # --- lists ---------------------------------------------------------------------------------------
@@ -680,12 +680,14 @@ class Heard:
 def test_an_event_listener_hears_who_is_active(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
+    # With partition 0 the first name is active; without partitions the topic's name would decide.
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 1)
     first, second = Heard(), Heard()
     one = pulsar_client.subscribe(
         pulsar_topic, "s", ConsumerType.Failover, consumer_name="a", event_listener=first
     )
     eventually(lambda: len(first.events) == 1)
-    assert first.events[0][:3] == (True, one, -1)
+    assert first.events[0][:3] == (True, one, 0)
     assert first.events[0][3].startswith("geminga-listener")
     # Among equals the topic's name decides, which is another one in every run.
     two = pulsar_client.subscribe(
@@ -694,8 +696,8 @@ def test_an_event_listener_hears_who_is_active(
     # The broker may say more than once who waits.
     eventually(lambda: bool(second.events))
     one.close()
-    eventually(lambda: second.events[-1][:3] == (True, two, -1))
-    assert {event[:3] for event in second.events[:-1]} == {(False, two, -1)}
+    eventually(lambda: second.events[-1][:3] == (True, two, 0))
+    assert {event[:3] for event in second.events[:-1]} == {(False, two, 0)}
 
 
 def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> None:
@@ -766,6 +768,7 @@ def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar
         assert (stats.topic, stats.blocked) == (consumer.topic(), False)
         assert [part.topic[-12:] for part in stats.partitions] == ["-partition-0", "-partition-1"]
         assert sum(part.unacknowledged_messages for part in stats.partitions) == 5
+        assert stats.ack_holes is not None
         assert stats.available_permits > 0
     with pytest.raises(AlreadyClosed):
         consumer.stats()
@@ -783,3 +786,21 @@ def test_the_brokers_statistics_are_kept_for_a_while(
     receive(consumer, 1)
     stats = consumer.stats()
     assert (stats.backlog, stats.waiting_messages) == (0, 2), "what waits here is known without the broker"
+
+
+@pytest.mark.parametrize("over", ["pulsar", "http"])
+def test_statistics_tell_ack_holes(pulsar_broker: Any, pulsar_topic: str, over: str) -> None:
+    url = pulsar_broker.service_url if over == "pulsar" else pulsar_broker.admin_url
+    with geminga.Client(url) as client:
+        consumer = client.subscribe(
+            pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST,
+            broker_consumer_stats_cache_time_ms=0,
+        )  # fmt: skip
+        publish(client, pulsar_topic, 6, batched=False)
+        taken = receive(consumer, 6)
+        for message in taken[1::2]:
+            consumer.acknowledge(message)
+        eventually(lambda: consumer.stats().ack_holes == 3)
+        for message in taken[::2]:
+            consumer.acknowledge(message)
+        eventually(lambda: consumer.stats().ack_holes == 0)

@@ -150,3 +150,20 @@ def test_redirects() -> None:
     for location, tls in (("http://other/x", True), ("/x", False), ("ftp://other/x", False)):
         with pytest.raises(errors.LookupError, match="refused"):
             http_lookup.redirected_to(read("", "307 T", f"Location: {location}"), tls)
+
+
+@pytest.mark.parametrize(
+    ("content", "holes"),
+    [
+        ({"subscriptions": {"s": {"nonContiguousDeletedMessagesRanges": 3}}}, 3),
+        ({"subscriptions": {"s": {"nonContiguousDeletedMessagesRanges": True}}}, None),
+        ({"subscriptions": {"s": {}}}, None),
+        ({"subscriptions": {"s": []}}, None),
+        ({"subscriptions": {}}, None),
+        ([], None),
+    ],
+)
+def test_ack_holes(content: Any, holes: int | None) -> None:
+    assert http_lookup.ack_holes_of(content, "s") == holes
+    path = http_lookup.stats_path(TopicName.parse("t-partition-0"))
+    assert path == "/admin/v2/persistent/public/default/t-partition-0/stats"

@@ -463,7 +463,7 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
     consumer.core.acknowledge_messages(messages[2:], consumer.now)
     consumer.core.taken(messages[2:], consumer.now)
-    assert len(consumer.core.ack_timeout) == 0, "taken is noted after the acknowledgement"
+    assert len(consumer.core.unsettled.ack_timeout) == 0, "taken is noted after the acknowledgement"
 
 
 def test_messages_of_a_batch_that_nobody_has_taken_are_not_late(
@@ -478,7 +478,7 @@ def test_messages_of_a_batch_that_nobody_has_taken_are_not_late(
     consumer.core.taken(messages[:1], consumer.now)
     consumer.core.acknowledge_messages(messages[:1], consumer.now)
     assert kinds(consumer.advance(30.0)) == []
-    assert len(consumer.core.ack_timeout) == 0
+    assert len(consumer.core.unsettled.ack_timeout) == 0
     consumer.core.taken(messages[1:2], consumer.now)
     (redeliver,) = consumer.advance(11.0)
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]

@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
-from geminga.client.arguments import Topics
+from geminga.client.arguments import Asked, Topics
 from geminga.client.authentication import Authentication
-from geminga.client.core import ClientCore
+from geminga.client.core import ClientCore, all_or_none
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
@@ -290,6 +290,15 @@ class Client:
         subscription = arguments.checked_subscription(subscription_name)
         return await self._open_consumer(topics, subscription, settings, checked)
 
+    async def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[AsyncConsumer]:
+        """Several consumers, which are opened at the same time: each mapping holds the arguments of one
+        `subscribe`, by name. All or none: when one can't be opened, the others are closed again.
+
+        Returns the consumers in their order. Raises what `subscribe` raises.
+        """
+        asked = arguments.checked_subscriptions(self.subscribe, subscriptions)
+        return await self._open_consumers(asked)
+
     async def create_reader(
         self,
         topic: str | Sequence[str] | re.Pattern[str],
@@ -371,6 +380,9 @@ class Client:
 
         schema.attach_client(self.core.schemas)
         return await self.core.opened(subscribe, topics, subscription, settings)
+
+    async def _open_consumers(self, asked: Sequence[Asked]) -> list[AsyncConsumer]:
+        return await all_or_none([self._open_consumer(*one) for one in asked])
 
     async def _open_reader(
         self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]

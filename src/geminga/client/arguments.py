@@ -8,11 +8,12 @@ goes where its field is, and the settings check it.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from geminga.client import crypto
 from geminga.client.authentication import Authentication
@@ -38,6 +39,7 @@ from geminga.consumer.settings import (
     ConsumerSettings,
     ReaderSettings,
 )
+from geminga.errors import InvalidConfiguration, InvalidTopicName
 from geminga.ids import MessageId, TopicName
 from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.settings import (
@@ -230,6 +232,38 @@ def checked_subscription(subscription_name: object) -> str:
     if not str(subscription_name):
         refuse("subscription_name", subscription_name, "a text that is not empty")
     return str(subscription_name)
+
+
+class Asked(NamedTuple):
+    """What one call of ``subscribe`` asks for."""
+
+    topics: Topics
+    subscription: str
+    settings: ConsumerSettings
+    schema: Schema[Any]
+
+
+def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) -> list[Asked]:
+    """The argument of ``subscribe_many``: each a mapping of the arguments of one call of ``subscribe``, all
+    of them checked. Raises what that raises, with the number of the one that is wrong."""
+    if not isinstance(subscriptions, (list, tuple)):
+        refuse("subscriptions", subscriptions, "a list of mappings, each with the arguments of subscribe()")
+    asked = []
+    for number, one in enumerate(subscriptions):
+        name = f"subscriptions[{number}]"
+        check_type(name, one, Mapping)
+        try:
+            call = inspect.signature(subscribe).bind(**one)
+            call.apply_defaults()
+            given = call.arguments
+            topics = checked_topics(given["topic"], given.get("is_pattern_topic", False))
+            schema = checked_schema(given["schema"])
+            settings = consumer_settings(given, schema)
+            asked.append(Asked(topics, checked_subscription(given["subscription_name"]), settings, schema))
+        except (TypeError, InvalidConfiguration, InvalidTopicName) as error:
+            kind = InvalidConfiguration if isinstance(error, TypeError) else type(error)
+            raise kind(f"{name}: {error}") from error
+    return asked
 
 
 def consumer_settings(given: Given, schema: Schema) -> ConsumerSettings:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geminga")
 
+DRAIN_LOOKS_SECONDS = 0.02
+"""How often a drain looks whether all is settled."""
+
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 
@@ -67,6 +70,7 @@ class AsyncConsumer(Generic[T_co]):
         self.tracks_taken = settings.ack_timeout_seconds > 0
         self.reads_versions = bool(getattr(settings.schema, "reads_versions", False))
         self.closed = False
+        self.draining = False
         self.failure: Exception | None = None
         self.group = HandleGroup(
             core, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
@@ -128,7 +132,7 @@ class AsyncConsumer(Generic[T_co]):
 
     async def stats(self) -> ConsumerStatistics:
         """What waits here, and what the broker says of this consumer: permits, unacknowledged messages, the
-        subscription's backlog, rates. The broker's answers are kept for
+        subscription's backlog and ack holes, rates. The broker's answers are kept for
         ``broker_consumer_stats_cache_time_ms``.
 
         Raises `AlreadyClosed`, `Timeout`, and what the broker reports.
@@ -141,7 +145,7 @@ class AsyncConsumer(Generic[T_co]):
         return of_all(
             self.topic(),
             [
-                of_one(handle.topic, waiting.get(handle.consumer.origin, 0), answer)
+                of_one(handle.topic, waiting.get(handle.consumer.origin, 0), *answer)
                 for handle, answer in zip(handles, told, strict=True)
             ],
         )
@@ -177,7 +181,7 @@ class AsyncConsumer(Generic[T_co]):
     async def wait(self, deadline: float | None) -> bool:
         """Until the queue may hold something; False when ``deadline``, on the loop's clock, is over. Raises
         what ends the consumer."""
-        self.check_receiving()
+        self.check_coming()
         if self.group.starved:
             self.group.feed()
         return await self.receivers.wait(None if deadline is None else deadline - self.core.now())
@@ -219,6 +223,12 @@ class AsyncConsumer(Generic[T_co]):
         if self.failure is not None:
             raise self.failure
 
+    def check_coming(self) -> None:
+        """Raises when nothing will come to an empty queue."""
+        self.check_receiving()
+        if self.draining and not self.queue:
+            raise AlreadyClosed("the consumer is draining, and all that it had was received")
+
     async def batch_receive(self) -> list[Message[T_co]]:
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
         policy = self.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
@@ -231,6 +241,10 @@ class AsyncConsumer(Generic[T_co]):
                     batch.add(await self.receive(left))
                 except Timeout:
                     break
+                except AlreadyClosed:
+                    if not batch.messages or self.closed:
+                        raise
+                    break  # these are the last ones of a drain
         except BaseException:
             self.queue.put_back(batch.messages)
             if self.tracks_taken and not self.closed:
@@ -450,6 +464,33 @@ class AsyncConsumer(Generic[T_co]):
         self._drain()
         await self.group.unsubscribe(force)
         await self.close()
+
+    async def drain(self, timeout_millis: int = 30_000) -> int:
+        """End in good order: take nothing more from the broker, let what was delivered be received and
+        acknowledged (or refused) by whoever does so now, for at most ``timeout_millis``, and close.
+
+        Whoever receives when nothing is left gets `AlreadyClosed`, so that loops over the consumer end.
+        Returns how many messages were delivered and not settled: those go to other consumers, or wait.
+        Messages of topics that are not persistent are waited for until they are received. A call that is
+        cancelled has not closed: nothing more comes, until `close`.
+        """
+        check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
+        if self.closed:
+            return 0
+        self.draining = True
+        await self.group.begin_drain()
+        self.receivers.wake_all()
+        deadline = self.core.now() + timeout_millis / 1000
+        while not self.closed and (left := deadline - self.core.now()) > 0:
+            self._drain()
+            if not self.queue and not any(c.unsettled.in_hand for c in self.group.cores()):
+                break
+            await asyncio.sleep(min(left, DRAIN_LOOKS_SECONDS))
+        if not self.closed:
+            self._drain()
+        rest = sum(c.unsettled.messages_in_hand(c.acks.known_batch) for c in self.group.cores())
+        await self.close()
+        return rest
 
     async def close(self) -> None:
         """Send the acknowledgements that wait, and end. A second call does nothing."""

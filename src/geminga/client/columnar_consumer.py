@@ -141,7 +141,7 @@ def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
     for entry in entries:
         handle = consumer.group.handles.get(entry.origin.topic)
         if handle is not None:
-            handle.consumer.ack_timeout.taken((entry.ledger_id, entry.entry_id), now)
+            handle.consumer.unsettled.ack_timeout.taken((entry.ledger_id, entry.entry_id), now)
             handle.flush_soon()
 
 
@@ -152,7 +152,7 @@ def put_back_entries(consumer: AsyncConsumer[Any], entries: Sequence[ReceivedEnt
         handle = consumer.group.handles.get(entry.origin.topic)
         # Where somebody else has messages of the entry, its time goes on.
         if handle is not None and not _is_shared(entry):
-            handle.consumer.ack_timeout.settled((entry.ledger_id, entry.entry_id))
+            handle.consumer.unsettled.ack_timeout.settled((entry.ledger_id, entry.entry_id))
 
 
 def _is_shared(entry: ReceivedEntry) -> bool:

@@ -188,7 +188,7 @@ class Consumer(ConsumerFace, Generic[T_co]):
         return self._consumer.receivers.wait_here(left, self._check_receiving)
 
     def _check_receiving(self) -> None:
-        self._consumer.check_receiving()
+        self._consumer.check_coming()
         if self._consumer.group.starved:
             self._runtime.post(self._consumer.group.feed)
 
@@ -205,6 +205,10 @@ class Consumer(ConsumerFace, Generic[T_co]):
                     message = self.receive(left)
                 except Timeout:
                     break
+                except AlreadyClosed:
+                    if not batch.messages or self._consumer.closed:
+                        raise
+                    break  # these are the last ones of a drain
                 batch.add(message)
             return batch.messages
         except BaseException:
@@ -320,6 +324,22 @@ class Consumer(ConsumerFace, Generic[T_co]):
         """Remove the subscription from its topics and close the consumer."""
         self._call(self._consumer.unsubscribe(force))
         self._stop_listener()
+
+    def drain(self, timeout_millis: int = 30_000) -> int:
+        """End in good order: take nothing more from the broker, let what was delivered be received and
+        acknowledged (or refused) by other threads, or by the listener, for at most ``timeout_millis``, and
+        close.
+
+        Whoever receives when nothing is left gets `AlreadyClosed`, so that loops over the consumer end.
+        Returns how many messages were delivered and not settled: those go to other consumers, or wait.
+        Messages of topics that are not persistent are waited for until they are received. A call that is
+        interrupted has not closed: nothing more comes, until `close`.
+        """
+        if self._consumer.closed or self._runtime.closed or self._runtime.forked:
+            return 0
+        rest = self._call(self._consumer.drain(timeout_millis))
+        self._stop_listener()
+        return rest
 
     def close(self) -> None:
         """Send the acknowledgements that wait, and end. A second call does nothing."""

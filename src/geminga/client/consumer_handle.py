@@ -97,7 +97,7 @@ class ConsumerHandle:
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
         self._attached: asyncio.Future[None] | None = None
-        self._told: tuple[float, pb.CommandConsumerStatsResponse] | None = None
+        self._told: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
         """What the broker said of this consumer, and when."""
 
     # --- Handle: what the driver calls -----------------------------------------------------------
@@ -347,8 +347,11 @@ class ConsumerHandle:
                 marked = MessageId.from_wire(body.consumer_mark_delete_position, topic=self.topic)
             return last, marked
 
-    async def broker_statistics(self, age_seconds_max: float) -> pb.CommandConsumerStatsResponse:
-        """What the broker says of this consumer; an answer that is not older is not asked for again."""
+    async def broker_statistics(
+        self, age_seconds_max: float
+    ) -> tuple[pb.CommandConsumerStatsResponse, int | None]:
+        """What the broker says of this consumer, and the subscription's ack holes if it tells them; an answer
+        that is not older is not asked for again."""
         now = self._core.now()
         if self._told is None or now - self._told[0] >= age_seconds_max:
             timeout = self._core.settings.operation_timeout_seconds
@@ -358,8 +361,21 @@ class ConsumerHandle:
             command = commands.consumer_stats(self.consumer.consumer_id, request_id)
             left = max(0.0, now + timeout - self._core.now())
             answer = await connection.request(command, request_id, left)
-            self._told = self._core.now(), answer.consumerStatsResponse
-        return self._told[1]
+            body = answer.consumerStatsResponse
+            holes: int | None = body.gemingaAckHoles
+            if not body.HasField("gemingaAckHoles"):
+                holes = await self._ack_holes()
+            self._told = self._core.now(), body, holes
+        return self._told[1:]
+
+    async def _ack_holes(self) -> int | None:
+        """By the REST interface, where the client knows one."""
+        try:
+            async with asyncio.timeout(self._core.settings.operation_timeout_seconds):
+                return await self._core.service.ack_holes(self.topic, self.consumer.subscription)
+        except (PulsarException, TimeoutError) as error:
+            logger.debug("the ack holes of %s are not told: %s", self.topic, error)
+            return None
 
     async def unsubscribe(self, force: bool = False) -> None:
         """Remove the subscription from the topic; the consumer ends with it."""

@@ -10,7 +10,7 @@ import random as random_module
 import sys
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from geminga.client.pool import BrokerConnection, ConnectionPool
@@ -64,6 +64,24 @@ class Sweepable(Protocol):
 
 
 H = TypeVar("H", bound=Closable)
+
+
+async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
+    """What several coroutines open at the same time, in their order. When one fails, or the call is
+    cancelled, what was opened is closed."""
+    tasks = [asyncio.ensure_future(opening) for opening in openings]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.shield(_close_opened(tasks))
+        raise
+
+
+async def _close_opened(tasks: Sequence[asyncio.Task[H]]) -> None:
+    opened = await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*(each.close() for each in opened if not isinstance(each, BaseException)))
 
 
 def metrics_of(settings: ClientSettings) -> ClientMetrics | None:

@@ -160,7 +160,7 @@ def _of_consumer(
         "pulsar.client.consumer.message.ack": counted.acknowledged,
         "pulsar.client.consumer.message.nack": counted.refused,
         "pulsar.client.consumer.message.dlq": counted.dead,
-        "pulsar.client.consumer.message.ack.timeout": consumer.ack_timeout.expired,
+        "pulsar.client.consumer.message.ack.timeout": consumer.unsettled.ack_timeout.expired,
     }
 
 

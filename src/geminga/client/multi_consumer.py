@@ -17,6 +17,7 @@ from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.core import ClientCore
 from geminga.client.topic_set import Part, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
+from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import DeadLettered
 from geminga.consumer.message import Message, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
@@ -318,6 +319,16 @@ class HandleGroup:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def begin_drain(self) -> None:
+        """Nothing more is to come, new topics neither."""
+        await self._stop_watching()
+        for core in self.cores():
+            core.begin_drain()
+
+    def cores(self) -> list[ConsumerCore]:
+        """Of all handles that there are now."""
+        return [handle.consumer for handle in self.handles.values()]
 
     def abandon(self) -> None:
         """End at once, without a word to the broker."""

@@ -73,6 +73,9 @@ class ServiceLookup(Protocol):
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         """The topics of ``tenant/namespace``."""
 
+    async def ack_holes(self, topic: str, subscription: str) -> int | None:
+        """Of a subscription of a plain topic or a partition; None when that is not told here."""
+
 
 class Hosts:
     """The hosts of a service URL: the one that worked last, then the others in turn."""
@@ -175,6 +178,9 @@ class BinaryLookup:
         )
         return answer.getTopicsOfNamespaceResponse
 
+    async def ack_holes(self, topic: str, subscription: str) -> int | None:
+        return None  # no command asks for it
+
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
         deadline = self._core.now() + remaining
         connection = await self.connection()
@@ -209,6 +215,10 @@ class HttpLookup:
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         path = http_lookup.topics_path(namespace, mode)
         return http_lookup.topics_of(await self._ask(path, f"listing the topics of {namespace!r}"), namespace)
+
+    async def ack_holes(self, topic: str, subscription: str) -> int | None:
+        path = http_lookup.stats_path(TopicName.parse(topic))
+        return http_lookup.ack_holes_of(await self._ask(path, f"statistics of {topic!r}"), subscription)
 
     async def _ask(self, path: str, what: str) -> object:
         async def attempt(address: Address) -> object:

@@ -248,6 +248,15 @@ class Client(SyncBase):
         subscription = arguments.checked_subscription(subscription_name)
         return self._open_consumer(topics, subscription, settings, checked)
 
+    def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[Consumer]:
+        """Several consumers, which are opened at the same time: each mapping holds the arguments of one
+        `subscribe`, by name. All or none: when one can't be opened, the others are closed again.
+
+        Returns the consumers in their order. Raises what `subscribe` raises.
+        """
+        asked = arguments.checked_subscriptions(self.subscribe, subscriptions)
+        return self._open_consumers(asked)
+
     def create_reader(
         self,
         topic: str | Sequence[str] | re.Pattern[str],

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.client import arguments
-from geminga.client.arguments import Topics
-from geminga.client.core import ClientCore, Closable
+from geminga.client.arguments import Asked, Topics
+from geminga.client.core import ClientCore, Closable, all_or_none
 from geminga.client.enums import ProducerAccessMode
 from geminga.client.failover import service_source
 from geminga.client.listener import EventTeller, ListenerThreads
@@ -30,7 +30,7 @@ from geminga.schema import Schema
 from geminga.values import T
 
 if TYPE_CHECKING:
-    from geminga.client.consumer import Consumer
+    from geminga.client.consumer import AsyncConsumer, Consumer
     from geminga.client.producer import Producer
     from geminga.client.reader import Reader
     from geminga.client.table_view import TableView
@@ -133,18 +133,37 @@ class SyncBase:
     def _open_consumer(
         self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
     ) -> Consumer[T]:
+        return self._open_consumers([Asked(topics, subscription, settings, schema)])[0]
+
+    def _open_consumers(self, asked: Sequence[Asked]) -> list[Consumer[Any]]:
         from geminga.client.consumer import Consumer, subscribe
 
-        schema.attach_client(self._schemas)
-        events = None
-        if settings.event_listener is not None:
-            events = EventTeller(settings.event_listener)
-            settings = replace(settings, event_listener=events)
-        opened = self._open(self._core.opened(subscribe, topics, subscription, settings))
-        consumer: Consumer[T] = Consumer(self._runtime, opened, self._listener_threads)
-        if events is not None:
-            events.belongs_to(consumer, self._listener_threads)
-        return consumer
+        tellers: list[EventTeller | None] = []
+        openings = []
+        for topics, subscription, settings, schema in asked:
+            schema.attach_client(self._schemas)
+            events = None
+            if settings.event_listener is not None:
+                events = EventTeller(settings.event_listener)
+                settings = replace(settings, event_listener=events)
+            tellers.append(events)
+            openings.append(functools.partial(self._core.opened, subscribe, topics, subscription, settings))
+
+        async def open_all() -> list[AsyncConsumer[Any]]:
+            return await all_or_none(opening() for opening in openings)
+
+        def discard_all(opened: list[AsyncConsumer[Any]]) -> None:
+            for each in opened:
+                self._core.discard(each)
+
+        limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS
+        consumers: list[Consumer[Any]] = []
+        opened = self._runtime.call(open_all(), limit, discard=discard_all)
+        for each, events in zip(opened, tellers, strict=True):
+            consumers.append(Consumer(self._runtime, each, self._listener_threads))
+            if events is not None:
+                events.belongs_to(consumers[-1], self._listener_threads)
+        return consumers
 
     def _open_reader(
         self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]

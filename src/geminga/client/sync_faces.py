@@ -111,7 +111,7 @@ class ConsumerFace:
 
     def stats(self) -> ConsumerStatistics:
         """What waits here, and what the broker says of this consumer: permits, unacknowledged messages, the
-        subscription's backlog, rates. The broker's answers are kept for
+        subscription's backlog and ack holes, rates. The broker's answers are kept for
         ``broker_consumer_stats_cache_time_ms``.
 
         Raises `AlreadyClosed`, `Timeout`, and what the broker reports.

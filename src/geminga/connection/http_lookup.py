@@ -1,8 +1,8 @@
 """Finding topics over the REST interface, for service URLs with ``http`` or ``https``: bytes in and out.
 
-Four questions, each one GET (admin REST, ``/lookup/v2`` and ``/admin/v2``): where a topic lives, how many
-partitions it has, which topics a namespace has. The answers are made what the binary protocol would have
-given, so that nobody behind this module knows the difference.
+Five questions, each one GET (admin REST, ``/lookup/v2`` and ``/admin/v2``): where a topic lives, how many
+partitions it has, which topics a namespace has, what the broker says of it. The answers are made what the
+binary protocol would have given, so that nobody behind this module knows the difference.
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ def place_path(topic: str, listener_name: str | None) -> str:
 def partitions_path(topic: TopicName, *, auto_creation: bool) -> str:
     """How many partitions has ``topic``?"""
     return f"/admin/v2/{_path_of(topic)}/partitions?checkAllowAutoCreation={str(auto_creation).lower()}"
+
+
+def stats_path(topic: TopicName) -> str:
+    """What does the broker say of ``topic``, a plain one or a partition?"""
+    return f"/admin/v2/{_path_of(topic)}/stats"
 
 
 def topics_path(namespace: str, mode: int) -> str:
@@ -196,6 +201,14 @@ def partitions_of(content: Any, topic: str) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise ProtocolError(f"the REST interface announces {count!r} partitions of {topic!r}")
     return believed_count(count)
+
+
+def ack_holes_of(content: Any, subscription: str) -> int | None:
+    """From the statistics of a topic: runs of acknowledged messages behind one that is not. None when they do
+    not say."""
+    for name in ("subscriptions", subscription, "nonContiguousDeletedMessagesRanges"):
+        content = content.get(name) if isinstance(content, dict) else None
+    return content if isinstance(content, int) and not isinstance(content, bool) else None
 
 
 def topics_of(content: Any, namespace: str) -> pb.CommandGetTopicsOfNamespaceResponse:

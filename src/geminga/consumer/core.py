@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from geminga.consumer import commands
-from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.commands import ACK_INDIVIDUAL, encode_ack
 from geminga.consumer.dead_letters import is_dead
@@ -30,7 +29,6 @@ from geminga.consumer.events import (
 from geminga.consumer.flow import FlowControl, Release
 from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, indexes_left, indexes_of
 from geminga.consumer.mixed_keys import KeyWatch
-from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.opening import EntryOpener, Opened, open_whole
 from geminga.consumer.place import Place
 from geminga.consumer.queue import ReceiveQueue
@@ -39,6 +37,7 @@ from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import Event, State, next_state
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unbatching import InvalidEntry
+from geminga.consumer.unsettled import Unsettled
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -76,6 +75,7 @@ class ConsumerCore:
         self.is_active: bool | None = None
         self.reached_end = False
         self.epoch = 0
+        self.draining = False
         self.flow = FlowControl(
             settings.receiver_queue_size if queue_size is None else queue_size,
             settings.receiver_queue_bytes_max,
@@ -90,8 +90,7 @@ class ConsumerCore:
             batch_index=settings.batch_index_ack_enabled and keeps,
             receipts=settings.ack_receipt_enabled,
         )
-        self.negative_acks = NegativeAcks()
-        self.ack_timeout = AckTimeout(
+        self.unsettled = Unsettled(
             settings.ack_timeout_seconds if keeps else 0.0, settings.unacked_messages_tick_ms / 1000
         )
         self.opener = EntryOpener(settings, self.origin)
@@ -146,8 +145,7 @@ class ConsumerCore:
         self._aside.clear()
         self._place.detach(self._take_back())
         self.opener.chunks.clear()
-        self.negative_acks.clear()
-        self.ack_timeout.clear()
+        self.unsettled.clear()
         self.acks.disconnected(now)
 
     def cluster_changed(self, cluster: int) -> None:
@@ -209,6 +207,8 @@ class ConsumerCore:
                 # Bounded by the permits granted. Delivered if the seek fails, else dropped.
                 self._aside.append(frame)
             return
+        if self.draining:
+            return  # it comes again, here or elsewhere
         opened = self.opener.open(frame, now, now_ms)
         self.flow.note_place(frame)
         entry = opened.entry
@@ -228,7 +228,10 @@ class ConsumerCore:
             self._drop(opened.permits)
             if entry.acks is None or not entry.acks.remaining:
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
-        elif self.opener.whole:
+            return
+        if self.origin.keeps and self.settings.durable:
+            self.unsettled.delivered(key)
+        if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)
         else:
             self._queue_messages(entry, wanted, opened.permits)
@@ -345,6 +348,7 @@ class ConsumerCore:
         """An entry that was queued whole turned out to be unreadable: acknowledge it so."""
         key = (entry.ledger_id, entry.entry_id)
         self._refuse_invalid(key, error)
+        self.unsettled.settled((key,))
         releases, entry.releases = entry.releases, None
         for release in (releases or {}).values():
             self.flow.released(release)
@@ -412,7 +416,7 @@ class ConsumerCore:
         self._grant()
 
     def _grant(self) -> None:
-        if self.state is State.READY:
+        if self.state is State.READY and not self.draining:
             grant = self.flow.take_grant()
             if grant:
                 self.output.append(encode_flow(self.consumer_id, grant))
@@ -421,44 +425,38 @@ class ConsumerCore:
 
     def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Messages were handed to the application: the acknowledgement time-out runs."""
-        self.ack_timeout.messages_taken(self._here(messages), now)
+        self.unsettled.ack_timeout.messages_taken(self._here(messages), now)
 
     def put_back(self, messages: Sequence[Message[Any]]) -> None:
         """Messages that were `taken` wait in the queue again: nobody is late with them."""
-        self.ack_timeout.put_back(self._here(messages))
+        self.unsettled.ack_timeout.put_back(self._here(messages))
 
     def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Individual acknowledgements; they are sent when their group is complete."""
         messages = self._here(messages)
         self.counted.acknowledged += len(messages)
-        self._settle(self.acks.acknowledge_messages(messages, now))
+        self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
 
     def acknowledge_entries(self, entries: Sequence[ReceivedEntry], now: float) -> None:
         """Whole entries."""
         if self.origin.cluster:
             entries = [entry for entry in entries if entry.origin is self.origin]
         self.counted.acknowledged += sum(entry.count for entry in entries)
-        self._settle(self.acks.acknowledge_entries(entries, now))
+        self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """An individual acknowledgement by id."""
         if message_id.cluster != self.origin.cluster:
             return
         self.counted.acknowledged += 1
-        self._settle(self.acks.acknowledge_id(message_id, now))
+        self.unsettled.settled(self.acks.acknowledge_id(message_id, now))
 
     def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
         """Individual acknowledgements of some messages of a batch of ``size``."""
         if self.origin.cluster and self.acks.known_batch(key) is None:
             return  # the key alone does not say which cluster it comes from
         self.counted.acknowledged += len(indexes)
-        self._settle(self.acks.acknowledge_indexes(key, size, indexes, now))
-
-    def _settle(self, done: list[EntryKey]) -> None:
-        if done and (len(self.negative_acks) or len(self.ack_timeout)):
-            for key in done:
-                self.negative_acks.cancel(key)
-                self.ack_timeout.settled(key)
+        self.unsettled.settled(self.acks.acknowledge_indexes(key, size, indexes, now))
 
     def acknowledge_through(self, message: Message[Any], now: float) -> None:
         """A cumulative acknowledgement."""
@@ -467,7 +465,7 @@ class ConsumerCore:
             return
         key = (entry.ledger_id, entry.entry_id)
         self.counted.acknowledged += 1
-        self.ack_timeout.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
+        self.unsettled.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
         """A cumulative acknowledgement up to and including a whole entry."""
@@ -475,14 +473,14 @@ class ConsumerCore:
             return
         key = (entry.ledger_id, entry.entry_id)
         self.counted.acknowledged += 1
-        self.ack_timeout.settled_through(self.acks.acknowledge_through(key, -1, None, now))
+        self.unsettled.settled_through(self.acks.acknowledge_through(key, -1, None, now))
 
     def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
         """A cumulative acknowledgement by id."""
         if message_id.cluster != self.origin.cluster:
             return
         self.counted.acknowledged += 1
-        self.ack_timeout.settled_through(self.acks.acknowledge_id_through(message_id, now))
+        self.unsettled.settled_through(self.acks.acknowledge_id_through(message_id, now))
 
     def await_receipt(self, token: Any, now: float) -> None:
         """``token`` comes back in `AcksSettled` when all acknowledgements so far are receipted (or, without
@@ -527,8 +525,7 @@ class ConsumerCore:
         if backoff is not None:
             delay = backoff.delay_seconds(redelivery_count)
         for key in keys:
-            self.negative_acks.add(key, delay, now)
-            self.ack_timeout.settled(key)
+            self.unsettled.refused(key, delay, now)
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything unacknowledged delivered again, unread messages included.
@@ -545,8 +542,7 @@ class ConsumerCore:
         if self._take_back() is not None:
             self._place.last_queued = None
         self.opener.chunks.clear()
-        self.negative_acks.clear()
-        self.ack_timeout.clear()
+        self.unsettled.clear()
         epoch = None if self.settings.individual_only else self.epoch
         self.output.append(encode_command(commands.redeliver(self.consumer_id, (), epoch)))
         self._grant()
@@ -598,8 +594,7 @@ class ConsumerCore:
         self._take_back()
         self._aside.clear()
         self.opener.chunks.clear()
-        self.negative_acks.clear()
-        self.ack_timeout.clear()
+        self.unsettled.clear()
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
@@ -615,6 +610,12 @@ class ConsumerCore:
             self.receive(frame, now, now_ms)
 
     # --- the end ---------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """What was delivered is to be settled and nothing else to come: no more permits, and what the broker
+        still sends for the ones that it has is dropped."""
+        self.draining = True
+        self.opener.chunks.clear()
 
     def begin_close(self) -> bool:
         """Close or unsubscribe. True when there is a connection to say so on; acknowledgements precede it."""
@@ -639,8 +640,7 @@ class ConsumerCore:
         """When `tick` has something to do; infinite for never."""
         return min(
             self.acks.next_deadline(),
-            self.negative_acks.next_deadline(),
-            self.ack_timeout.next_deadline(),
+            self.unsettled.next_deadline(),
             self.opener.chunks.next_deadline(),
         )
 
@@ -653,9 +653,7 @@ class ConsumerCore:
             return
         if self.acks.due(now):
             self._flush_acks()
-        due = self.negative_acks.take_due(now) + self.ack_timeout.take_expired(now)
-        if due:
-            self._redeliver(list(dict.fromkeys(due)))
+        self._redeliver(self.unsettled.take_due(now))
 
     def take_output(self) -> list[bytes]:
         """The frames to send, in order."""

@@ -50,7 +50,8 @@ class ConsumerStatistics:
     """A consumer, or one of its topics and partitions; those stand in ``partitions``.
 
     Numbers of the broker are at most ``broker_consumer_stats_cache_time_ms`` old; rates are its own, over
-    its last minute. Sums over ``partitions``, but for ``backlog``, which is the subscription's.
+    its last minute. Sums over ``partitions``; ``backlog`` and ``ack_holes`` are the subscription's, of all
+    its consumers.
     """
 
     topic: str
@@ -64,6 +65,10 @@ class ConsumerStatistics:
     """The broker sends nothing more before some are acknowledged."""
     backlog: int = 0
     """Messages of the subscription, over all consumers, that are not acknowledged."""
+    ack_holes: int | None = None
+    """Runs of unacknowledged messages of the subscription before acknowledged ones. Geminga's broker tells it
+    to everybody, Apache Pulsar only through its REST interface: to clients whose service URL begins with
+    ``http``, and that may read the topic's statistics. None where it is not told."""
     messages_per_second: float = 0.0
     bytes_per_second: float = 0.0
     redelivered_per_second: float = 0.0
@@ -72,7 +77,9 @@ class ConsumerStatistics:
     partitions: tuple[ConsumerStatistics, ...] = ()
 
 
-def of_one(topic: str, waiting: int, told: pb.CommandConsumerStatsResponse) -> ConsumerStatistics:
+def of_one(
+    topic: str, waiting: int, told: pb.CommandConsumerStatsResponse, ack_holes: int | None
+) -> ConsumerStatistics:
     """One topic or partition."""
     return ConsumerStatistics(
         topic=topic,
@@ -81,6 +88,7 @@ def of_one(topic: str, waiting: int, told: pb.CommandConsumerStatsResponse) -> C
         unacknowledged_messages=told.unackedMessages,
         blocked=told.blockedConsumerOnUnackedMsgs,
         backlog=told.msgBacklog,
+        ack_holes=ack_holes,
         messages_per_second=told.msgRateOut,
         bytes_per_second=told.msgThroughputOut,
         redelivered_per_second=told.msgRateRedeliver,
@@ -90,6 +98,7 @@ def of_one(topic: str, waiting: int, told: pb.CommandConsumerStatsResponse) -> C
 
 def of_all(topic: str, parts: list[ConsumerStatistics]) -> ConsumerStatistics:
     """All topics and partitions of a consumer."""
+    holes = [part.ack_holes for part in parts if part.ack_holes is not None]
     return ConsumerStatistics(
         topic=topic,
         waiting_messages=sum(part.waiting_messages for part in parts),
@@ -97,6 +106,7 @@ def of_all(topic: str, parts: list[ConsumerStatistics]) -> ConsumerStatistics:
         unacknowledged_messages=sum(part.unacknowledged_messages for part in parts),
         blocked=any(part.blocked for part in parts),
         backlog=sum(part.backlog for part in parts),
+        ack_holes=sum(holes) if len(holes) == len(parts) else None,
         messages_per_second=sum(part.messages_per_second for part in parts),
         bytes_per_second=sum(part.bytes_per_second for part in parts),
         redelivered_per_second=sum(part.redelivered_per_second for part in parts),

@@ -519,6 +519,10 @@ def test_consumer_stats(harness: Any, producer: Any) -> None:
     body = peer.request("consumerStats", consumer_id=1).command.consumerStatsResponse
     found = (body.consumerName, body.availablePermits, body.unackedMessages, body.msgBacklog, body.type)
     assert found == ("me", 3, 2, 2, "Shared")
+    assert body.gemingaAckHoles == 0
+    peer.ack((0, 1))
+    harness.advance(1.0)
+    assert peer.request("consumerStats", consumer_id=1).command.consumerStatsResponse.gemingaAckHoles == 1
     unknown = peer.request("consumerStats", consumer_id=2).command.consumerStatsResponse
     assert unknown.error_code == pb.ConsumerNotFound
 

@@ -333,6 +333,7 @@ def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
             "type": consumer.type_name,
             "msgRateExpired": 0.0,
             "msgBacklog": consumer.subscription.backlog,
+            "gemingaAckHoles": consumer.subscription.ack_holes(session.agenda.now),
         }
     session.output.write(answers.consumer_stats(body.request_id, fields))
 

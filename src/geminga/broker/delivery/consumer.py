@@ -63,6 +63,9 @@ class Subscription(Protocol):
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
 
+    def ack_holes(self, now: float) -> int:
+        """Runs of open messages before an acknowledged one; counted anew once a second."""
+
     # --- consumers ---
     def add(self, consumer: Consumer) -> None:
         """Attach a consumer; raises `Refused`."""

@@ -113,8 +113,8 @@ class PersistentSubscription:
     """
 
     __slots__ = (
-        "_dispatch_limit", "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers", "cursor",
-        "dispatch_limits", "dispatcher", "fenced", "harmed", "last_acked_ms", "last_active_ms",
+        "_dispatch_limit", "_holes_told", "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers",
+        "cursor", "dispatch_limits", "dispatcher", "fenced", "harmed", "last_acked_ms", "last_active_ms",
         "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
         "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting",
         "start_position", "topic", "type", "writer",
@@ -145,6 +145,7 @@ class PersistentSubscription:
         self.bytes_out_gone = 0
         self.redelivered_gone = 0
         self._oldest = (-1, 0)
+        self._holes_told = (-float("inf"), 0)
         self._dispatch_limit: Limit | None = None
         self.dispatch_limits: tuple[Limit, ...] = ()
         self.start_position: Position | None = None
@@ -597,6 +598,12 @@ class PersistentSubscription:
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
         return self.cursor.backlog(self.topic.ledger.confirmed)
+
+    def ack_holes(self, now: float) -> int:
+        """Runs of open messages before an acknowledged one; counted anew once a second."""
+        if now >= self._holes_told[0] + 1.0:
+            self._holes_told = now, self.cursor.hole_count()
+        return self._holes_told[1]
 
     @property
     def oldest_age_seconds(self) -> int:

@@ -45,6 +45,10 @@ class NonPersistentSubscription:
     def topic_text(self) -> str:
         return self.topic.text
 
+    def ack_holes(self, now: float) -> int:
+        """None: nothing is kept."""
+        return 0
+
     def add(self, consumer: Consumer) -> None:
         """Attach a consumer; raises `Refused`."""
         if self.consumers and self.type != consumer.type:
