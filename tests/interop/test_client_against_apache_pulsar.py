@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -286,4 +287,87 @@ def test_statistics_of_a_consumer(ours: geminga.Client, topic: Topic) -> None:
     stats = consumer.stats()
     assert not stats.blocked
     assert stats.available_permits > 0
+    consumer.close()
+
+
+@pytest.mark.parametrize("over", ["pulsar", "http"])
+def test_ack_holes_are_told_by_rest(apache_pulsar: ApachePulsar, topic: Topic, over: str) -> None:
+    name = topic("holes")
+    with geminga.Client(apache_pulsar.service_url if over == "pulsar" else apache_pulsar.admin_url) as client:
+        consumer = client.subscribe(
+            name, "s", geminga.ConsumerType.Shared, broker_consumer_stats_cache_time_ms=0
+        )
+        with client.create_producer(name) as producer:
+            for number in range(6):
+                producer.send(b"%d" % number)
+        taken = [consumer.receive(20_000) for _ in range(6)]
+        consumer.acknowledge(taken[1::2])
+        if over == "pulsar":
+            assert consumer.stats().ack_holes is None, "no command of the protocol tells"
+        else:
+            _eventually(lambda: consumer.stats().ack_holes == 3)
+            consumer.acknowledge(taken[::2])
+            _eventually(lambda: consumer.stats().ack_holes == 0)
+
+
+def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, topic: Topic) -> None:
+    name = topic("priority")
+    high, low = (
+        ours.subscribe(
+            name, "s", geminga.ConsumerType.Shared, receiver_queue_size=10, priority_level=level,
+            broker_consumer_stats_cache_time_ms=0,
+        )
+        for level in (0, 1)
+    )  # fmt: skip
+    with ours.create_producer(name) as producer:
+        for number in range(10):
+            producer.send(b"%d" % number)
+        _eventually(lambda: high.stats().waiting_messages == 10)
+        assert low.stats().waiting_messages == 0
+        for number in range(10, 15):
+            producer.send(b"%d" % number)
+    assert _receive(low, 5) == [b"%d" % number for number in range(10, 15)], "the other one has no permits"
+    assert high.drain(0) == 10
+    assert sorted(_receive(low, 10)) == [b"%d" % number for number in range(10)]
+    low.close()
+
+
+def test_nothing_of_before_a_redelivery_comes_after_it(ours: geminga.Client, topic: Topic) -> None:
+    """Epochs: what was on its way when everything was asked for again is dropped, so that the order holds."""
+    name = topic("epochs")
+    consumer = ours.subscribe(name, "s", receiver_queue_size=50)
+    with ours.create_producer(name) as producer:
+        producer.send_many([b"%d" % number for number in range(2000)], callback=lambda _: None)
+        producer.flush()
+    first = 0
+    for round_ in range(8):
+        for number in range(first, first + 100 + 37 * round_):
+            message = consumer.receive(20_000)
+            assert message.data() == b"%d" % number
+            if number == first + 20:
+                consumer.acknowledge_cumulative(message)
+        first += 21
+        consumer.redeliver_unacknowledged_messages()
+    assert consumer._consumer.group.cores()[0].epoch == 8
+    for number in range(first, 2000):
+        assert consumer.receive(20_000).data() == b"%d" % number
+    consumer.close()
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["whole", "by index"])
+def test_an_administrator_who_moves_a_subscription_back_gets_halves_of_batches_too(
+    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic, told: bool
+) -> None:
+    name = topic("half")
+    consumer = ours.subscribe(
+        name, "s", geminga.ConsumerType.Shared, batch_index_ack_enabled=told, ack_receipt_enabled=True
+    )
+    with ours.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=1000) as producer:
+        producer.send_many([b"%d" % number for number in range(10)], callback=lambda _: None)
+        producer.flush()
+    consumer.acknowledge([consumer.receive(20_000) for _ in range(4)])
+    with geminga.Admin(apache_pulsar.admin_url) as admin:
+        admin.subscriptions.reset_to_time(name, "s", dt.timedelta(minutes=10))
+    came = [consumer.receive(20_000) for _ in range(10)]
+    assert [message.data() for message in came] == [b"%d" % number for number in range(10)]
     consumer.close()
