@@ -171,6 +171,14 @@ async def async_program() -> None:
     for task in [*sends, *background]:
         task.cancel()
     await asyncio.gather(*sends, *background, return_exceptions=True)
+    if R.random() < 0.4:
+        # While `asyncio.run` ends what it still has: the client among it, if nobody has closed it.
+        threading.Thread(target=interrupt, args=(R.uniform(0, 0.004),), daemon=True).start()
+
+
+def interrupt(delay: float) -> None:
+    time.sleep(delay)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def main(seed: int, url: str, topic: str, receipts: str) -> None:

@@ -75,12 +75,16 @@ def run_and_look(programs: Programs, broker: Any, client: Any, topic: str, seed:
 def of_python_itself(said: str) -> bool:
     """An interpreter that is interrupted in the midst of its own end (`threading`, `asyncio`) says so.
 
-    `asyncio.run` that is interrupted while it ends what still runs closes its loop under it: every task that
-    is pending at that moment is reported, those that end a client among them.
+    The task that a KeyboardInterrupt hits keeps it, and `asyncio` reports what nobody asks a task for.
     """
-    if "Task was destroyed but it is pending!" in said and "Event loop is closed" in said:
-        return True
-    words = ("KeyboardInterrupt", "SystemExit", "__del__", "Exception ignored in thread started by")
+    if said.count("Task exception was never retrieved") == 1 and "exception=KeyboardInterrupt()" in said:
+        return said.count("Traceback (most recent call last)") == 1
+    if "Event loop stopped before Future completed." in said:
+        return str(Path(geminga.__file__).parent) not in said
+    words = (
+        "KeyboardInterrupt", "SystemExit", "__del__", "Exception ignored in thread started by",
+        "coroutine 'BaseEventLoop.",
+    )  # fmt: skip
     interrupted = any(word in said for word in words)
     return interrupted and str(Path(geminga.__file__).parent) not in said
 

@@ -4,6 +4,9 @@
 One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
 The face that threads have, ``client/sync.py``, is made of this one by ``tools/generate_sync.py``: signatures,
 docstrings and the steps of each method. What ``self._...`` stands for, each of the two has for itself.
+
+Everything that runs on the loop is loaded with this module: an import there would hold up the loop, and one
+that a signal or the end of the interpreter cuts short holds up more.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from geminga.client import arguments
 from geminga.client.arguments import Asked, Topics
 from geminga.client.authentication import Authentication
+from geminga.client.consumer import subscribe
 from geminga.client.core import ClientCore, all_or_none
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
@@ -34,7 +38,10 @@ from geminga.client.enums import (
 )
 from geminga.client.failover import service_source, settings_for
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
+from geminga.client.producer import create_producer
+from geminga.client.reader import create_reader
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from geminga.client.table_view import open_table_view
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -290,7 +297,7 @@ class Client:
         subscription = arguments.checked_subscription(subscription_name)
         return await self._open_consumer(topics, subscription, settings, checked)
 
-    async def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[AsyncConsumer]:
+    async def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[AsyncConsumer[Any]]:
         """Several consumers, which are opened at the same time: each mapping holds the arguments of one
         `subscribe`, by name. All or none: when one can't be opened, the others are closed again.
 
@@ -368,35 +375,27 @@ class Client:
     async def _open_producer(
         self, topic: str, settings: ProducerSettings, schema: Schema[T]
     ) -> AsyncProducer[T]:
-        from geminga.client.producer import create_producer
-
         schema.attach_client(self.core.schemas)
         return await self.core.opened(create_producer, topic, settings)
 
     async def _open_consumer(
         self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
     ) -> AsyncConsumer[T]:
-        from geminga.client.consumer import subscribe
-
         schema.attach_client(self.core.schemas)
         return await self.core.opened(subscribe, topics, subscription, settings)
 
-    async def _open_consumers(self, asked: Sequence[Asked]) -> list[AsyncConsumer]:
+    async def _open_consumers(self, asked: Sequence[Asked]) -> list[AsyncConsumer[Any]]:
         return await all_or_none([self._open_consumer(*one) for one in asked])
 
     async def _open_reader(
         self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]
     ) -> AsyncReader[T]:
-        from geminga.client.reader import create_reader
-
         schema.attach_client(self.core.schemas)
         return await self.core.opened(create_reader, topics, start, settings)
 
     async def _open_table_view(
         self, topic: str, subscription_name: str | None, schema: Schema[T]
     ) -> AsyncTableView[T]:
-        from geminga.client.table_view import open_table_view
-
         schema.attach_client(self.core.schemas)
         return await self.core.opened(open_table_view, topic, subscription_name, schema)
 

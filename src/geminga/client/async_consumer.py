@@ -373,7 +373,7 @@ class AsyncConsumer(Generic[T_co]):
         await self.acknowledge(message)
 
     def _on_dead_letters(self, handle: ConsumerHandle, event: DeadLettered) -> None:
-        task = self.core.loop.create_task(self._bury(handle, event))
+        task = self.core.task(self._bury(handle, event))
         self._forwarding.add(task)
         task.add_done_callback(self._forwarding.discard)
 
@@ -500,7 +500,8 @@ class AsyncConsumer(Generic[T_co]):
         try:
             await self.group.close()
         finally:
-            await self.forwarder.close()
+            if not self.core.loop.is_closed():
+                await self.forwarder.close()
 
     def abandon(self) -> None:
         """End at once and tell nobody but those who wait here: for a client that shuts down."""
@@ -531,7 +532,7 @@ class AsyncConsumer(Generic[T_co]):
 
         self._events.append(tell)
         if len(self._events) == 1:
-            task = self.core.loop.create_task(self._tell_events())
+            task = self.core.task(self._tell_events())
             self._forwarding.add(task)
             task.add_done_callback(self._forwarding.discard)
 

@@ -420,6 +420,8 @@ class ConsumerHandle:
             self._ended()
 
     async def _finish(self) -> None:
+        if self._core.loop.is_closed():
+            return  # an interrupt has ended it, and everybody who waits here
         await self.driver.close()
         self._ended()
 

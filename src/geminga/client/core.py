@@ -20,6 +20,7 @@ from geminga.client.service_lookup import ServiceAwaitedInVain, make_lookup
 from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
 from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
+from geminga.client.tasks import run_task
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.backoff import Backoff
@@ -146,6 +147,10 @@ class ClientCore:
         self._closing: asyncio.Task[None] | None = None
         self._until_end: AsyncGenerator[None, None] | None = None
 
+    def task(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """Run a coroutine on the loop, as long as that runs."""
+        return run_task(self.loop, coroutine, name)
+
     # --- clocks, ids, handles --------------------------------------------------------------------
 
     def now(self) -> float:
@@ -182,7 +187,7 @@ class ClientCore:
 
     def discard(self, handle: Closable) -> None:
         """A handle was opened for somebody who has given up waiting for it."""
-        task = self.loop.create_task(handle.close())
+        task = self.task(handle.close())
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
@@ -432,7 +437,7 @@ class ClientCore:
         if self._closing is None:
             if self.closed:
                 return
-            self._closing = self.loop.create_task(self._close())
+            self._closing = self.task(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -444,7 +449,10 @@ class ClientCore:
                     logger.warning("closing a handle failed: %s", result)
         finally:
             self._handles |= dict.fromkeys(handles)  # those that did not get to their end
-            self.shutdown()
+            if self.loop.is_closed():
+                self.closed = True  # under us, by an interrupt: nothing runs on it any more
+            else:
+                self.shutdown()
 
     def shutdown(self) -> None:
         """Drop everything at once, without waiting for what is pending. Whoever waits is told."""

@@ -92,7 +92,7 @@ class HandleDriver:
             self.state = DriverState.CLOSED
             raise
         self._backoff.reset()
-        self._task = self._core.loop.create_task(self._run(), name=f"geminga {self._handle.topic}")
+        self._task = self._core.task(self._run(), f"geminga {self._handle.topic}")
 
     async def close(self) -> None:
         """Stop driving and take the handle off its connection. Says nothing to the broker: a handle that

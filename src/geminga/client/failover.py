@@ -142,7 +142,7 @@ class FailoverService:
         call_soon(self._start, core)
 
     def _start(self, core: ClientCore) -> None:
-        core.background.add(core.loop.create_task(self._watch(core), name="geminga cluster failover"))
+        core.background.add(core.task(self._watch(core), "geminga cluster failover"))
 
     def stop(self) -> None:
         """Nothing: the task ends with the client's core."""

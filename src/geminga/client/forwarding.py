@@ -125,7 +125,7 @@ class Forwarder:
     ) -> AsyncProducer[Any]:
         task = self._producers.get(place)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._core.loop.create_task(self._open(place[1], plan, policy))
+            task = self._core.task(self._open(place[1], plan, policy))
             self._producers[place] = task
         return await asyncio.shield(task)
 

@@ -72,7 +72,7 @@ class HandleGroup:
         """Subscribe to all parts that exist now. All or none: the first error closes the others."""
         await self._add(await self._topics.current(), self._settings, timeout)
         if self._topics.can_grow:
-            self._watcher = self._core.loop.create_task(self._watch())
+            self._watcher = self._core.task(self._watch())
 
     async def _add(
         self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None = None

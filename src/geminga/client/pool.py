@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from geminga.client.tasks import run_task
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import Credentials, CredentialsProvider, obtain
@@ -412,7 +413,7 @@ class BrokerConnection(asyncio.Protocol):
             if not self.ready.done():
                 self.ready.set_result(None)
         elif isinstance(event, CredentialsWanted):
-            task = self._loop.create_task(self._give_credentials(event))
+            task = run_task(self._loop, self._give_credentials(event))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif isinstance(event, WatchUpdate):
@@ -508,7 +509,7 @@ class ConnectionPool:
         key = (address, proxy_to_broker, slot)
         task = self._connections.get(key)
         if task is None or (task.done() and _unusable(task)):
-            task = self._loop.create_task(self._open(key))
+            task = run_task(self._loop, self._open(key))
             task.add_done_callback(_retrieve)
             self._connections[key] = task
         return await asyncio.shield(task)

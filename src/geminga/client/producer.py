@@ -433,14 +433,14 @@ class AsyncProducer(Generic[T_contra]):
                 except CryptoError as error:
                     logger.warning("%s keeps its data key: %s", self._state.topic, error)
 
-        self._renewing = self._core.loop.create_task(renew())
+        self._renewing = self._core.task(renew())
 
     # --- partitions -------------------------------------------------------------------------------
 
     def watch_partitions(self) -> None:
         """Look for added partitions every ``partitions_refresh_seconds``."""
         if self._state.partitioned and self._settings.partitions_refresh_seconds > 0:
-            self._watching = self._core.loop.create_task(self._watch_partitions())
+            self._watching = self._core.task(self._watch_partitions())
 
     async def _watch_partitions(self) -> None:
         while True:

@@ -126,11 +126,12 @@ class ProducerHandle:
         except PulsarException as error:
             logger.info("closing the producer of %s: %s", self.topic, error)
         finally:
-            self.connection = None
-            await self.driver.close()
-            if self.partition.state is not State.CLOSED:
-                self.partition.closed(time.monotonic())
-            publisher.schedule()
+            if not publisher.core.loop.is_closed():  # as it is under those whom an interrupt has ended
+                self.connection = None
+                await self.driver.close()
+                if self.partition.state is not State.CLOSED:
+                    self.partition.closed(time.monotonic())
+                publisher.schedule()
 
 
 def _close_command(producer_id: int, request_id: int) -> pb.BaseCommand:

@@ -407,15 +407,16 @@ class Publisher:
             except PulsarException:
                 pass  # the connection ended: the next one is written to from the start
             finally:
-                self._draining.discard(handle)
-                handle.partition.has_output()
-                self.schedule()
+                if not self._loop.is_closed():
+                    self._draining.discard(handle)
+                    handle.partition.has_output()
+                    self.schedule()
 
         self.spawn(wait())
 
     def spawn(self, coroutine: Any) -> None:
         """Run a coroutine on the loop in the background."""
-        task = self._loop.create_task(coroutine)
+        task = self.core.task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

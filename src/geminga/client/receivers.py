@@ -85,7 +85,7 @@ class Receivers:
         except TimeoutError:
             pass
         finally:
-            if self._left_line(waiter) and not looks:
+            if self._left_line(waiter) and not looks and not self._loop.is_closed():
                 self._wake()
         return looks
 

@@ -77,7 +77,7 @@ class SchemaVersions:
             return info
         task = self._asking.get(key)
         if task is None:
-            task = self._asking[key] = self._core.loop.create_task(self._ask(key))
+            task = self._asking[key] = self._core.task(self._ask(key))
             task.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(task)
 

@@ -248,7 +248,7 @@ class Client(SyncBase):
         subscription = arguments.checked_subscription(subscription_name)
         return self._open_consumer(topics, subscription, settings, checked)
 
-    def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[Consumer]:
+    def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[Consumer[Any]]:
         """Several consumers, which are opened at the same time: each mapping holds the arguments of one
         `subscribe`, by name. All or none: when one can't be opened, the others are closed again.
 

@@ -90,8 +90,8 @@ class AsyncTableView(Generic[T_co]):
         except BaseException:
             await self.close()
             raise
-        self._tasks = [self._core.loop.create_task(self._follow(reader)) for reader in self._readers]
-        self._tasks.append(self._core.loop.create_task(self._tell_changes()))
+        self._tasks = [self._core.task(self._follow(reader)) for reader in self._readers]
+        self._tasks.append(self._core.task(self._tell_changes()))
 
     async def close(self) -> None:
         """Stop following the topic; the values stay readable."""

@@ -38,6 +38,7 @@ from geminga.consumer.state import Event, State, next_state
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unbatching import InvalidEntry
 from geminga.consumer.unsettled import Unsettled
+from geminga.errors import from_server
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -368,8 +369,6 @@ class ConsumerCore:
             tokens = self.acks.answered(response.request_id)
             error = None
             if response.HasField("error"):
-                from geminga.errors import from_server
-
                 error = from_server(response.error, response.message)
             if tokens:
                 self.events.append(AcksSettled(tokens, error))
