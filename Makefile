@@ -24,7 +24,7 @@ help:
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
 	@echo "make pictures the pictures of the console in docs/console, drawn by a real Chromium"
-	@echo "make docs     the reference pages, and the client for threads, that are drawn from the code"
+	@echo "make docs     the reference pages and the client for threads, drawn from the code; the site of all pages"
 
 $(STAMP): requirements/all.lock requirements/java.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
@@ -95,9 +95,12 @@ publish-proof: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) -m benchmarks.tuning --output build/tuning --publish
 
+# The reference and the site: what make lint builds, too, and holds.
 docs: $(STAMP)
 	$(PY) tools/generate_sync.py
 	$(PY) tools/generate_docs.py
+	$(PY) -m sphinx -b html -W --keep-going -q docs build/site
+	@echo "build/site/index.html"
 
 # The pictures of the console, in virtual time: they change when the console does.
 pictures: $(STAMP)
@@ -109,7 +112,7 @@ proto: $(STAMP)
 # The lock holds hashes and no addresses: which index serves the files is the installing machine's affair.
 UV_COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 lock:
-	$(UV_COMPILE) --extra all --group dev --group interop --group bench -o requirements/all.lock
+	$(UV_COMPILE) --extra all --group dev --group docs --group interop --group bench -o requirements/all.lock
 	$(UV_COMPILE) --extra java -c requirements/all.lock -o requirements/java.lock
 	$(subst pyproject.toml,requirements/spark-4.2.in,$(UV_COMPILE)) -o requirements/spark-4.2.lock
 

@@ -25,13 +25,14 @@ exclude_patterns = ["_static"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"Geminga {release}"
+html_favicon = "../src/geminga/console/static/star.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 # Colours of code that can be read on both grounds.
-pygments_style, pygments_dark_style = "xcode", "github-dark"
+pygments_style, pygments_dark_style = "tango", "github-dark"
 suppress_warnings = ["misc.highlighting_failure"]
 """Blocks that show what a command prints have no language that a lexer knows."""
 

@@ -118,7 +118,7 @@ programs work with it; `geminga` and [`geminga.Admin`](admin.md) do, too. Bodies
 
 *Who*: what the role of the request needs where the broker has [authentication](../security.md); an
 administrator is the tenant's. *Status*: of success; a change is answered when it is as durable as
-[`--sync`](../operating.md) says.
+[`--sync`](../explanation/what-sync-promises.md) says.
 
 Policies have three methods in one row: `GET` tells what is set, and with `?applied=true` (topics) what counts
 instead where nothing is, `DELETE` removes it.

@@ -19,7 +19,9 @@ SOURCE = ROOT / "src/geminga"
 MODULES = sorted(
     p for p in SOURCE.rglob("*.py") if not p.name.startswith(("pulsar_wire_pb2", "__init__", "_version"))
 )
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+)
 LINES_MAX = 700
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -32,11 +34,29 @@ def test_the_generated_pages_are_fresh() -> None:
         assert path.read_text() == text, f"{path.name} is stale: run `make docs`"
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that a code host gives the headings of a page."""
+    found: dict[str, int] = {}
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for heading in re.findall(r"^#+ (.+?)\s*$", text, re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+    return {
+        name if not again else f"{name}-{again}" for name, last in found.items() for again in range(last + 1)
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", text):
+        if "://" in path:
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {path}, which is not there"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors_of(target), f"{page.name} links to {path}#{anchor}, which is no heading"
 
 
 def test_readme_commands_exist() -> None:
