@@ -188,6 +188,13 @@ def spark_plans(folder: Path, runs: int) -> Results:
         return collect(python("benchmarks.spark_plans", *urls, "--runs", str(runs)), timeout_seconds=600)
 
 
+def spark_triggers(folder: Path, runs: int) -> Results:
+    """A micro-batch of one row, and the bytes that a trigger moves."""
+    with brokers.geminga(folder) as ours:
+        urls = ("--url", ours.service_url, "--admin-url", ours.admin_url)
+        return collect(python("benchmarks.spark_triggers", *urls, "--runs", str(runs)), timeout_seconds=900)
+
+
 def start_and_memory(folder: Path, runs: int) -> Results:
     """Milliseconds until the first PONG, resident memory 2 s later, CPU of 5 idle seconds.
 
@@ -264,6 +271,7 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "consume": consume,
     "spark": spark,
     "spark-plans": spark_plans,
+    "spark-triggers": spark_triggers,
     "under-attack": under_attack,
     "ack-holes": ack_holes.measure,
 }
