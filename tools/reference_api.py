@@ -132,6 +132,11 @@ PAGES: dict[str, Page] = {
         "`geminga.functions`. With examples: [functions](../functions.md).",
         (Section("Functions", "geminga.functions"),),
     ),
+    "mirror.md": Page(
+        "Mirrors",
+        "`geminga.mirror`. With examples: [moving to a cluster](../moving-to-a-cluster.md).",
+        (Section("Mirrors", "geminga.mirror"),),
+    ),
     "spark.md": Page(
         "Spark",
         "`geminga.spark`; the options of the data source are in [Spark](../spark.md#options).",
@@ -141,7 +146,8 @@ PAGES: dict[str, Page] = {
 """By file name; the pages are drawn in this order, and a section without names takes the rest."""
 
 NAMESPACES = (
-    "geminga.schema", "geminga.functions", "geminga.admin", "geminga.spark", "geminga", "geminga.asyncio",
+    "geminga.schema", "geminga.functions", "geminga.mirror", "geminga.admin", "geminga.spark", "geminga",
+    "geminga.asyncio",
 )  # fmt: skip
 """Where public names are; one that is in two of them belongs to the first."""
 

@@ -247,6 +247,10 @@ _FUNCTIONS = (
     "Apache Pulsar's function workers; labels name tenant, namespace, function and instance, and, in the "
     "last two, the metric."
 )
+_MIRRORS = (
+    "A [mirror](../moving-to-a-cluster.md) with `--metrics-port` answers on `/metrics` of that port; labels "
+    "name the mirror and the topic or partition."
+)
 _SPARK = "What `geminga.spark.serve_metrics` shows of running queries: see [Spark](../spark.md)."
 
 
@@ -269,13 +273,17 @@ def metrics_page() -> str:
 
 
 def _others() -> list[str]:
-    """Metrics of functions and of Spark's queries, which have ports of their own."""
+    """Metrics of functions, mirrors and Spark's queries, which have ports of their own."""
     from geminga.functions.metrics import FAMILIES, OWN_FAMILIES
+    from geminga.mirror.status import FAMILIES as MIRRORS
     from geminga.spark.observing import FAMILIES as SPARK
 
     lines = ["## Functions", "", _FUNCTIONS, "", "| metric | type | unit | meaning |", "|---|---|---|---|"]
     for name, kind, unit, text in (*FAMILIES, *OWN_FAMILIES):
         lines.append(f"| `{name}` | {kind} | {unit or 'its own'} | {words(name, text)} |")
+    lines += ["", "## Mirrors", "", _MIRRORS, "", "| metric | type | unit | meaning |", "|---|---|---|---|"]
+    for name, kind, unit, text in MIRRORS:
+        lines.append(f"| `{name}` | {kind} | {unit} | {words(name, text)} |")
     lines += ["", "## Spark's streaming queries", "", _SPARK, ""]
     lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for name, text, kind, labels in SPARK:

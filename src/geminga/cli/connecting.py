@@ -86,6 +86,37 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
+def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same options for one of two clusters, named ``--SIDE``, ``--SIDE-admin-url``, ``--SIDE-token``, ...
+
+    The command gets them as ``SIDE_...``, for `cluster_of_side`. The environment does not count: it does not
+    say which of the two is meant.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        url = (("--from" if side == "from" else f"--{side}", f"{side}_service_url"), {"metavar": "URL",
+               "help": f"The service URL of the cluster {what}."})  # fmt: skip
+        found = command
+        for names, settings in reversed((url, _ADMIN_URL, *_COMMON)):
+            plain = {key: value for key, value in settings.items() if key not in ("envvar", "show_envvar")}
+            if names[0] == "--context":
+                plain["help"] = "The same as a context of `geminga context`."
+            spelt = names if names is url[0] else (f"--{side}-{names[0].lstrip('-')}",)
+            found = click.option(*spelt, cls=ConnectionOption, **plain)(found)
+        return found
+
+    return add
+
+
+def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
+    """The cluster that the options of `side_options` name; they are taken out of ``given``."""
+    prefix = f"{side}_"
+    chosen = {name: given.pop(prefix + name) for name in ("service_url", "admin_url", *_NAMES)}
+    if chosen["service_url"] is None and chosen["context"] is None:
+        raise click.UsageError(f"--{side} URL or --{side}-context NAME is missing")
+    return cluster_of(**chosen, prefix=prefix)
+
+
 def cluster_of(
     *,
     service_url: str | None = None,
@@ -100,9 +131,10 @@ def cluster_of(
     tls_key: str | None = None,
     tls_insecure: bool = False,
     tls_any_hostname: bool = False,
+    prefix: str = "",
 ) -> Cluster:
-    """The cluster that options, environment and contexts name. Raises `click.UsageError` and what contexts
-    do."""
+    """The cluster that options, environment and contexts name. ``prefix``: of the options' names. Raises
+    `click.UsageError` and what contexts do."""
     fields: dict[str, Any] = {}
     addressed = service_url is not None or admin_url is not None
     if _source("context") is _ENVIRONMENT and (_given("service_url") or _given("admin_url")):
@@ -125,7 +157,7 @@ def cluster_of(
         fields["admin_url"] = admin_url
         if service_url is None:
             fields["service_url"] = admin_url  # topics are looked up there
-    if token is not None and not _given("token"):
+    if token is not None and not _given(f"{prefix}token"):
         # The environment's token is for whoever brings nothing else.
         token = None if token_file or auth_plugin or tls_cert or "auth_plugin" in fields else token
     fields |= _authentication(token, token_file, auth_plugin, auth_params, tls_cert, tls_key)

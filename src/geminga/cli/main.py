@@ -41,6 +41,7 @@ COMMANDS = {
     "context": ("geminga.cli.context", "Clusters under names: address, token and TLS."),
     "bench": ("geminga.cli.bench", "How fast a broker is from here."),
     "function": ("geminga.cli.function", "Call a function for every message of some topics."),
+    "mirror": ("geminga.cli.mirror", "Keep topics of one cluster in another."),
     "pipeline": ("geminga.cli.pipeline", "Pipelines from topics to a lake and back, on Spark."),
     "token": ("geminga.cli.token", "Make keys and tokens, and look at them."),
     "store": ("geminga.cli.store", "A broker's folder: check, repair, back up, restore."),

@@ -26,17 +26,24 @@ DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """``auth_plugin`` and ``auth_params`` are those of Pulsar's ``client.conf``: a kind (``token``, ``tls``,
-    ``basic``, ``oauth2``, or the name of Java's class) with its parameters, as ``token:...``,
-    ``file:///path``, ``env:NAME`` or ``tlsCertFile:/path,tlsKeyFile:/path``. They do not show in reprs."""
+    """Where a cluster is, and how one shows oneself there."""
 
     service_url: str = DEFAULT_URL
+    """``pulsar://`` or ``pulsar+ssl://`` with one or several hosts."""
     admin_url: str = DEFAULT_ADMIN_URL
+    """Its web address."""
     auth_plugin: str | None = None
+    """As in Pulsar's ``client.conf``: ``token``, ``tls``, ``basic``, ``oauth2``, or the name of a class of
+    Java's."""
     auth_params: str | None = field(default=None, repr=False)
+    """Its parameters, as ``token:...``, ``file:///path``, ``env:NAME`` or
+    ``tlsCertFile:/path,tlsKeyFile:/path``. They do not show in reprs."""
     tls_trust_certs_file_path: str | None = None
+    """PEM certificates to trust; None: the system's."""
     tls_allow_insecure_connection: bool = False
+    """True trusts any certificate: for tests only."""
     tls_validate_hostname: bool = True
+    """Whether the certificate has to name the host."""
 
     def __post_init__(self) -> None:
         for name in ("service_url", "admin_url"):
@@ -76,6 +83,10 @@ class Cluster:
             **self._tls(),
         }
 
+    def admin_arguments(self) -> dict[str, Any]:
+        """The same of `geminga.Admin`."""
+        return {"admin_url": self.admin_url, "authentication": self.authentication(), **self._tls()}
+
     def client(self, **arguments: Any) -> Client:
         """A client; ``arguments`` are more of `geminga.Client`'s."""
         from geminga.client.sync import Client
@@ -86,7 +97,7 @@ class Cluster:
         """An admin; ``arguments`` are more of `geminga.Admin`'s."""
         from geminga.client.admin.sync.admin import Admin
 
-        return Admin(self.admin_url, self.authentication(), **self._tls(), **arguments)
+        return Admin(**self.admin_arguments(), **arguments)
 
     def as_dict(self) -> dict[str, Any]:
         """What differs from the defaults, and both URLs, for JSON: **with the secrets**."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping
 
 NAMES_MAX = 1000
 """Metrics of a function's own; more are not kept, for a name made of data would never end."""
-_REQUEST_BYTES_MAX = 8192
 FAMILIES = (
     ("pulsar_function_received_total", "counter", "messages", "Taken from the subscription."),
     ("pulsar_function_processed_successfully_total", "counter", "messages", "Calls that came back."),
@@ -76,27 +74,3 @@ class Metrics:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-async def serve(metrics: Metrics, port: int) -> asyncio.Server:
-    """``GET /metrics`` on loopback. Raises `OSError` where the port is taken."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(10):
-                head = await reader.readuntil(b"\r\n\r\n")
-                wanted = head.split(b" ", 2)[1:2] == [b"/metrics"]
-                body = metrics.exposition().encode() if wanted else b"see /metrics\n"
-                status = "200 OK" if wanted else "404 Not Found"
-                writer.write(
-                    f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
-                    + body
-                )
-                await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
-
-    return await asyncio.start_server(answer, "127.0.0.1", port, limit=_REQUEST_BYTES_MAX)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
+from geminga.client.metrics_port import serve
 from geminga.errors import AlreadyClosed, InvalidConfiguration, PulsarException
 from geminga.functions.calling import Caller, Outcome
 from geminga.functions.loading import Call, resolve, schema, serde
-from geminga.functions.metrics import Metrics, serve
+from geminga.functions.metrics import Metrics
 from geminga.functions.running_context import Shared
 from geminga.functions.sending import AtLeastOnce, Sender, Settling
 from geminga.functions.settings import FunctionSettings
@@ -148,7 +149,7 @@ class FunctionRunner:
         try:
             if settings.metrics_port is not None:
                 port = settings.metrics_port and settings.metrics_port + settings.instance_id
-                web = await serve(self.metrics, port)
+                web = await serve(self.metrics.exposition, port)
             if settings.log_topic is not None:
                 log = await _LogTopic.open(client, settings.log_topic, shared.logger)
             self._prepare_shared(shared, client, call)

@@ -17,6 +17,7 @@ from geminga._version import __version__
 from geminga.broker.admin import metrics
 from geminga.broker.admin.board import ROWS_MAX, SORTS, Boards, Sight
 from geminga.broker.admin.brokers import disk_figures
+from geminga.broker.admin.cursor_pages import RANGES_MAX, cursor_page
 from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
@@ -50,6 +51,7 @@ class Overview(TopicResource):
         router.add_get(f"{BASE}/overview", self.overview)
         router.add_get(f"{BASE}/happenings", self.happenings)
         router.add_get(f"{_SUBSCRIPTION}/holes", self.holes)
+        router.add_get(f"{_SUBSCRIPTION}/cursor", self.cursor)
         router.add_get(f"{_SUBSCRIPTION}/preview/{{action}}", self.preview)
         router.add_get(f"{_SUBSCRIPTION}/open", self.open_messages)
         router.add_post(f"{_SUBSCRIPTION}/redeliver", self.redeliver)
@@ -160,6 +162,14 @@ class Overview(TopicResource):
         places = [whole_number(query[name], name) if query.get(name) else None for name in ("from", "to")]
         cells = whole_number(query.get("cells", "512"), "cells", 1)
         return answer(hole_map(topic, subscription, places[0], places[1], min(cells, CELLS_MAX)))
+
+    async def cursor(self, request: web.Request) -> web.Response:
+        """All that is acknowledged, a page at a time."""
+        topic, subscription = self._one(request)
+        query = request.query
+        after = whole_number(query["after"], "after") if query.get("after") else None
+        limit = whole_number(query.get("limit", str(RANGES_MAX)), "limit", 1)
+        return answer(cursor_page(topic, subscription, after, min(limit, RANGES_MAX)))
 
     async def preview(self, request: web.Request) -> web.Response:
         """What an action would do."""

@@ -199,6 +199,7 @@ _TOPIC: Final = {
         POST /subscription/{subscription}/skip/{count}
         POST /subscription/{subscription}/skip/{ledger}/{entry}
         GET /subscription/{subscription}/explain
+        GET /subscription/{subscription}/cursor
         GET /subscription/{subscription}/holes
         GET /subscription/{subscription}/open
         GET /subscription/{subscription}/preview/{action}

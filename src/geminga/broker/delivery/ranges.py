@@ -207,11 +207,11 @@ class RangeSet:
                 found[each] += self.bits(begin, end).bit_count()
         return found
 
-    def ranges(self, ranges_max: int | None = None) -> Iterator[tuple[int, int]]:
-        """``(start, stop)`` pairs in rising order, at most ``ranges_max``."""
+    def ranges(self, ranges_max: int | None = None, begin: int = 0) -> Iterator[tuple[int, int]]:
+        """``(start, stop)`` pairs in rising order, at most ``ranges_max``; of those from ``begin`` on."""
         given = 0
         open_start, open_stop = -1, -1
-        for start, stop in self._chunk_ranges():
+        for start, stop in self._chunk_ranges(begin):
             if start == open_stop:
                 open_stop = stop
                 continue
@@ -224,11 +224,13 @@ class RangeSet:
         if open_start >= 0:
             yield open_start, open_stop
 
-    def _chunk_ranges(self) -> Iterator[tuple[int, int]]:
-        for key in sorted(self._chunks):
+    def _chunk_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        first = begin >> _SHIFT
+        for key in sorted(key for key in self._chunks if key >= first):
             base = key << _SHIFT
             for start, stop in bit_ranges(self._chunks[key]):
-                yield base + start, base + stop
+                if base + stop > begin:
+                    yield max(begin, base + start), base + stop
 
     def encode(self, out: bytearray) -> None:
         """Append the set's compact form."""

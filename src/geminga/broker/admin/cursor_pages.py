@@ -1,0 +1,56 @@
+"""All that a subscription has acknowledged, a page at a time: for whoever takes it elsewhere.
+
+Internal statistics show the first holes, as a person wants it; a mirror needs every one. Pages that are asked
+for one after the other are not one moment: what is acknowledged in between may be in them or not.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+from typing import Any, Final
+
+from geminga.broker.admin.stats import UNKNOWN
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.topics.persistent import PersistentTopic
+
+Json = dict[str, Any]
+RANGES_MAX: Final = 10_000
+
+
+def cursor_page(
+    topic: PersistentTopic, subscription: PersistentSubscription, after: int | None, limit: int
+) -> Json:
+    """At most ``limit`` ranges, and as many batches, behind ``after``, the ``next`` of the page before.
+
+    The fields are those of internal statistics, and ``next``: None on the last page.
+    """
+    ledger, cursor = topic.ledger, subscription.cursor
+    mark = ledger.position_before(cursor.mark)
+    begin = 0 if after is None else after
+    ranges = list(islice(cursor.holes.ranges(begin=begin), limit))
+    batches = heapq.nsmallest(limit, (offset for offset in cursor.batches if offset >= begin))
+    stops = []
+    if len(ranges) == limit:
+        stops.append(ranges[-1][1])
+    if len(batches) == limit:
+        stops.append(batches[-1] + 1)
+    stop = min(stops) if stops else None
+    shown = []
+    for low, high in ranges:
+        high = high if stop is None else min(high, stop)
+        if low < high:
+            before, last = ledger.position_before(low), ledger.position(high - 1)
+            shown.append(f"({before[0]}:{before[1]}..{last[0]}:{last[1]}]")
+    partly = {}
+    for offset in batches:
+        if stop is None or offset < stop:
+            ledger_id, entry_id = ledger.position(offset)
+            messages = ledger.counts.of(offset)[0] if ledger.counts.is_complete else UNKNOWN
+            partly[f"{ledger_id}:{entry_id}"] = {"messages": messages, "open": cursor.open_ranges(offset)}
+    return {
+        "markDeletePosition": f"{mark[0]}:{mark[1]}",
+        "individuallyDeletedMessages": f"[{','.join(shown)}]",
+        "partlyAcknowledgedBatches": partly,
+        "next": stop,
+    }

@@ -1,0 +1,95 @@
+"""``geminga mirror``: topics of one cluster kept in another, with their schemas and subscriptions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from geminga.cli.common import json_option, show_warnings
+from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
+
+
+@click.command("mirror", cls=ConnectingCommand)
+@click.option(
+    "--topics",
+    multiple=True,
+    required=True,
+    metavar="PATTERN",
+    help="[tenant/namespace/]topic, each part a regular expression; may be repeated.",
+)
+@click.option("--once", is_flag=True, help="End when everything that is there now is mirrored.")
+@click.option(
+    "--name", metavar="NAME", help="Tells several mirrors apart.  [default: the source cluster's name]"
+)
+@click.option("--from-name", "source_name", metavar="NAME", help="The source cluster's name.")
+@click.option(
+    "--to-name",
+    "target_name",
+    metavar="NAME",
+    help="The target cluster's name: what it replicated stays.  [default: as the clusters call themselves]",
+)
+@click.option(
+    "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Leave subscriptions out."
+)
+@click.option(
+    "--no-policies",
+    "policies",
+    flag_value=False,
+    default=True,
+    help="Do not copy policies to namespaces and topics that are made.",
+)
+@click.option(
+    "--on-mismatch",
+    type=click.Choice(("stop", "continue", "restart")),
+    default="stop",
+    show_default=True,
+    help="Where source and target do not know each other's progress.",
+)
+@click.option(
+    "--memory",
+    "memory_mib",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="MiB that may be under way.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Prometheus' /metrics on loopback.")
+@json_option
+@side_options("from", "to read")
+@side_options("to", "to write")
+def command(memory_mib: int, as_json: bool, **given: Any) -> int:
+    """Copy messages, schemas and subscriptions of topics, and keep up with them.
+
+    Runs until Ctrl-C or SIGTERM. Started again, it goes on exactly where it was: what the target has says how
+    far that is. New topics and partitions are followed. A mirror in the other direction may run at the same
+    time; messages go over once.
+    """
+    import logging
+
+    from geminga.mirror.mirror import Mirror
+    from geminga.mirror.settings import MirrorSettings
+    from geminga.mirror.status import MirrorStatus
+
+    source, target = cluster_of_side("from", given), cluster_of_side("to", given)
+    settings = MirrorSettings(source=source, target=target, memory_bytes=memory_mib << 20, **given)
+    show_warnings()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
+    is_terminal = sys.stderr.isatty()
+
+    def show(status: MirrorStatus) -> None:
+        if as_json:
+            click.echo(json.dumps(status.as_dict(), separators=(",", ":")))
+        elif is_terminal:
+            click.echo(f"\r\x1b[K{status.line()}", nl=False, err=True)
+
+    status = Mirror(settings, show).run()
+    if not as_json:
+        click.echo(f"\r\x1b[K{status.line()}" if is_terminal else status.line(), err=True)
+    for reason in status.failed:
+        click.echo(f"geminga: {reason}", err=True)
+    if settings.once:
+        return 0 if status.caught_up else 1
+    return 1 if status.failed else 0

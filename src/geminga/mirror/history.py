@@ -1,0 +1,154 @@
+"""What the target says by itself: how far it has been mirrored, and where in it an entry of the source is.
+
+Entries of others may lie in between, so nothing can be computed from positions alone; but the mirror's own
+entries carry their source position, which grows with their place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from geminga.admin import InternalStats
+from geminga.client.core import ClientCore
+from geminga.client.entry_reader import next_entry, open_entries
+from geminga.errors import CorruptPayload, Timeout
+from geminga.mirror.entries import origin_of
+from geminga.mirror.place_map import PlaceMap
+from geminga.mirror.positions import Position, parse_position
+
+_LOOK_ENTRIES = 4
+"""How many of the newest entries are looked at first; then four times as many, and so on."""
+_LOOK_ENTRIES_MAX = 16_384
+_SCAN_ENTRIES = 64
+"""A stretch of so many entries is read through instead of halved."""
+_QUEUE_MESSAGES = 20_000
+_QUEUE_BYTES = 8 * 1024 * 1024
+_ENTRY_SECONDS_MAX = 60.0
+
+
+class Mirrored(NamedTuple):
+    """One of the mirror's own entries in the target."""
+
+    source: Position
+    target: Position
+    offset: int
+
+
+class Shape:
+    """A topic's ledgers as one list of offsets, as they were at one moment."""
+
+    def __init__(self, stats: InternalStats) -> None:
+        last = parse_position(stats.last_confirmed_entry)
+        self._ledgers: list[int] = []
+        self._begins: list[int] = []
+        self.entries = 0
+        for ledger in stats.ledgers:
+            count = last.entry + 1 if ledger.ledger_id == last.ledger else ledger.entries
+            if count > 0:
+                self._ledgers.append(ledger.ledger_id)
+                self._begins.append(self.entries)
+                self.entries += count
+
+    def position(self, offset: int) -> Position:
+        index = bisect_right(self._begins, offset) - 1
+        return Position(self._ledgers[index], offset - self._begins[index])
+
+    def offset(self, position: Position) -> int:
+        """Of an entry that is in the shape, or of where it would be."""
+        index = bisect_right(self._ledgers, position.ledger) - 1
+        if index < 0:
+            return 0
+        if self._ledgers[index] == position.ledger:
+            return self._begins[index] + position.entry
+        return self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
+
+
+class TargetHistory:
+    """Questions about one topic or partition of the target."""
+
+    def __init__(self, core: ClientCore, topic: str, pair: bytes, stats: InternalStats) -> None:
+        self._core = core
+        self._topic = topic
+        self._pair = pair
+        self.shape = Shape(stats)
+
+    async def newest(self) -> Mirrored | None:
+        """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes."""
+        stop, count = self.shape.entries, _LOOK_ENTRIES
+        while stop > 0:
+            start = max(0, stop - count)
+            found = None
+            async for one in self.mirrored(start, stop):
+                found = one
+            if found is not None:
+                return found
+            stop, count = start, min(count * 4, _LOOK_ENTRIES_MAX)
+        return None
+
+    async def floor(self, source: Position) -> Mirrored | None:
+        """The mirror's last entry at or before a position of the source; None when there is none any more."""
+        low, high = 0, self.shape.entries
+        best: Mirrored | None = None
+        while high - low > _SCAN_ENTRIES:
+            middle = (low + high) // 2
+            first = await self._first(middle, high)
+            if first is None or first.source > source:
+                high = middle
+            else:
+                best, low = first, first.offset + 1
+        async for one in self.mirrored(low, high):
+            if one.source > source:
+                break
+            best = one
+        return best
+
+    async def first(self) -> Mirrored | None:
+        """The mirror's oldest entry that is still there."""
+        return await self._first(0, self.shape.entries)
+
+    async def places(self, start: Mirrored, before: Position) -> PlaceMap:
+        """The mirror's entries from one on, those below a position of the source."""
+        found = PlaceMap(start.source)
+        async for one in self.mirrored(start.offset, self.shape.entries):
+            if one.source >= before:
+                break
+            found.add(one.source, one.target)
+        return found
+
+    async def _first(self, start: int, stop: int) -> Mirrored | None:
+        async for one in self.mirrored(start, stop):
+            return one
+        return None
+
+    async def mirrored(self, start: int, stop: int) -> AsyncIterator[Mirrored]:
+        """The mirror's entries among those with the offsets ``start <= offset < stop``, in order."""
+        if start >= stop:
+            return
+        last = self.shape.position(stop - 1)
+        reader = await open_entries(
+            self._core,
+            self._topic,
+            self.shape.position(start).message_id(),
+            stop_at=last.message_id(),
+            queue_size=_QUEUE_MESSAGES,
+            queue_bytes_max=_QUEUE_BYTES,
+        )
+        try:
+            while True:
+                raw = await next_entry(reader, self._core.now() + _ENTRY_SECONDS_MAX)
+                if raw is None:
+                    raise Timeout(f"{self._topic} gave no entry up to {last} in {_ENTRY_SECONDS_MAX:g} s")
+                place = Position(raw.ledger_id, raw.entry_id)
+                if place <= last:
+                    try:
+                        source = origin_of(raw.entry, self._pair)
+                    except CorruptPayload:
+                        source = None
+                    if source is not None:
+                        yield Mirrored(source, place, self.shape.offset(place))
+                if place >= last:
+                    return
+        finally:
+            await reader.close()

@@ -1,0 +1,438 @@
+"""`Mirror`: topics of one cluster kept in another, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from geminga.client.metrics_port import serve
+from geminga.errors import AlreadyClosed, InvalidConfiguration, PulsarException
+from geminga.ids import TopicName
+from geminga.mirror.cursors import CursorMirror
+from geminga.mirror.pairing import MirrorRefused, subscription_of
+from geminga.mirror.partition import Ends, PartitionMirror, State
+from geminga.mirror.patterns import TopicPattern
+from geminga.mirror.positions import NOWHERE, Position, parse_position
+from geminga.mirror.schemas import SchemaMirror
+from geminga.mirror.settings import MirrorSettings
+from geminga.mirror.status import MirrorStatus, PartitionStatus, SubscriptionStatus
+from geminga.mirror.topics import Found, TopicMaker, find_topics
+
+logger = logging.getLogger("geminga.mirror")
+
+WINDOW_BYTES_MAX = 16 * 1024 * 1024
+WINDOW_BYTES_MIN = 256 * 1024
+LAG_SECONDS = 2.0
+_OPENING_AT_ONCE = 32
+_ROUND_SECONDS = 0.05
+
+
+class Mirror:
+    """Mirrors until it is told to stop: `run` here, `start` and `close` in the background. Runs once.
+
+    ::
+
+        settings = MirrorSettings(source=Cluster(...), target=Cluster(...), topics=["public/default/.*"])
+        with Mirror(settings) as mirror:
+            mirror.wait_until_caught_up(timeout=600)
+            print(mirror.status().line())
+    """
+
+    def __init__(
+        self, settings: MirrorSettings, on_status: Callable[[MirrorStatus], None] | None = None
+    ) -> None:
+        """``on_status`` is called with what there is to tell, about every `LAG_SECONDS`, on the mirror's
+        thread."""
+        self.settings = settings
+        self._on_status = on_status
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._asked = False
+        self._ready = threading.Event()
+        self._caught_up = threading.Event()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._run: _Run | None = None
+
+    # --- starting and stopping ----------------------------------------------------------------------
+
+    def run(self, *, signals: bool = True) -> MirrorStatus:
+        """Mirror until `stop`, with ``once`` until everything is there, with ``signals`` until Ctrl-C or
+        SIGTERM; the second ends the process. What is under way gets its receipts first.
+
+        Returns what was done. Raises what stands in the way of beginning: `InvalidConfiguration`,
+        `MirrorRefused`, and what the clusters report.
+        """
+        try:
+            return asyncio.run(self._main(signals))
+        finally:
+            self._ended.set()
+
+    def start(self) -> Self:
+        """Run on a thread of its own; returns when the first topics were looked for. Raises what `run`
+        raises before."""
+        if self._thread is not None:
+            raise AlreadyClosed("a mirror runs once")
+        self._thread = threading.Thread(target=self._in_background, name="geminga-mirror", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def _in_background(self) -> None:
+        try:
+            self.run(signals=False)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ended.set()
+            self._caught_up.set()
+            self._ready.set()
+
+    def stop(self) -> None:
+        """End when what is under way has its receipts. On any thread; does not wait."""
+        self._asked = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stop_here)
+
+    def close(self) -> None:
+        """`stop`, and wait for the end. Raises what ended the mirror before."""
+        self.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def wait_until_caught_up(self, timeout: float | None = None) -> bool:
+        """Until everything that the source had at the start is in the target, subscriptions included; False
+        when ``timeout`` seconds are over or the mirror has ended before."""
+        self._caught_up.wait(timeout)
+        return self._run is not None and self._run.caught_up
+
+    def status(self) -> MirrorStatus:
+        """What it is doing. On any thread."""
+        run = self._run
+        if run is None:
+            settings = self.settings
+            return MirrorStatus(settings.source.service_url, settings.target.service_url, "", False)
+        return run.status()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _stop_here(self) -> None:
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def _on_signal(self, name: str) -> None:
+        if self._stopping is not None and self._stopping.is_set():
+            import os
+
+            os._exit(128 + signal.Signals[name].value)
+        logger.info("%s: what is under way gets its receipts", name)
+        self._stop_here()
+
+    # --- one run ------------------------------------------------------------------------------------
+
+    async def _main(self, signals: bool) -> MirrorStatus:
+        from geminga.asyncio import Admin, Client
+
+        settings = self.settings
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        if signals:
+            for name in ("SIGINT", "SIGTERM"):
+                with contextlib.suppress(NotImplementedError, RuntimeError):
+                    self._loop.add_signal_handler(signal.Signals[name], self._on_signal, name)
+        if self._asked:
+            self._stopping.set()
+        async with contextlib.AsyncExitStack() as stack:
+            ends = []
+            for cluster in (settings.source, settings.target):
+                client = Client(**cluster.client_arguments(), stats_interval_in_seconds=0)
+                stack.push_async_callback(_closed, client)
+                admin = Admin(**cluster.admin_arguments())
+                stack.push_async_callback(admin.close)
+                ends.append((client, admin))
+            (source, source_admin), (target, target_admin) = ends
+            names = await _cluster_names(settings, source_admin, target_admin)
+            run = _Run(
+                settings,
+                Ends(
+                    source=source.core,
+                    target=target.core,
+                    source_admin=source_admin,
+                    target_admin=target_admin,
+                    source_name=names[0],
+                    target_name=names[1],
+                    mirror=settings.name or names[0],
+                    on_mismatch=settings.on_mismatch,
+                ),
+            )
+            if settings.metrics_port is not None:
+                web = await serve(lambda: run.status().exposition(), settings.metrics_port)
+                stack.callback(web.close)
+            self._run = run
+            await run.work(self._stopping, self._ready, self._caught_up, self._on_status)
+            return run.status()
+
+
+async def _closed(client: Any) -> None:
+    with contextlib.suppress(PulsarException):
+        await client.close()
+
+
+async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:
+    """What messages are marked with."""
+    names = []
+    for given, admin in ((settings.source_name, source), (settings.target_name, target)):
+        if given is not None:
+            names.append(given)
+            continue
+        clusters = [name for name in await admin.clusters.list() if name != "global"]
+        if len(clusters) != 1:
+            raise InvalidConfiguration(
+                f"{admin.admin_url} knows the clusters {', '.join(clusters) or 'none'}: say which one it is, "
+                "with --from-name or --to-name"
+            )
+        names.append(clusters[0])
+    return names[0], names[1]
+
+
+class _Part:
+    """A partition with what follows it."""
+
+    def __init__(self, ends: Ends, topic: str, schemas: SchemaMirror) -> None:
+        self.mirror = PartitionMirror(ends, topic, schemas)
+        self.cursors = CursorMirror(ends, self.mirror)
+        self.task: asyncio.Task[None] | None = None
+        self.lag = -1
+        self.goal: Position | None = None
+        """What the source had when this was found."""
+        self.followed = False
+        """The subscriptions were looked at since the goal was reached."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.mirror.state is State.FAILED
+
+    @property
+    def at_goal(self) -> bool:
+        return self.goal is not None and (self.goal == NOWHERE or self.mirror.done >= self.goal)
+
+
+class _Run:
+    """One run of a mirror, on its loop."""
+
+    def __init__(self, settings: MirrorSettings, ends: Ends) -> None:
+        self.settings = settings
+        self.caught_up = False
+        self._ends = ends
+        self._patterns = [TopicPattern.parse(text) for text in settings.topics]
+        self._maker = TopicMaker(ends.source_admin, ends.target_admin, policies=settings.policies)
+        self._parts: dict[str, _Part] = {}
+        self._schemas: dict[str, SchemaMirror] = {}
+        self._refused: dict[str, str] = {}
+        self._known: dict[str, int] = {}
+        self._first: set[str] | None = None
+        """The topics that were there at the start."""
+
+    async def work(
+        self,
+        stopping: asyncio.Event,
+        ready: threading.Event,
+        caught_up: threading.Event,
+        on_status: Callable[[MirrorStatus], None] | None,
+    ) -> None:
+        await self._discover()
+        self._first = set(self._parts)
+        ready.set()
+        keepers: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._every(self.settings.discovery_seconds, self._discover)),
+            asyncio.create_task(self._every(LAG_SECONDS, lambda: self._look(on_status))),
+            asyncio.create_task(self._follow_always()),
+        ]
+        try:
+            until = asyncio.create_task(stopping.wait())
+            keepers.append(until)
+            while not until.done():
+                if not self.caught_up and self._all_there():
+                    self.caught_up = True
+                    caught_up.set()
+                if self.settings.once and (self.caught_up or self._nothing_moves()):
+                    break
+                await asyncio.wait({until}, timeout=0.05)
+        finally:
+            for task in keepers:
+                task.cancel()
+            await asyncio.wait(keepers)
+            await self._end()
+        if on_status is not None:
+            on_status(self.status())
+
+    def _all_there(self) -> bool:
+        first = self._first or ()
+        return not self._refused and all(
+            part.at_goal and (part.followed or not self.settings.subscriptions)
+            for name in first
+            if (part := self._parts.get(name)) is not None
+        )
+
+    def _nothing_moves(self) -> bool:
+        """Somebody has to decide, for what is not there will not come."""
+        return all(
+            part.has_ended or (part.at_goal and (part.followed or not self.settings.subscriptions))
+            for part in self._parts.values()
+        )
+
+    async def _end(self) -> None:
+        tasks = [part.task for part in self._parts.values() if part.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _every(self, seconds: float, call: Any) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await call()
+            except (PulsarException, OSError) as error:
+                logger.warning("%s", error)
+            except Exception:
+                logger.exception("unexpected error in the mirror")
+
+    # --- topics ---------------------------------------------------------------------------------------
+
+    async def _discover(self) -> None:
+        found = await find_topics(self._ends.source_admin, self._patterns)
+        there = {name for one in found for name in one.names()}
+        for name in [name for name in self._parts if name not in there]:
+            part = self._parts.pop(name)
+            logger.warning("%s is gone from the source; what the target has of it stays", name)
+            if part.task is not None:
+                part.task.cancel()
+        new = [one for one in found if self._known.get(str(one.topic)) != one.partitions]
+        opening = asyncio.Semaphore(_OPENING_AT_ONCE)
+        await asyncio.gather(*(self._add(one, opening) for one in new))
+        count = max(1, len(self._parts))
+        share = self.settings.memory_bytes // (4 * count)
+        self._ends.window_bytes = max(WINDOW_BYTES_MIN, min(WINDOW_BYTES_MAX, share))
+
+    async def _add(self, found: Found, opening: asyncio.Semaphore) -> None:
+        name = str(found.topic)
+        async with opening:
+            try:
+                await self._maker.make(found)
+                schemas = self._schemas.get(name)
+                if schemas is None:
+                    first = found.names()[0]
+                    schemas = SchemaMirror(self._ends.source, self._ends.target, first)
+                    self._schemas[name] = schemas
+                for topic in found.names():
+                    if topic not in self._parts:
+                        await self._open(topic, schemas)
+            except MirrorRefused as error:
+                self._refused[name] = str(error)
+                logger.error("%s", error)
+            except (PulsarException, OSError) as error:
+                self._refused[name] = str(error)
+                logger.warning("%s cannot be mirrored yet: %s", name, error)
+                return
+            else:
+                self._refused.pop(name, None)
+            self._known[name] = found.partitions
+
+    async def _open(self, topic: str, schemas: SchemaMirror) -> None:
+        part = _Part(self._ends, topic, schemas)
+        newest = await self._newest(topic)
+        part.goal = newest if newest.entry >= 0 else NOWHERE
+        if self.settings.subscriptions:
+            await part.cursors.create()
+        self._parts[topic] = part
+        part.task = asyncio.create_task(part.mirror.run(), name=f"mirror {topic}")
+
+    async def _newest(self, topic: str) -> Position:
+        stats = await self._ends.source_admin.topics.internal_stats(topic)
+        return parse_position(stats.last_confirmed_entry)
+
+    # --- subscriptions and figures ---------------------------------------------------------------------
+
+    async def _follow_always(self) -> None:
+        if not self.settings.subscriptions:
+            return
+        due = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= due or any(part.at_goal and not part.followed for part in self._parts.values()):
+                due = now + self.settings.subscription_seconds
+                await self._follow()
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    async def _follow(self) -> None:
+        for part in list(self._parts.values()):
+            at_goal = part.at_goal
+            try:
+                await part.cursors.follow()
+                part.followed |= at_goal and part.mirror.state is State.COPYING
+            except (PulsarException, OSError) as error:
+                logger.warning("subscriptions of %s are not followed yet: %s", part.mirror.topic, error)
+            except Exception:
+                logger.exception("unexpected error with the subscriptions of %s", part.mirror.topic)
+
+    async def _look(self, on_status: Callable[[MirrorStatus], None] | None) -> None:
+        name = subscription_of(self._ends.mirror)
+        for topic in {str(TopicName.parse(one).base) for one in self._parts}:
+            stats = await self._ends.source_admin.topics.stats(topic)
+            each = stats.partitions or {topic: stats}
+            for partition, one in each.items():
+                part = self._parts.get(partition)
+                subscription = one.subscriptions.get(name)
+                if part is not None and subscription is not None:
+                    part.lag = subscription.msg_backlog
+        if on_status is not None:
+            on_status(self.status())
+
+    def status(self) -> MirrorStatus:
+        settings = self.settings
+        return MirrorStatus(
+            source=settings.source.service_url,
+            target=settings.target.service_url,
+            name=self._ends.mirror,
+            caught_up=self.caught_up,
+            partitions=tuple(_status_of(part) for part in list(self._parts.values())),
+            refused=tuple(self._refused.items()),
+        )
+
+
+def _status_of(part: _Part) -> PartitionStatus:
+    mirror = part.mirror
+    counters = mirror.counters
+    return PartitionStatus(
+        topic=mirror.topic,
+        state=mirror.state.value,
+        lag_entries=part.lag,
+        done=str(mirror.done) if mirror.done != NOWHERE else "",
+        messages=counters.messages,
+        entries=counters.entries,
+        bytes=counters.bytes,
+        duplicates=counters.duplicates,
+        skipped=counters.skipped,
+        error="" if mirror.error is None else str(mirror.error),
+        subscriptions=tuple(
+            SubscriptionStatus(name, "" if one.marked is None else str(one.marked), one.note)
+            for name, one in sorted(dict(part.cursors.applied).items())
+        ),
+    )

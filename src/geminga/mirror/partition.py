@@ -1,0 +1,403 @@
+"""One partition (or a topic without) on its way: from the source's entries to receipts of the target.
+
+A session begins with a look: what has the target? It reads on behind that through the mirror's own
+subscription, keeps some entries under way, and moves the subscription up to what has a receipt. Whatever ends
+the session (a lost connection, a broker that is gone, an error) leads to the next one, which looks again.
+Nothing is sent a second time on a guess; see docs/decisions/mirror.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from geminga.asyncio import Admin
+from geminga.client.async_consumer import AsyncConsumer
+from geminga.client.core import ClientCore
+from geminga.client.topic_set import TopicSet
+from geminga.connection.backoff import Backoff
+from geminga.consumer.message import ReceivedEntry
+from geminga.consumer.settings import ConsumerSettings, ConsumerType
+from geminga.errors import (
+    AdminError,
+    IncompatibleSchema,
+    OperationNotSupported,
+    ProtocolError,
+    PulsarException,
+)
+from geminga.mirror.entries import EntryRewriter, PairUnknownError, SchemaUnknownError
+from geminga.mirror.history import TargetHistory
+from geminga.mirror.pairing import PAIR_PROPERTY, MirrorRefused, Pair, find_pair, subscription_of
+from geminga.mirror.place_map import PlaceMap
+from geminga.mirror.positions import NOWHERE, Position, parse_position
+from geminga.mirror.publishing import EntryPublisher
+from geminga.mirror.schemas import SchemaMirror
+
+logger = logging.getLogger("geminga.mirror")
+
+QUEUE_MESSAGES = 200_000
+_TURN_ENTRIES = 64
+"""Entries that are passed on before others have their turn."""
+_ACK_SECONDS = 0.5
+_DEDUPLICATION_SECONDS = 30.0
+_DRAIN_SECONDS = 10.0
+_BACKOFF_SECONDS_MAX = 10.0
+
+
+class State(Enum):
+    """Where a partition stands."""
+
+    OPENING = "opening"
+    COPYING = "copying"
+    WAITING = "waiting to try again"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start of this mirror."""
+
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    skipped: int = 0
+    sessions: int = 0
+
+
+@dataclass(slots=True)
+class Ends:
+    """Both clusters, as a partition uses them."""
+
+    source: ClientCore
+    target: ClientCore
+    source_admin: Admin
+    target_admin: Admin
+    source_name: str
+    target_name: str
+    mirror: str
+    on_mismatch: str
+    window_bytes: int = field(default=4 * 1024 * 1024)
+    """Bytes without a receipt, and as many that wait to be sent, of one partition."""
+
+
+class PartitionMirror:
+    """``topic`` has the same full name on both sides. Used on the loop of both clients."""
+
+    def __init__(self, ends: Ends, topic: str, schemas: SchemaMirror) -> None:
+        self.topic = topic
+        self.state = State.OPENING
+        self.error: Exception | None = None
+        self.counters = Counters()
+        self.done = NOWHERE
+        """Everything up to this position of the source is in the target, or is not to be."""
+        self.pair: Pair | None = None
+        self.places = PlaceMap(NOWHERE)
+        self.progress = asyncio.Event()
+        """Set whenever there is news."""
+        self._ends = ends
+        self._schemas = schemas
+        self._pending: deque[tuple[int, Position, int, int]] = deque()
+        """Sequence id (-1 for what stays here), source position, bytes, messages."""
+        self._pending_bytes = 0
+        self._room: asyncio.Future[None] | None = None
+        self._acknowledged = NOWHERE
+        self._begun = False
+
+    async def run(self) -> None:
+        """Until cancelled, or until somebody has to decide (`State.FAILED`)."""
+        backoff = Backoff(self._ends.source.random.random, maximum_seconds=_BACKOFF_SECONDS_MAX)
+        try:
+            while True:
+                before = self.counters.entries
+                try:
+                    await self._session()
+                except MirrorRefused as error:
+                    self._failed(error)
+                    return
+                except (PulsarException, OSError) as error:
+                    if isinstance(error, OperationNotSupported) and not isinstance(error, AdminError):
+                        self._failed(error)
+                        return
+                    self._set(State.WAITING, error)
+                    if self.counters.entries > before:
+                        backoff.reset()
+                    delay = backoff.next()
+                    logger.warning("%s: again in %.1f s: %s", self.topic, delay, error)
+                    await asyncio.sleep(delay)
+        except asyncio.CancelledError:
+            self._set(State.STOPPED, None)
+            raise
+        except Exception as error:
+            logger.exception("unexpected error while mirroring %s", self.topic)
+            self._failed(error)
+
+    def _set(self, state: State, error: Exception | None) -> None:
+        self.state, self.error = state, error
+        self.progress.set()
+
+    def _failed(self, error: Exception) -> None:
+        logger.error("%s is not mirrored any more: %s", self.topic, error)
+        self._set(State.FAILED, error)
+
+    # --- one session ------------------------------------------------------------------------------
+
+    async def _session(self) -> None:
+        ends = self._ends
+        self._set(State.OPENING, self.error)
+        self.counters.sessions += 1
+        self._pending.clear()
+        self._pending_bytes = 0
+        await self._want_deduplication()
+        await self._schemas.copy()
+        pair = self.pair = await find_pair(
+            ends.source_admin,
+            ends.target_admin,
+            self.topic,
+            ends.mirror,
+            ends.on_mismatch,
+            self._has_nothing_of,
+        )
+        publisher = await self._publisher(pair)
+        try:
+            resume = await self._look(publisher, pair)
+            rewriter = EntryRewriter(
+                pair=pair.id, source_name=ends.source_name, target_name=ends.target_name,
+                schema_versions=self._schemas.versions,
+            )  # fmt: skip
+            consumer = await self._consumer()
+            try:
+                self._begin(resume)
+                await self._copy(consumer, publisher, rewriter)
+            finally:
+                with contextlib.suppress(PulsarException):
+                    self._acknowledge(consumer)
+                await consumer.close()
+        finally:
+            await publisher.close()
+
+    async def _want_deduplication(self) -> None:
+        """Without deduplication nobody can say what became of what was under way. Raises `MirrorRefused`."""
+        admin, deadline, asked = self._ends.target_admin, time.monotonic() + _DEDUPLICATION_SECONDS, False
+        while True:
+            stats = await admin.topics.stats(self.topic)
+            if stats.deduplication_status == "Enabled":
+                return
+            if not asked:
+                asked = True
+                from geminga.ids import TopicName
+
+                try:
+                    await admin.topic_policies.deduplication.set(str(TopicName.parse(self.topic).base), True)
+                except AdminError as error:
+                    if error.retriable:
+                        raise
+                    raise MirrorRefused(
+                        f"{self.topic}: the target does not deduplicate, and it cannot be switched on here "
+                        f"({error}). Have it set on the namespace: namespaces set-deduplication --enable"
+                    ) from error
+            if time.monotonic() >= deadline:
+                raise MirrorRefused(
+                    f"{self.topic}: deduplication was switched on in the target and is not in force after "
+                    f"{_DEDUPLICATION_SECONDS:g} s ({stats.deduplication_status or 'unknown'}); set it on "
+                    "the namespace: namespaces set-deduplication --enable"
+                )
+            await asyncio.sleep(0.02)
+
+    async def _publisher(self, pair: Pair) -> EntryPublisher:
+        name, target = pair.producer_name(self._ends.mirror), self._ends.target
+        try:
+            return await EntryPublisher.open(target, self.topic, name, self._on_receipt)
+        except IncompatibleSchema:
+            if self._schemas.newest is None:
+                raise
+            return await EntryPublisher.open(target, self.topic, name, self._on_receipt, self._schemas.newest)
+
+    async def history(self, pair: Pair) -> TargetHistory:
+        stats = await self._ends.target_admin.topics.internal_stats(self.topic)
+        return TargetHistory(self._ends.target, self.topic, pair.id, stats)
+
+    async def _has_nothing_of(self, pair: bytes) -> bool:
+        return await (await self.history(Pair(pair, False))).newest() is None
+
+    async def _look(self, publisher: EntryPublisher, pair: Pair) -> Position:
+        """The source position behind which to go on. The publisher is there: nobody else adds to the pair."""
+        if pair.fresh:
+            return NOWHERE
+        stats = await self._ends.source_admin.topics.internal_stats(self.topic)
+        cursor = stats.cursors.get(subscription_of(self._ends.mirror))
+        marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
+        resume = max(marked, publisher.last)
+        if parse_position(stats.last_confirmed_entry) > resume:
+            # Deduplication forgets, by time and when a broker dies; what is stored does not.
+            newest = await (await self.history(pair)).newest()
+            if newest is not None:
+                resume = max(resume, newest.source)
+        return resume
+
+    async def _consumer(self) -> AsyncConsumer:
+        core = self._ends.source
+        settings = ConsumerSettings(
+            consumer_type=ConsumerType.Exclusive,
+            receiver_queue_size=QUEUE_MESSAGES,
+            receiver_queue_bytes_max=self._ends.window_bytes,
+            ack_grouping_time_ms=0,
+            force_topic_creation=False,
+        )
+        name = f"{subscription_of(self._ends.mirror)}-{core.random.getrandbits(40):010x}"
+        consumer = AsyncConsumer(
+            core, TopicSet(core, self.topic), subscription_of(self._ends.mirror), name, settings
+        )
+        consumer.group.whole_entries = True
+        consumer.group.untouched_entries = True
+        await consumer.open()
+        core.register(consumer)
+        return consumer
+
+    def _begin(self, resume: Position) -> None:
+        if resume != self.done or not self._begun:
+            # What is older than this map is looked up in the target.
+            self.places.forget(Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE)
+        self._begun = True
+        self.done = resume
+        self._acknowledged = NOWHERE
+        self._set(State.COPYING, None)
+
+    # --- copying ------------------------------------------------------------------------------------
+
+    async def _copy(
+        self, consumer: AsyncConsumer, publisher: EntryPublisher, rewriter: EntryRewriter
+    ) -> None:
+        read = self.done
+        acknowledging = asyncio.create_task(self._keep_acknowledging(consumer))
+        queued = consumer.queue.entries
+        publisher.ended.add_done_callback(lambda _: consumer.receivers.wake_all())
+        try:
+            while True:
+                if not queued:
+                    await self._wait_for_entries(consumer, publisher)
+                    continue
+                for _ in range(min(len(queued), _TURN_ENTRIES)):
+                    if self._pending_bytes >= self._ends.window_bytes:
+                        break
+                    entry = queued.popleft()
+                    consumer.group.took_entries([entry])
+                    place = Position(entry.ledger_id, entry.entry_id)
+                    if place > read:  # else it came again: it is under way, or done
+                        await self._pass_on(entry, place, publisher, rewriter)
+                        read = place
+                await self._wait_for_room(publisher)
+        except asyncio.CancelledError:
+            await self._finish(publisher)
+            raise
+        finally:
+            acknowledging.cancel()
+            await asyncio.wait([acknowledging])
+
+    async def _pass_on(
+        self, entry: ReceivedEntry, place: Position, publisher: EntryPublisher, rewriter: EntryRewriter
+    ) -> None:
+        assert entry.raw is not None
+        while True:
+            try:
+                forwarded = rewriter.rewrite(entry.raw, place)
+                break
+            except SchemaUnknownError as unknown:
+                await self._schemas.copy()  # all there are by now, in their order
+                await self._schemas.learn(unknown.version)
+            except PairUnknownError as unknown_pair:
+                rewriter.reads_target[unknown_pair.pair] = await self._reads_target(unknown_pair.pair)
+        if forwarded is None:
+            self._pending.append((-1, place, 0, entry.count))
+            self._settle()
+            return
+        sequence_id = publisher.send(place, forwarded)
+        self._pending.append((sequence_id, place, forwarded.size, forwarded.messages))
+        self._pending_bytes += forwarded.size
+
+    async def _reads_target(self, pair: bytes) -> bool:
+        """Whether a mirror reads the target's topic as the source of that pair."""
+        stats = await self._ends.target_admin.topics.stats(self.topic)
+        known = (one.subscription_properties.get(PAIR_PROPERTY) for one in stats.subscriptions.values())
+        return pair.hex() in known
+
+    async def _wait_for_entries(self, consumer: AsyncConsumer, publisher: EntryPublisher) -> None:
+        # No await in between: what comes from now on wakes this one.
+        if publisher.ended.done():
+            publisher.ended.result()
+        await consumer.wait(None)
+
+    async def _wait_for_room(self, publisher: EntryPublisher) -> None:
+        while self._pending_bytes >= self._ends.window_bytes:
+            self._room = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._room, publisher.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if publisher.ended.done():
+                publisher.ended.result()
+        if not publisher.writable:
+            await publisher.drain()
+        await asyncio.sleep(0)
+
+    async def _finish(self, publisher: EntryPublisher) -> None:
+        """What is under way gets its receipts, if they come soon."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self._pending and not publisher.ended.done() and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+    # --- receipts -------------------------------------------------------------------------------------
+
+    def _on_receipt(self, sequence_id: int, target: Position) -> None:
+        pending = self._pending
+        if not pending or pending[0][0] != sequence_id:
+            wanted = pending[0][0] if pending else "none"
+            raise ProtocolError(
+                f"{self.topic}: a receipt for sequence id {sequence_id} came, and {wanted} is the next"
+            )
+        _, place, size, messages = pending.popleft()
+        self._pending_bytes -= size
+        counters = self.counters
+        if target == NOWHERE:
+            counters.duplicates += messages
+            self.places.forget(Position(place.ledger, place.entry + 1))
+        else:
+            counters.entries += 1
+            counters.messages += messages
+            counters.bytes += size
+            self.places.add(place, target)
+        self.done = place
+        self._settle()
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _settle(self) -> None:
+        """What stays here is done when all before it is."""
+        pending = self._pending
+        while pending and pending[0][0] < 0:
+            _, place, _, messages = pending.popleft()
+            self.counters.skipped += messages
+            self.done = place
+        self.progress.set()
+
+    async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
+        while True:
+            await asyncio.sleep(_ACK_SECONDS)
+            with contextlib.suppress(PulsarException):
+                self._acknowledge(consumer)
+
+    def _acknowledge(self, consumer: AsyncConsumer) -> None:
+        """Move the mirror's subscription up to what is done."""
+        if self.done == self._acknowledged or self.done.entry < 0:
+            return
+        for handle in consumer.group.handles.values():
+            handle.consumer.acknowledge_id_through(self.done.message_id(), self._ends.source.now())
+            handle.consumer.flush_acks()
+            handle.flush()
+        self._acknowledged = self.done
+
+
+__all__ = ["Counters", "Ends", "PartitionMirror", "State"]

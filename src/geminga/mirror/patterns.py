@@ -1,0 +1,58 @@
+"""Which topics are meant: patterns over tenants, namespaces and names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from geminga.errors import InvalidTopicName
+from geminga.ids import TopicName
+
+_PLAIN = re.compile(r"[\w.\-=:% ]*", re.ASCII)
+_DEFAULTS = ("public", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """``[persistent://][tenant/namespace/]topic``: three regular expressions, each for a whole part."""
+
+    tenant: str
+    namespace: str
+    topic: str
+
+    @staticmethod
+    def parse(text: str) -> TopicPattern:
+        """Raises `InvalidTopicName`."""
+        domain, separator, rest = text.partition("://")
+        if separator and domain != "persistent":
+            raise InvalidTopicName(f"topics={text!r}: only persistent topics are mirrored, not {domain}://")
+        parts = (rest if separator else text).split("/", 2)
+        if len(parts) == 1:
+            parts = [*_DEFAULTS, *parts]
+        if len(parts) != 3 or not all(parts):
+            raise InvalidTopicName(f"topics={text!r}: [persistent://][tenant/namespace/]topic is expected")
+        for part in parts:
+            try:
+                re.compile(part)
+            except re.error as error:
+                raise InvalidTopicName(
+                    f"topics={text!r}: {part!r} is no regular expression: {error}"
+                ) from None
+        return TopicPattern(*parts)
+
+    def plain(self, part: str) -> str | None:
+        """A part that can only mean itself. A point is one: nobody writes names without meaning it."""
+        return part if _PLAIN.fullmatch(part) and "." not in part else None
+
+    def matches_namespace(self, namespace: str) -> bool:
+        """``namespace``: ``tenant/namespace``."""
+        tenant, _, local = namespace.partition("/")
+        return bool(re.fullmatch(self.tenant, tenant) and re.fullmatch(self.namespace, local))
+
+    def matches(self, topic: TopicName) -> bool:
+        """Broker's own topics (``__...``) match nothing."""
+        return (
+            self.matches_namespace(f"{topic.tenant}/{topic.namespace}")
+            and not topic.base.local.startswith("__")
+            and re.fullmatch(self.topic, topic.base.local) is not None
+        )

@@ -1,0 +1,168 @@
+"""Publishing ready-made entries to one topic of the target, each under a sequence id of its own.
+
+This is no producer of the client's: it never sends anything again. When the connection or the broker lets go
+of it, it has ended, and whoever uses it begins anew with a look at what the target has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from geminga.client.core import ClientCore
+from geminga.client.pool import BrokerConnection
+from geminga.connection.addresses import Address
+from geminga.errors import (
+    AlreadyClosed,
+    ConnectError,
+    MessageTooBig,
+    ProtocolError,
+    PulsarException,
+    from_server,
+)
+from geminga.mirror.entries import Forwarded
+from geminga.mirror.positions import NOWHERE, Position, position_of, sequence_id_of
+from geminga.wire.checksum import Buffer
+from geminga.wire.frame_encoding import encode_send
+from geminga.wire.frames import Frame, ReceiptFrame, encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.receipt_runs import ReceiptRun
+
+_PADDING_BYTES = 10 * 1024
+"""Brokers let a frame be so much larger than their largest message; what the mirror adds is far less."""
+
+OnReceipt = Callable[[int, Position], None]
+"""The sequence id, and the entry's place in the target; `NOWHERE` for one that was there already."""
+
+
+class EntryPublisher:
+    """Made by `open`. All methods run on the client's loop.
+
+    ``last``: the source position of the newest entry that the broker's deduplication knows of this name.
+    ``ended`` gets the error that ends it.
+    """
+
+    def __init__(self, core: ClientCore, topic: str, name: str, on_receipt: OnReceipt) -> None:
+        self.topic = topic
+        self.name = name
+        self.last = NOWHERE
+        self.ended: asyncio.Future[None] = core.loop.create_future()
+        self._core = core
+        self._on_receipt = on_receipt
+        self._id = core.new_producer_id()
+        self._connection: BrokerConnection | None = None
+
+    @classmethod
+    async def open(
+        cls, core: ClientCore, topic: str, name: str, on_receipt: OnReceipt, schema: pb.Schema | None = None
+    ) -> EntryPublisher:
+        """``schema``: of the topic, where it takes nobody without. Raises what the broker refuses with:
+        `ProducerBusy` while another producer of that name is connected."""
+        found = cls(core, topic, name, on_receipt)
+        connection = await core.connection_to(topic, awaits_service=False)
+        request_id = connection.new_request_id()
+        connection.add_producer(found._id, found)
+        connection.watch(found, found._detached)
+        try:
+            answer = await connection.request(
+                found._create_command(request_id, schema), request_id, core.settings.operation_timeout_seconds
+            )
+        except BaseException as error:
+            connection.forget(found)
+            if not connection.closed and not isinstance(error, PulsarException):
+                connection.write(encode_command(found._close_command(connection.new_request_id())))
+            raise
+        found._connection = connection
+        found.last = position_of(answer.producer_success.last_sequence_id)
+        return found
+
+    def _create_command(self, request_id: int, schema: pb.Schema | None) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
+        body = command.producer
+        body.topic = self.topic
+        body.producer_id = self._id
+        body.request_id = request_id
+        body.producer_name = self.name
+        body.user_provided_producer_name = True
+        if schema is not None:
+            body.schema.CopyFrom(schema)
+        return command
+
+    def _close_command(self, request_id: int) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = self._id
+        command.close_producer.request_id = request_id
+        return command
+
+    def send(self, source: Position, entry: Forwarded) -> int:
+        """Have an entry written; its sequence id. Ids must grow. Raises what ended the publisher, and
+        `MessageTooBig`, for nothing may be left out."""
+        connection = self._connection
+        if self.ended.done() or connection is None:
+            self.ended.result()
+            raise AlreadyClosed("the publisher is closed")
+        if entry.size > connection.max_message_size + _PADDING_BYTES:
+            raise MessageTooBig(
+                f"the entry at {source} has {entry.size} bytes and {connection.peer} takes "
+                f"{connection.max_message_size}: raise maxMessageSize there"
+            )
+        sequence_id = sequence_id_of(source)
+        frame = encode_send(self._id, sequence_id, entry.messages, None, entry.size)
+        pieces: list[Buffer] = [frame, entry.head, entry.payload]
+        connection.write_many(pieces)
+        return sequence_id
+
+    @property
+    def writable(self) -> bool:
+        return self._connection is None or self._connection.writable
+
+    async def drain(self) -> None:
+        """Wait until the connection takes more."""
+        if self._connection is not None:
+            await self._connection.drain()
+
+    # --- what the connection calls ------------------------------------------------------------------
+
+    def on_frame(self, frame: Frame) -> None:
+        if type(frame) is ReceiptRun:
+            for one in frame.frames():
+                self._receipt(one)
+        elif isinstance(frame, ReceiptFrame):
+            self._receipt(frame)
+        elif frame.type == pb.BaseCommand.SEND_ERROR:
+            body = frame.command.send_error
+            self._end(from_server(body.error, body.message))
+
+    def _receipt(self, frame: ReceiptFrame) -> None:
+        if self.ended.done():
+            return
+        target = Position(frame.ledger_id, frame.entry_id) if frame.ledger_id >= 0 else NOWHERE
+        try:
+            self._on_receipt(frame.sequence_id, target)
+        except ProtocolError as error:
+            self._end(error)
+
+    def _detached(self, error: Exception | None, _assigned: Address | None) -> None:
+        self._connection = None
+        self._end(error or ConnectError(f"the broker closed the producer of {self.topic}"))
+
+    def _end(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self.ended.exception()  # whoever asks still gets it
+
+    async def close(self) -> None:
+        """Tell the broker, and wait for its answer: the name is free then."""
+        connection, self._connection = self._connection, None
+        self._end(AlreadyClosed("the publisher is closed"))
+        if connection is None or connection.closed:
+            return
+        request_id = connection.new_request_id()
+        try:
+            with contextlib.suppress(PulsarException):
+                await connection.request(
+                    self._close_command(request_id), request_id, self._core.settings.operation_timeout_seconds
+                )
+        finally:
+            connection.forget(self)

@@ -1,0 +1,66 @@
+"""Schemas: all versions of a topic, in their order, and which number each has in the target."""
+
+from __future__ import annotations
+
+import logging
+
+from geminga.client.core import ClientCore
+from geminga.connection import commands
+from geminga.errors import IncompatibleSchema
+from geminga.ids import TopicName
+from geminga.mirror.pairing import MirrorRefused
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+logger = logging.getLogger("geminga.mirror")
+
+_VERSION_BYTES = 8
+VERSIONS_MAX = 100_000
+
+
+class SchemaMirror:
+    """The schemas of one topic, which its partitions share. ``versions``: the target's version by the
+    source's; None where the source has no such schema."""
+
+    def __init__(self, source: ClientCore, target: ClientCore, topic: str) -> None:
+        self.versions: dict[bytes, bytes | None] = {}
+        self.newest: pb.Schema | None = None
+        self._source = source
+        self._target = target
+        self._topic = topic
+        """One that exists on both sides: a partition, where there are any."""
+
+    async def copy(self) -> None:
+        """Register what the target does not have yet. Raises `MirrorRefused` where it takes a version not."""
+        newest = await self._source.schema_answer(self._topic)
+        if newest is None:
+            return
+        self.newest = newest.schema
+        last = bytes(newest.schema_version)
+        if len(last) == _VERSION_BYTES and int.from_bytes(last, "big") < VERSIONS_MAX:
+            for number in range(int.from_bytes(last, "big")):
+                await self.learn(number.to_bytes(_VERSION_BYTES, "big"))
+        await self.learn(last)
+
+    async def learn(self, version: bytes) -> None:
+        """One version; nothing is asked for twice."""
+        if version in self.versions:
+            return
+        schema = await self._source.schema(self._topic, version)
+        if schema is None:
+            logger.warning(
+                "%s has no schema of version %s any more: its messages go without one",
+                TopicName.parse(self._topic).base, version.hex(),
+            )  # fmt: skip
+            self.versions[version] = None
+            return
+        try:
+            answer = await self._target.request_on_topic(
+                self._topic, lambda request_id: commands.get_or_create_schema(self._topic, request_id, schema)
+            )
+        except IncompatibleSchema as error:
+            raise MirrorRefused(
+                f"{TopicName.parse(self._topic).base}: the target refuses the schema of version "
+                f"{version.hex()}: {error}. Set the schema compatibility strategy there to "
+                "ALWAYS_COMPATIBLE while you move"
+            ) from error
+        self.versions[version] = bytes(answer.getOrCreateSchemaResponse.schema_version)

@@ -1,0 +1,80 @@
+"""What a mirror is told: two clusters, which topics, and what else of them goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from geminga.client.cluster import Cluster
+from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+from geminga.mirror.patterns import TopicPattern
+
+MISMATCH = ("stop", "continue", "restart")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MirrorSettings:
+    """Two clusters, which topics, and what else of them goes along.
+
+    Raises `InvalidConfiguration` and `InvalidTopicName`.
+    """
+
+    source: Cluster
+    """The cluster that is read, with its web address."""
+    target: Cluster
+    """The cluster that is written."""
+    topics: Sequence[str]
+    """Patterns ``[persistent://][tenant/namespace/]topic``; each part is a regular expression that matches
+    the whole part, so plain names are patterns, too."""
+    name: str | None = None
+    """Tells several mirrors apart; None: the source cluster's name."""
+    source_name: str | None = None
+    """The source cluster's name as geo-replication knows it, with which messages are marked; None: as it
+    calls itself."""
+    target_name: str | None = None
+    """The same of the target: messages that are marked with it stay."""
+    subscriptions: bool = True
+    """Whether durable subscriptions go along."""
+    policies: bool = True
+    """Whether policies go along, to namespaces and topics that the mirror makes."""
+    once: bool = False
+    """End when everything is there that the source had at the start."""
+    on_mismatch: str = "stop"
+    """Where source and target do not know each other's progress: ``stop``, ``continue`` behind what is known,
+    or ``restart`` and copy what the source still has."""
+    discovery_seconds: float = 10.0
+    """How often new topics and partitions are looked for."""
+    subscription_seconds: float = 5.0
+    """How often subscriptions are followed."""
+    memory_bytes: int = 256 * 1024 * 1024
+    """What may be under way, over all partitions."""
+    metrics_port: int | None = None
+    """Prometheus' ``/metrics`` on loopback; None: nowhere."""
+
+    def __post_init__(self) -> None:
+        check_type("source", self.source, Cluster)
+        check_type("target", self.target, Cluster)
+        if isinstance(self.topics, str) or not self.topics:
+            refuse("topics", self.topics, "a list of patterns, at least one")
+        for pattern in self.topics:
+            TopicPattern.parse(check_type("topics", pattern, str))
+        for field in ("name", "source_name", "target_name"):
+            value = check_type(field, getattr(self, field), str, optional=True)
+            if value is not None and (not value or not set(value) <= _NAME_CHARACTERS or len(value) > 128):
+                refuse(field, value, "1 to 128 letters, digits and . _ - @ :")
+        for field in ("subscriptions", "policies", "once"):
+            check_type(field, getattr(self, field), bool)
+        check_choice("on_mismatch", self.on_mismatch, MISMATCH)
+        check_seconds("discovery_seconds", self.discovery_seconds, 0.1)
+        check_seconds("subscription_seconds", self.subscription_seconds, 0.1)
+        check_int("memory_bytes", self.memory_bytes, 1024 * 1024)
+        if self.metrics_port is not None:
+            check_int("metrics_port", self.metrics_port, 0, 65535)
+        if (self.source.service_url, self.source.admin_url) == (
+            self.target.service_url,
+            self.target.admin_url,
+        ):
+            refuse("target", self.target.service_url, "another cluster than the source")
+
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@:")

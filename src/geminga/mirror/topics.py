@@ -1,0 +1,189 @@
+"""Which topics there are to mirror, and making them in the target: partitions, namespaces and policies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from geminga.asyncio import Admin
+from geminga.client.admin.aio.policies import PolicyHolder
+from geminga.errors import AdminConflict, AdminError, AdminNotFound
+from geminga.ids import TopicName
+from geminga.mirror.pairing import MirrorRefused
+from geminga.mirror.patterns import TopicPattern
+
+logger = logging.getLogger("geminga.mirror")
+
+NOT_COPIED = frozenset(
+    {
+        "deduplication",  # the mirror needs it itself
+        "deduplication_snapshot_interval",
+        "persistence",  # copies on bookies: the cluster's own matter
+        "offload",
+        "offload_threshold",
+        "offload_threshold_seconds",
+        "offload_deletion_lag_ms",
+        "replication_clusters",
+        "replicator_dispatch_rate",
+        "entry_filters",
+        "subscription_auth_mode",
+        "redeliver_unacked",
+    }
+)
+"""Policies that belong to a cluster, not to what is in it. Permissions stay as well: roles differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic of the source; ``partitions`` 0: it has none."""
+
+    topic: TopicName
+    partitions: int
+
+    def names(self) -> list[str]:
+        """Of the topics that hold messages."""
+        if not self.partitions:
+            return [str(self.topic)]
+        return [str(self.topic.partition_name(index)) for index in range(self.partitions)]
+
+
+async def find_topics(admin: Admin, patterns: Iterable[TopicPattern]) -> list[Found]:
+    """The persistent topics of a cluster that match one of the patterns, in the order of their names."""
+    patterns = list(patterns)
+    found: dict[str, Found] = {}
+    for namespace in await _namespaces(admin, patterns):
+        try:
+            partitioned = [TopicName.parse(name) for name in await admin.topics.list_partitioned(namespace)]
+            single = [TopicName.parse(name) for name in await admin.topics.list(namespace)]
+        except AdminNotFound:
+            continue
+        bases = {str(topic) for topic in partitioned}
+        for topic in partitioned:
+            if topic.persistent and any(pattern.matches(topic) for pattern in patterns):
+                found[str(topic)] = Found(topic, await admin.topics.partitions(topic))
+        for topic in single:
+            is_part = topic.partition >= 0 and str(topic.base) in bases
+            if not is_part and topic.persistent and any(pattern.matches(topic) for pattern in patterns):
+                found[str(topic)] = Found(topic, 0)
+    return [found[name] for name in sorted(found)]
+
+
+async def _namespaces(admin: Admin, patterns: list[TopicPattern]) -> list[str]:
+    names: set[str] = set()
+    for pattern in patterns:
+        tenant, namespace = pattern.plain(pattern.tenant), pattern.plain(pattern.namespace)
+        if tenant is not None and namespace is not None:
+            names.add(f"{tenant}/{namespace}")
+            continue
+        tenants = [tenant] if tenant is not None else await admin.tenants.list()
+        for one in tenants:
+            try:
+                names |= {
+                    name for name in await admin.namespaces.list(one) if pattern.matches_namespace(name)
+                }
+            except AdminNotFound:
+                continue
+    return sorted(names)
+
+
+class TopicMaker:
+    """Makes in the target what it has not."""
+
+    def __init__(self, source: Admin, target: Admin, *, policies: bool) -> None:
+        self._source = source
+        self._target = target
+        self._policies = policies
+        self._namespaces: set[str] = set()
+
+    async def make(self, found: Found) -> None:
+        """A topic with its namespace and tenant. Raises `MirrorRefused` where another kind is in the way."""
+        await self._make_namespace(found.topic.namespace_name)
+        name = str(found.topic)
+        there = await self._partitions(name)
+        if there and not found.partitions:
+            raise MirrorRefused(
+                f"{name} has {there} partitions in the target and none in the source: delete it there, or "
+                "leave it out"
+            )
+        if there:
+            if there < found.partitions:
+                await self._target.topics.update_partitions(name, found.partitions)
+            return
+        if found.partitions and await self._exists(found.topic):
+            raise MirrorRefused(
+                f"{name} has {found.partitions} partitions in the source and none in the target: delete it "
+                "there, or leave it out"
+            )
+        try:
+            await self._target.topics.create(name, partitions=found.partitions)
+        except AdminConflict:
+            return
+        if self._policies:
+            await self._copy_labels(name)
+            await self._copy_policies(self._source.topic_policies, self._target.topic_policies, name)
+
+    async def _partitions(self, topic: str) -> int:
+        try:
+            return await self._target.topics.partitions(topic)
+        except AdminNotFound:
+            return 0
+
+    async def _exists(self, topic: TopicName) -> bool:
+        return str(topic) in await self._target.topics.list(topic.namespace_name)
+
+    async def _make_namespace(self, namespace: str) -> None:
+        if namespace in self._namespaces:
+            return
+        tenant = namespace.partition("/")[0]
+        try:
+            there = namespace in await self._target.namespaces.list(tenant)
+        except AdminNotFound:
+            there = False
+            await self._make_tenant(tenant)
+        if not there:
+            try:
+                await self._target.namespaces.create(namespace)
+            except AdminConflict:
+                pass
+            else:
+                if self._policies:
+                    await self._copy_policies(self._source.namespaces, self._target.namespaces, namespace)
+        self._namespaces.add(namespace)
+
+    async def _make_tenant(self, tenant: str) -> None:
+        """Its administrators stay behind: roles differ."""
+        with contextlib.suppress(AdminConflict):
+            await self._target.tenants.create(tenant)
+
+    async def _copy_labels(self, topic: str) -> None:
+        try:
+            labels = await self._source.topics.properties(topic)
+            if labels:
+                await self._target.topics.update_properties(topic, labels)
+        except AdminError as error:
+            logger.warning("the properties of %s are not copied: %s", topic, error)
+
+    async def _copy_policies(self, source: PolicyHolder, target: PolicyHolder, place: str) -> None:
+        """What is set at ``place`` itself. One that cannot be read or set is named in the log."""
+        for policy in type(source).policies_known():
+            if policy.name in NOT_COPIED:
+                continue
+            await self._copy_policy(
+                getattr(source, policy.name), getattr(target, policy.name), policy.name, place
+            )
+        try:
+            for kind, quota in (await source.backlog_quotas(place)).items():
+                await target.set_backlog_quota(place, quota, kind=kind)
+        except AdminError as error:
+            logger.warning("the backlog quotas of %s are not copied: %s", place, error)
+
+    async def _copy_policy(self, source: Any, target: Any, name: str, place: str) -> None:
+        try:
+            value = await source.get(place)
+            if value is not None and value != await target.get(place):
+                await target.set(place, value)
+        except AdminError as error:
+            logger.warning("%s of %s is not copied: %s", name, place, error)

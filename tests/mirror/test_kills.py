@@ -1,0 +1,234 @@
+"""Kill -9 of the mirror, of the source and of the target, and connections cut in the midst of frames.
+
+What counts is what the brokers have: entry by entry the target is what the source is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+import geminga
+from geminga.client.cluster import Cluster
+from geminga.testing.apache_pulsar import free_ports
+from tests.client.cutting import CuttingProxy
+from tests.mirror.helpers import left, mirror, mirrored, stored
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Process:
+    """A command of this package's as a process that can be killed and started again."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        # Its own group: whoever is killed takes nobody along.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "geminga", *self.words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "GEMINGA_CONFIG_HOME": "/nonexistent"},
+        )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def again(self) -> None:
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class BrokerProcess(Process):
+    def __init__(self, folder: Path) -> None:
+        port, web_port = free_ports(2)
+        self.service_url, self.admin_url = f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}"
+        super().__init__(
+            "standalone", "--data-dir", str(folder), "--port", str(port), "--web-port", str(web_port)
+        )
+
+    def client(self) -> geminga.Client:
+        return geminga.Client(self.service_url, operation_timeout_seconds=60)
+
+
+class MirrorProcess(Process):
+    def __init__(self, source: Any, target: Any) -> None:
+        super().__init__(
+            "mirror", "--topics", ".*",
+            "--from", source.service_url, "--from-admin-url", source.admin_url,
+            "--to", target.service_url, "--to-admin-url", target.admin_url,
+        )  # fmt: skip
+
+
+class Load:
+    """Publishes to both partitions of a topic, batches and single messages, until the end of the context."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, pause: float) -> None:
+        self._client = broker.client()
+        self._producers = [
+            self._client.create_producer(
+                topic, batching_enabled=batch > 0, batching_max_messages=batch or 1000,
+                send_timeout_millis=0, block_if_queue_full=True,
+            )
+            for batch in (0, 11)
+        ]  # fmt: skip
+        self._stop = threading.Event()
+        self._pause = pause
+        self.sent = 0
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._pause):
+            for producer in self._producers:
+                for _ in range(20):
+                    producer.send_async(b"%d" % self.sent, None, partition_key=str(self.sent % 7))
+                    self.sent += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for producer in self._producers:
+            producer.flush()
+        self._client.close()
+
+
+def prepare(broker: Any) -> None:
+    deadline = time.monotonic() + 60
+    with geminga.Admin(broker.admin_url) as admin:
+        while True:
+            try:
+                admin.topics.create("t", partitions=2)
+                return
+            except geminga.PulsarException:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def reached(broker: Any, entries: int) -> None:
+    """Wait until the target has so many entries, however often it dies."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(geminga.PulsarException), geminga.Admin(broker.admin_url) as admin:
+            names = [f"t-partition-{n}" for n in range(2)]
+            if sum(admin.topics.internal_stats(one).number_of_entries for one in names) >= entries:
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"{entries} entries did not arrive")
+
+
+def run(tmp_path: Path, kills: int, seed: int) -> None:
+    chance = random.Random(seed)
+    source, target = BrokerProcess(tmp_path / "source"), BrokerProcess(tmp_path / "target")
+    with source, target:
+        prepare(source)
+        with source.client() as client:
+            client.subscribe("t", "s").close()
+        running = MirrorProcess(source, target)
+        order: list[Process] = []
+        while len(order) < kills:
+            each: list[Process] = [running, source, target]
+            chance.shuffle(each)
+            order += each
+        with running, Load(source, "t", 0.01):
+            for number, victim in enumerate(order[:kills], 1):
+                reached(target, 100 * number)
+                time.sleep(chance.random() * 0.1)
+                victim.again()
+            # The last one ends by itself.
+        mirrored(Cluster(service_url=source.service_url, admin_url=source.admin_url),
+                 Cluster(service_url=target.service_url, admin_url=target.admin_url))  # fmt: skip
+        with source.client() as here, target.client() as there:
+            for index in range(2):
+                name = f"t-partition-{index}"
+                was, found = stored(here, name), stored(there, name)
+                assert len(was) > 50
+                assert found == was
+
+
+def test_each_is_killed_once(tmp_path: Path) -> None:
+    run(tmp_path, 3, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, 20, seed)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    with geminga.embedded() as source, geminga.embedded() as target:
+        yield source, target
+
+
+def _with_cuts(source: Any, target: Any, messages: int, seed: int, bytes_max: int) -> None:
+    chance = random.Random(seed)
+
+    def budgets() -> tuple[int, int]:
+        return chance.randint(10_000, bytes_max), chance.randint(10_000, bytes_max)
+
+    proxies = [CuttingProxy(int(one.service_url.rpartition(":")[2]), budgets) for one in (source, target)]
+    client = source.client()
+    consumer = client.subscribe("t", "s", consumer_type=geminga.ConsumerType.Shared)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_messages=5)
+    for n in range(messages):
+        producer.send_async(b"%d" % n + b"." * chance.randint(0, 300), None)
+        if n % 500 == 0:
+            producer.flush()
+    producer.flush()
+    for n in range(messages):
+        message = consumer.receive(20_000)
+        if n // 5 % 3:
+            consumer.acknowledge(message)
+    consumer.close()
+    with contextlib.ExitStack() as stack:
+        ends = []
+        for proxy, broker in zip(proxies, (source, target), strict=True):
+            stack.enter_context(proxy)
+            ends.append(Cluster(service_url=proxy.url, admin_url=broker.admin_url))
+        with mirror(*ends) as running:
+            assert running.wait_until_caught_up(120)
+            status = running.status()
+        assert sum(proxy.cuts for proxy in proxies) > 3
+        assert status.partitions[0].duplicates == 0
+    assert stored(target.client(), "t") == stored(client, "t")
+    kept = left(source, "t", "s")
+    assert messages // 3 <= len(kept) < messages
+    assert left(target, "t", "s") == kept
+
+
+def test_connections_are_cut(folders: tuple[Any, Any]) -> None:
+    _with_cuts(*folders, messages=1500, seed=5, bytes_max=120_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_connections_are_cut_again_and_again(folders: tuple[Any, Any], seed: int) -> None:
+    _with_cuts(*folders, messages=5_000, seed=seed, bytes_max=150_000)

@@ -1,0 +1,447 @@
+"""Mirrors between two brokers in this process: what arrives is what was there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.client.crypto import CryptoKeyReader
+from geminga.errors import InvalidConfiguration
+from geminga.mirror.pairing import PAIR_PROPERTY
+from tests.mirror.helpers import left, mirror, mirrored, stored
+
+KEYS = Path(__file__).parent.parent / "vectors" / "keys"
+Earliest = geminga.InitialPosition.Earliest
+pytestmark = pytest.mark.timeout(120)
+
+
+class Two:
+    """A source and a target with clients and admins."""
+
+    def __init__(self, brokers: tuple[Any, Any], clients: tuple[Any, Any], admins: tuple[Any, Any]) -> None:
+        self.brokers = brokers
+        self.source, self.target = clients
+        self.source_admin, self.target_admin = admins
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    settings = {"batch_index_ack": True}
+    with (
+        geminga.embedded(**settings) as source,
+        geminga.embedded(**settings) as target,
+        geminga.Admin(source.admin_url) as here,
+        geminga.Admin(target.admin_url) as there,
+    ):
+        yield Two((source, target), (source.client(), target.client()), (here, there))
+
+
+def until(what: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def fill(
+    client: geminga.Client, topic: str, count: int, *, batch: int = 0, start: int = 0, **options: Any
+) -> None:
+    producer = client.create_producer(
+        topic, batching_enabled=batch > 0, batching_max_messages=batch or 1000,
+        batching_max_publish_delay_ms=10_000, block_if_queue_full=True, **options,
+    )  # fmt: skip
+    for n in range(start, start + count):
+        producer.send_async(b"%d" % n, None)
+    producer.flush()
+    producer.close()
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+def test_compressed_in_every_way(two: Two) -> None:
+    ways = [(one, batch) for one in geminga.CompressionType for batch in (0, 7)]
+    for compression, batch in ways:
+        fill(two.source, f"{compression.name}-{batch}", 50, batch=batch, compression_type=compression)
+    mirrored(*two.brokers)
+    for compression, batch in ways:
+        topic = f"{compression.name}-{batch}"
+        assert stored(two.target, topic) == stored(two.source, topic)
+        got = left(two.brokers[1], topic, "s", initial_position=Earliest)
+        assert got == [b"%d" % n for n in range(50)]
+
+
+def test_all_that_a_message_has(two: Two) -> None:
+    producer = two.source.create_producer("t", producer_name="the-writer", initial_sequence_id=41)
+    producer.send(
+        b"v", properties={"a": "b"}, partition_key="k", ordering_key="o", event_timestamp=1_234,
+        sequence_id=77,
+    )  # fmt: skip
+    producer.send(b"later", deliver_after=__import__("datetime").timedelta(hours=1))
+    mirrored(*two.brokers)
+    assert stored(two.target, "t") == stored(two.source, "t")
+    message = two.target.subscribe("t", "s", initial_position=Earliest).receive(5000)
+    assert (message.data(), message.properties(), message.partition_key()) == (b"v", {"a": "b"}, "k")
+    assert (message.event_timestamp(), message.producer_name()) == (1_234, "the-writer")
+    assert message.publish_timestamp() == stored(two.source, "t")[0][0].publish_time
+
+
+def test_chunks_and_encrypted_messages_are_passed_on(two: Two) -> None:
+    pytest.importorskip("cryptography")
+    reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
+    large = bytes(range(256)) * 50_000  # 12.8 MB: three chunks
+    chunking = two.source.create_producer("t", chunking_enabled=True, batching_enabled=False)
+    chunking.send(large)
+    sealed = two.source.create_producer(
+        "t", encryption_key="k1", crypto_key_reader=reader, batching_enabled=True
+    )
+    sealed.send_async(b"secret-1", None)
+    sealed.send_async(b"secret-2", None)
+    sealed.flush()
+    chunking.send(large[::-1], properties={"b": "c"})
+    mirrored(*two.brokers)
+    assert stored(two.target, "t") == stored(two.source, "t")
+    consumer = two.target.subscribe("t", "s", initial_position=Earliest, crypto_key_reader=reader)
+    got = [consumer.receive(20_000).data() for _ in range(4)]
+    assert got == [large, b"secret-1", b"secret-2", large[::-1]]
+
+
+def test_partitions_keep_their_order_and_new_ones_are_followed(two: Two) -> None:
+    two.source_admin.topics.create("p", partitions=3)
+    fill(two.source, "p", 300, batch=10)
+    with mirror(*two.brokers) as running:
+        assert running.wait_until_caught_up(30)
+        two.source_admin.topics.update_partitions("p", 5)
+        fill(two.source, "new", 20)
+        until(lambda: len(running.status().partitions) == 6)
+        fill(two.source, "p", 300, batch=10, start=300)
+        until(lambda: running.status().messages == 620)
+    assert two.target_admin.topics.partitions("p") == 5
+    for index in range(5):
+        name = f"p-partition-{index}"
+        assert stored(two.target, name) == stored(two.source, name)
+    assert stored(two.target, "new") == stored(two.source, "new")
+
+
+def test_topics_of_several_namespaces(two: Two) -> None:
+    admin = two.source_admin
+    for tenant in ("eu", "us"):
+        admin.tenants.create(tenant)
+        admin.namespaces.create(f"{tenant}/shop")
+        fill(two.source, f"{tenant}/shop/orders", 3)
+        fill(two.source, f"{tenant}/shop/else", 3)
+    admin.namespaces.retention.set("eu/shop", geminga.admin.Retention(minutes=60, megabytes=-1))
+    admin.topic_policies.max_consumers.set("eu/shop/orders", 7)
+    admin.topics.update_properties("eu/shop/orders", {"owner": "x"})
+    mirrored(*two.brokers, ".*/shop/orders")
+    there = two.target_admin
+    assert there.namespaces.retention.get("eu/shop").minutes == 60
+    assert there.topic_policies.max_consumers.get("eu/shop/orders") == 7
+    assert there.topics.properties("eu/shop/orders")["owner"] == "x"
+    assert there.topics.list("us/shop") == ["persistent://us/shop/orders"]
+
+
+# --- schemas -------------------------------------------------------------------------------------------
+
+
+def _record(*names: str) -> Any:
+    from geminga.schema import Integer, Record
+
+    return type("Row", (Record,), {name: Integer() for name in names})
+
+
+def test_all_versions_of_schemas_and_messages_that_name_them(two: Two) -> None:
+    rows = [_record("a"), _record("a", "b"), _record("a", "b", "c")]
+    for admin in (two.source_admin, two.target_admin):
+        admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_COMPATIBLE")
+    for number, row in enumerate(rows):
+        producer = two.source.create_producer("t", schema=geminga.schema.AvroSchema(row))
+        producer.send(row(a=number))
+        producer.close()
+    mirrored(*two.brokers)
+    versions = [two.source_admin.schemas.get("t", n) for n in range(3)]
+    assert [one.data for one in two.target_admin.schemas.versions("t")] == [one.data for one in versions]
+    assert stored(two.target, "t") == stored(two.source, "t")
+
+
+def test_versions_that_have_other_numbers_in_the_target(two: Two) -> None:
+    first, second, third = _record("a"), _record("a", "b"), _record("a", "b", "c")
+    two.target_admin.schemas.upload("t", geminga.schema.AvroSchema(third))
+    for admin in (two.source_admin, two.target_admin):
+        admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_COMPATIBLE")
+    for row in (first, second):
+        two.source.create_producer("t", schema=geminga.schema.AvroSchema(row)).send(row(a=5))
+    mirrored(*two.brokers)
+    names = [m.schema_version for m, _ in stored(two.target, "t")]
+    assert [int.from_bytes(name, "big") for name in names] == [1, 2]
+    consumer = two.target.subscribe(
+        "t", "s", initial_position=Earliest, schema=geminga.schema.AvroSchema(first)
+    )
+    assert [consumer.receive(5000).value().a for _ in range(2)] == [5, 5]
+
+
+def test_a_schema_that_the_target_refuses_is_no_reason_to_lose_messages(two: Two) -> None:
+    two.target_admin.schemas.upload("t", geminga.schema.AvroSchema(_record("z")))
+    two.target_admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_INCOMPATIBLE")
+    row = _record("a")
+    two.source.create_producer("t", schema=geminga.schema.AvroSchema(row)).send(row(a=1))
+    status = mirror(*two.brokers, once=True).run(signals=False)
+    assert not status.caught_up
+    assert "the target refuses the schema" in status.failed[0]
+    assert stored(two.target, "t") == []
+
+
+# --- subscriptions ---------------------------------------------------------------------------------------
+
+
+def test_subscriptions_stand_where_they_stood(two: Two) -> None:
+    shared = geminga.ConsumerType.Shared
+    made = {
+        name: two.source.subscribe("t", name, consumer_type=shared, batch_index_ack_enabled=True)
+        for name in ("holes", "none", "all")
+    }
+    through = two.source.subscribe("t", "through", batch_index_ack_enabled=True)
+    fill(two.source, "t", 200, batch=10)
+    fill(two.source, "t", 20, start=200)
+    expected = {name: [b"%d" % n for n in range(220)] for name in ("none",)} | {"all": []}
+    kept = []
+    for n in range(220):
+        message = made["holes"].receive(5000)
+        # Whole batches, single messages of batches, and messages alone.
+        if n < 25 or 40 <= n < 60 or n % 3 == 0 or n == 219:
+            made["holes"].acknowledge(message)
+        else:
+            kept.append(message.data())
+    expected["holes"] = kept
+    for n in range(220):
+        made["all"].acknowledge(made["all"].receive(5000))
+        message = through.receive(5000)
+        if n == 136:
+            through.acknowledge_cumulative(message)
+    expected["through"] = [b"%d" % n for n in range(137, 220)]
+    for consumer in (*made.values(), through):
+        consumer.close()
+    mirrored(*two.brokers)
+    for name, messages in expected.items():
+        assert left(two.brokers[1], "t", name) == messages, name
+
+
+def test_more_holes_than_statistics_show(two: Two) -> None:
+    consumer = two.source.subscribe(
+        "t", "s", consumer_type=geminga.ConsumerType.Shared, batch_index_ack_enabled=True,
+        receiver_queue_size=10_000,
+    )  # fmt: skip
+    fill(two.source, "t", 1500)
+    fill(two.source, "t", 1500, batch=5, start=1500)
+    kept = []
+    for n in range(3000):
+        message = consumer.receive(5000)
+        if n % 2:
+            consumer.acknowledge(message)
+        else:
+            kept.append(message.data())
+    consumer.close()
+    mirrored(*two.brokers)
+    assert left(two.brokers[1], "t", "s") == kept
+
+
+def test_subscriptions_are_followed_and_found_again_by_the_next_mirror(two: Two) -> None:
+    shared = geminga.ConsumerType.Shared
+    consumer = two.source.subscribe("t", "s", consumer_type=shared)
+    fill(two.source, "t", 500)
+    mirrored(*two.brokers)
+    messages = [consumer.receive(5000) for _ in range(500)]
+    for n in (*range(100), *range(120, 140), 400):
+        consumer.acknowledge(messages[n])
+    consumer.close()
+    late = two.source.subscribe("t", "late", initial_position=geminga.InitialPosition.Latest)
+    late.close()
+    # Another mirror, which has seen none of these entries: the target tells where they are.
+    mirrored(*two.brokers)
+    wanted = [b"%d" % n for n in range(100, 500) if not 120 <= n < 140 and n != 400]
+    assert left(two.brokers[1], "t", "late") == []
+    assert left(two.brokers[1], "t", "s") == wanted
+
+
+def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> None:
+    consumer = two.source.subscribe("t", "s")
+    fill(two.source, "t", 10)
+    with mirror(*two.brokers) as running:
+        assert running.wait_until_caught_up(30)
+        user = two.target.subscribe("t", "s")
+        assert user.receive(5000).data() == b"0"
+        consumer.acknowledge_cumulative([consumer.receive(5000) for _ in range(5)][-1])
+
+        def notes() -> list[str]:
+            return [one.note for part in running.status().partitions for one in part.subscriptions]
+
+        until(lambda: notes() == ["in use in the target"])
+        user.close()
+        until(lambda: notes() == [""])
+        assert left(two.brokers[1], "t", "s") == [b"%d" % n for n in range(5, 10)]
+
+
+def test_what_was_acknowledged_in_the_target_stays_so(two: Two) -> None:
+    two.source.subscribe("t", "s").close()
+    fill(two.source, "t", 10)
+    mirrored(*two.brokers)
+    user = two.target.subscribe("t", "s")
+    user.acknowledge_cumulative([user.receive(5000) for _ in range(7)][-1])
+    user.close()
+    mirrored(*two.brokers)
+    assert left(two.brokers[1], "t", "s") == [b"7", b"8", b"9"]
+
+
+# --- going on ----------------------------------------------------------------------------------------------
+
+
+def test_going_on_where_it_was(two: Two) -> None:
+    for part in range(4):
+        fill(two.source, "t", 25, start=25 * part, batch=part)
+        status = mirrored(*two.brokers)
+        assert status.messages == 25
+    assert stored(two.target, "t") == stored(two.source, "t")
+
+
+def test_going_on_when_deduplication_has_forgotten(two: Two) -> None:
+    fill(two.source, "t", 30)
+    mirrored(*two.brokers)
+    # What the mirror's own subscription says is older than what is in the target.
+    admin, name = two.source_admin, "geminga-mirror.standalone"
+    two.target_admin.topic_policies.deduplication.set("t", False)
+    admin.subscriptions.reset_to_id("t", name, geminga.MessageId.earliest)
+    fill(two.source, "t", 5, start=30)
+    two.target.create_producer("t").send(b"somebody else's")
+    status = mirrored(*two.brokers)
+    assert (status.messages, status.partitions[0].duplicates) == (5, 0)
+    got = left(two.brokers[1], "t", "s", initial_position=Earliest)
+    assert [one for one in got if one.isdigit()] == [b"%d" % n for n in range(35)]
+
+
+def test_another_source_under_the_same_name_is_not_taken_for_the_first(two: Two) -> None:
+    fill(two.source, "t", 10)
+    mirrored(*two.brokers)
+    with geminga.embedded() as other:
+        fill(other.client(), "t", 10, start=100)
+        status = mirror(other, two.brokers[1], once=True).run(signals=False)
+        assert not status.caught_up
+        assert "this is another source" in status.failed[0]
+        assert len(stored(two.target, "t")) == 10
+        mirrored(other, two.brokers[1], name="second")
+    assert left(two.brokers[1], "t", "s", initial_position=Earliest) == [
+        b"%d" % n for n in (*range(10), *range(100, 110))
+    ]
+
+
+def test_a_target_that_was_made_anew_is_not_taken_for_the_first(two: Two) -> None:
+    fill(two.source, "t", 10)
+    mirrored(*two.brokers)
+    two.target_admin.topics.delete("t", force=True)
+    status = mirror(*two.brokers, once=True).run(signals=False)
+    assert "this is another target" in status.failed[0]
+    mirrored(*two.brokers, on_mismatch="restart")
+    assert stored(two.target, "t") == stored(two.source, "t")
+
+
+def test_going_on_on_demand(two: Two) -> None:
+    fill(two.source, "t", 10)
+    mirrored(*two.brokers)
+    two.source_admin.subscriptions.delete("t", "geminga-mirror.standalone", force=True)
+    fill(two.source, "t", 10, start=10)
+    mirrored(*two.brokers, on_mismatch="continue")
+    assert left(two.brokers[1], "t", "s", initial_position=Earliest) == [b"%d" % n for n in range(20)]
+
+
+def test_a_mirror_that_was_killed_before_it_began(two: Two) -> None:
+    fill(two.source, "t", 3)
+    two.target_admin.topics.create("t")
+    two.target_admin.topics.update_properties("t", {"geminga-mirror.standalone": "00" * 8})
+    mirrored(*two.brokers)
+    assert stored(two.target, "t") == stored(two.source, "t")
+    properties = two.source_admin.subscriptions.properties("t", "geminga-mirror.standalone")
+    assert properties == {PAIR_PROPERTY: "00" * 8}
+
+
+# --- both ways ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("standalone", "standalone"), ("left", "right")])
+def test_both_ways_and_nothing_goes_round(names: tuple[str, str]) -> None:
+    with geminga.embedded(cluster=names[0]) as one, geminga.embedded(cluster=names[1]) as other:
+        fill(one.client(), "t", 50, batch=7)
+        fill(other.client(), "t", 50, start=50)
+        with mirror(one, other) as there, mirror(other, one) as back:
+            until(lambda: there.status().messages >= 50 and back.status().messages >= 50)
+            fill(one.client(), "t", 50, start=100)
+            fill(other.client(), "t", 50, start=150, batch=3)
+            until(lambda: there.status().messages >= 100 and back.status().messages >= 100)
+            until(lambda: [one.status().partitions[0].skipped for one in (there, back)] == [100, 100])
+            assert there.status().messages == back.status().messages == 100
+        for broker in (one, other):
+            got = left(broker, "t", "s", initial_position=Earliest)
+            assert sorted(got, key=int) == [b"%d" % n for n in range(200)]
+
+
+# --- what is in the way -----------------------------------------------------------------------------------
+
+
+def test_a_topic_of_another_kind_is_in_the_way(two: Two) -> None:
+    two.source_admin.topics.create("t", partitions=2)
+    two.target_admin.topics.create("t")
+    fill(two.source, "other", 1)
+    status = mirror(*two.brokers, once=True).run(signals=False)
+    assert "none in the target" in status.failed[0]
+    assert stored(two.target, "other") == stored(two.source, "other")
+
+
+def test_a_damaged_entry_is_not_blessed(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    from geminga.mirror import entries
+
+    fill(two.source, "t", 3)
+    monkeypatch.setattr(entries, "checksum_matches", lambda _: False)
+    with mirror(*two.brokers) as running:
+        until(lambda: "damaged" in running.status().partitions[0].error)
+        assert stored(two.target, "t") == []
+        monkeypatch.undo()
+        assert running.wait_until_caught_up(60)
+    assert stored(two.target, "t") == stored(two.source, "t")
+
+
+def test_wrong_settings() -> None:
+    with pytest.raises(InvalidConfiguration, match="another cluster"):
+        mirror(geminga.client.cluster.Cluster(), geminga.client.cluster.Cluster())
+    with geminga.embedded() as broker, pytest.raises(InvalidConfiguration, match="on_mismatch"):
+        mirror(broker, geminga.client.cluster.Cluster(), on_mismatch="maybe")
+
+
+def test_a_target_that_cannot_deduplicate_is_told(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    from geminga.client.admin.aio.policies import PolicyAt
+    from geminga.errors import AdminAuthorizationError
+
+    async def refuse(self: Any, place: str, value: Any) -> None:
+        raise AdminAuthorizationError("no", status=403)
+
+    fill(two.source, "t", 3)
+    monkeypatch.setattr(PolicyAt, "set", refuse)
+    status = mirror(*two.brokers, once=True, policies=False).run(signals=False)
+    assert "does not deduplicate" in status.failed[0]
+    assert stored(two.target, "t") == []
+
+
+def test_metrics_and_status(two: Two) -> None:
+
+    fill(two.source, "t", 10)
+    with mirror(*two.brokers, metrics_port=0) as running:
+        assert running.wait_until_caught_up(30)
+        status = running.status()
+    assert 'geminga_mirror_messages_total{mirror="standalone",topic="persistent://public/default/t"} 10' in (
+        status.exposition()
+    )
+    assert status.as_dict()["messages"] == 10
+    assert "10 messages" in status.line()

@@ -1,0 +1,34 @@
+"""Patterns of topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.errors import InvalidTopicName
+from geminga.ids import TopicName
+from geminga.mirror.patterns import TopicPattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matches"),
+    [
+        ("orders", "orders", True),
+        ("orders", "orders-2", False),
+        ("orders", "orders-partition-3", True),
+        ("orders-.*", "public/default/orders-eu", True),
+        ("persistent://a/b/.*", "a/b/c", True),
+        ("a/.*/x", "a/b/x", True),
+        ("a/.*/x", "aa/b/x", False),
+        (".*/.*/.*", "a/b/c", True),
+        (".*", "public/default/__change_events", False),
+        ("a/b/c/d", "a/b/c%2Fd", False),
+    ],
+)
+def test_matching(pattern: str, topic: str, matches: bool) -> None:
+    assert TopicPattern.parse(pattern).matches(TopicName.parse(topic)) is matches
+
+
+@pytest.mark.parametrize("pattern", ["non-persistent://a/b/c", "a/b", "(", "", "a//b"])
+def test_what_is_none(pattern: str) -> None:
+    with pytest.raises(InvalidTopicName, match="topics="):
+        TopicPattern.parse(pattern)
