@@ -65,10 +65,29 @@ def test_what_does_not_fit_is_refused(harness: Any, schema: pb.Schema) -> None:
     assert len(harness.broker.schemas.versions(NAME)) == 1
 
 
-def test_bytes_are_no_schema(harness: Any) -> None:
+def test_bytes_are_a_schema_where_a_client_says_so(harness: Any) -> None:
+    """As Go's BytesSchema does: recorded from Apache Pulsar 4.0.4."""
     nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
-    assert produce(harness, nothing).producer_success.schema_version == b""
-    assert harness.broker.schemas.latest(NAME) is None
+    assert produce(harness, None).producer_success.schema_version == b""
+    assert produce(harness, nothing).producer_success.schema_version == V0
+    assert produce(harness, nothing).producer_success.schema_version == V0
+    nothing.schema_data = b"something"
+    assert produce(harness, nothing).producer_success.schema_version == V1
+    refused = produce(harness, STRING).error
+    assert (refused.error, "exists schema type NONE" in refused.message) == (pb.IncompatibleSchema, True)
+    assert produce(harness, None).producer_success.schema_version == b""
+    assert [schema.type for schema in harness.broker.schemas.versions(NAME)] == [BYTES, BYTES]
+
+
+def test_bytes_do_not_follow_another_schema(harness: Any) -> None:
+    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
+    assert produce(harness, STRING).producer_success.schema_version == V0
+    assert produce(harness, nothing).error.error == pb.IncompatibleSchema
+    subscribe = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 7}
+    answer = harness.peer().request(
+        "subscribe", **subscribe, schema={f.name: v for f, v in nothing.ListFields()}
+    )
+    assert answer.command.error.error == pb.IncompatibleSchema
 
 
 def test_policies_may_forbid_updates_and_schemaless_producers(harness: Any) -> None:
@@ -143,7 +162,7 @@ def test_get_or_create(harness: Any) -> None:
     assert ask(record("a")).schema_version == V0
     assert ask(record("a", "b")).schema_version == V1
     assert ask(record("a")).schema_version == V0
-    assert ask(nothing).schema_version == V1
+    assert ask(nothing).schema_version == b""
     assert ask(STRING).error_code == pb.IncompatibleSchema
 
 

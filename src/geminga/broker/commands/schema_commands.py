@@ -62,7 +62,7 @@ def _answer_schema(session: Session, body: pb.CommandGetSchema, name: TopicName)
 
 
 def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
-    """The version of a schema, registered if need be; Bytes (None) is never registered."""
+    """The version of a schema, registered if need be; Bytes (None) is not registered here."""
     body = command.getOrCreateSchema
 
     def loaded(error: StoreError | None) -> None:
@@ -93,10 +93,7 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
         if topic is None:
             raise Refused(pb.TopicNotFound, f"Topic not found {name}")
         if body.schema.type == getattr(pb.Schema, "None"):
-            latest = schemas.latest(name)
-            session.output.write(
-                answers.schema_created(request_id, b"" if latest is None else version_bytes(latest[0]))
-            )
+            session.output.write(answers.schema_created(request_id, b""))
             return
         version = schemas.find(name, body.schema)
         if version >= 0:

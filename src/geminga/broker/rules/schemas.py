@@ -270,15 +270,16 @@ class Schemas:
 
     # --- changes ---
     def add_for_producer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> bytes:
-        """The version of a producer's schema, registered if it is new and allowed; raises `Refused`."""
-        if schema.type in _UNREGISTERED or schema.type == getattr(pb.Schema, "None"):
+        """The version of a producer's schema, registered if it is new and allowed; raises `Refused`.
+
+        Bytes are a schema like others where a client says so: Go's does, others say nothing then.
+        """
+        if schema.type in _UNREGISTERED:
             return b""
         return version_bytes(self.put(name, schema, auto_update=policies.schema_auto_update))
 
     def add_for_consumer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> None:
         """Check a consumer's schema against what is written; the first one of a topic is registered."""
-        if schema.type == getattr(pb.Schema, "None"):
-            return
         versions = self.intact(name)
         if not versions:
             self.put(name, schema, auto_update=policies.schema_auto_update)
