@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from geminga.broker.listeners import Addresses, parse_listeners
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
 
@@ -52,6 +53,15 @@ class BrokerSettings:
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
     advertised_address: str | None = None
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
+    tls_port: int | None = None
+    """Binary protocol with TLS, beside ``port`` without; 0 takes a free one. See ``tls_certificate``."""
+    web_tls_port: int | None = None
+    """Admin REST with TLS, beside ``web_port`` without; 0 takes a free one."""
+    advertised_listeners: tuple[str, ...] = ()
+    """Addresses that clients are told who name a listener in their look-ups, as ``advertisedListeners`` of
+    Apache Pulsar: ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
+    internal_listener: str | None = None
+    """The listener of clients that name none; None: the first of ``advertised_listeners``."""
     web_hosts: tuple[str, ...] = ()
     """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
     dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
@@ -132,7 +142,8 @@ class BrokerSettings:
     """With authentication: the role of those who show no credentials; None refuses them."""
 
     tls_certificate: Path | str | None = None
-    """Certificate (chain) in PEM. With it both ports speak TLS and nothing else. Read again when changed."""
+    """Certificate (chain) in PEM. With it both ports speak TLS and nothing else, unless ``tls_port`` or
+    ``web_tls_port`` are given: then these do, and the others are plain. Read again when changed."""
     tls_key: Path | str | None = None
     """Its private key in PEM; None where the certificate's file holds it."""
     tls_trust_certificates: Path | str | None = None
@@ -255,6 +266,13 @@ class BrokerSettings:
             check_int("web_port", self.web_port, 0, 65_535)
             if self.web_port and self.web_port == self.port:
                 refuse("web_port", self.web_port, "a port other than `port`")
+        self._check_tls_ports()
+        check_type("advertised_listeners", self.advertised_listeners, tuple, list)
+        object.__setattr__(self, "advertised_listeners", tuple(self.advertised_listeners))
+        names = parse_listeners(self.advertised_listeners)
+        check_type("internal_listener", self.internal_listener, str, optional=True)
+        if self.internal_listener is not None and self.internal_listener not in names:
+            refuse("internal_listener", self.internal_listener, ", ".join(names) or "none without listeners")
         check_type("web_hosts", self.web_hosts, tuple, list)
         for name in self.web_hosts:
             if not isinstance(name, str) or (name != "*" and not _HOST.match(name)):
@@ -284,6 +302,21 @@ class BrokerSettings:
         check_int("offload_threshold_bytes", self.offload_threshold_bytes, -1)
         check_int("offload_threshold_seconds", self.offload_threshold_seconds, -1)
         check_seconds("offload_deletion_lag_seconds", self.offload_deletion_lag_seconds, -1.0)
+
+    def _check_tls_ports(self) -> None:
+        taken = {self.port: "port", self.web_port: "web_port"}
+        for name in ("tls_port", "web_tls_port"):
+            port = getattr(self, name)
+            if port is None:
+                continue
+            check_int(name, port, 0, 65_535)
+            if self.tls_certificate is None:
+                refuse(name, port, "None without tls_certificate")
+            if port and port in taken:
+                refuse(name, port, f"a port other than `{taken[port]}`")
+            taken[port] = name
+        if self.web_tls_port is not None and self.web_port is None:
+            refuse("web_tls_port", self.web_tls_port, "None without web_port")
 
     def _check_connections(self) -> None:
         check_int("max_message_size", self.max_message_size, 1024, 1 << 30)
@@ -371,8 +404,13 @@ class BrokerSettings:
 
     @property
     def has_tls(self) -> bool:
-        """Whether the ports speak TLS."""
+        """Whether ports speak TLS: all of them, or those beside plain ones (`has_plain_ports`)."""
         return self.tls_certificate is not None
+
+    @property
+    def has_plain_ports(self) -> bool:
+        """Whether ``port`` and ``web_port`` speak without TLS."""
+        return not self.has_tls or self.tls_port is not None or self.web_tls_port is not None
 
     @property
     def is_beyond_loopback(self) -> bool:
@@ -386,7 +424,9 @@ class BrokerSettings:
         So it is when the broker listens everywhere and was not told under which name it is reached:
         no address it could guess is right for every client (port mappings, containers).
         """
-        return self.advertised_address is None and self.host in _WILDCARD_HOSTS
+        return (
+            self.advertised_address is None and not self.advertised_listeners and self.host in _WILDCARD_HOSTS
+        )
 
     @property
     def advertised_host(self) -> str:
@@ -396,19 +436,47 @@ class BrokerSettings:
         return "localhost" if self.host in _WILDCARD_HOSTS else self.host
 
     def _address(self, port: int) -> str:
-        host = self.advertised_host
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return _with_port(self.advertised_host, port)
+
+    def own_addresses(self, host: str | None = None) -> Addresses:
+        """Where the ports are, by the advertised host or by another name of this machine."""
+        where = self.advertised_host if host is None else host
+        plain, web = self.has_plain_ports, self.web_port
+        tls_port = self.tls_port if plain else self.port
+        web_tls_port = self.web_tls_port if plain else web
+        return Addresses(
+            pulsar=f"pulsar://{_with_port(where, self.port)}" if plain else None,
+            pulsar_tls=None
+            if tls_port is None or not self.has_tls
+            else f"pulsar+ssl://{_with_port(where, tls_port)}",
+            http=f"http://{_with_port(where, web)}" if plain and web is not None else None,
+            https=None
+            if web_tls_port is None or not self.has_tls
+            else f"https://{_with_port(where, web_tls_port)}",
+        )
+
+    def addresses(self, listener: str | None = None) -> Addresses | None:
+        """What clients are told that name a listener, or none; None: there is no such listener."""
+        own = self.own_addresses()
+        listeners = parse_listeners(self.advertised_listeners)
+        if not listener:
+            if not listeners:
+                return own
+            listener = self.internal_listener or next(iter(listeners))
+        found = listeners.get(listener)
+        return None if found is None else found.or_else(own)
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``, or ``pulsar+ssl://`` with TLS."""
-        return f"{'pulsar+ssl' if self.has_tls else 'pulsar'}://{self._address(self.port)}"
+        """``pulsar://host:port``, or ``pulsar+ssl://`` where all ports speak TLS."""
+        own = self.own_addresses()
+        return own.pulsar or own.pulsar_tls or ""
 
     @property
     def admin_url(self) -> str | None:
-        """``http://host:web_port``, ``https://`` with TLS, None without a web server."""
-        scheme = "https" if self.has_tls else "http"
-        return None if self.web_port is None else f"{scheme}://{self._address(self.web_port)}"
+        """``http://host:web_port``, ``https://`` where all ports speak TLS, None without a web server."""
+        own = self.own_addresses()
+        return own.http or own.https
 
     @property
     def broker_id(self) -> str:
@@ -427,3 +495,7 @@ class BrokerSettings:
         if self.retention_megabytes is not None:
             return self.retention_megabytes
         return 256 if self.memory else -1
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

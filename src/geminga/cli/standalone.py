@@ -47,6 +47,21 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
     "--web-host", "web_hosts", multiple=True,
     help="A further host name under which the web port answers; may be given again, '*' for any.",
 )  # fmt: skip
+@click.option(
+    "--tls-port", type=PORT,
+    help="Binary protocol with TLS, beside --port without it; brokerServicePortTls of Apache Pulsar.",
+)  # fmt: skip
+@click.option(
+    "--web-tls-port", type=PORT, help="Admin REST with TLS, beside --web-port without it; webServicePortTls."
+)
+@click.option(
+    "--advertised-listeners", metavar="NAME:URL,...",
+    help="What clients are told that name a listener, such as "
+    "internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://example.org:6651.",
+)  # fmt: skip
+@click.option(
+    "--internal-listener", metavar="NAME", help="The listener of clients that name none; the first one given."
+)
 @click.option("--advertised-address", help="Host that clients are told to connect to.")
 @click.option(
     "--sync", type=click.Choice(SYNC_MODES), default="always", show_default=True,
@@ -94,7 +109,8 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 )  # fmt: skip
 @click.option(
     "--tls-certificate", type=FILE,
-    help="Certificate in PEM: with it both ports speak TLS only. Read again when it changes.",
+    help="Certificate in PEM: with it both ports speak TLS only, or those of --tls-port and --web-tls-port."
+    " Read again when it changes.",
 )  # fmt: skip
 @click.option("--tls-key", type=FILE, help="Its private key in PEM, where the certificate's file holds none.")
 @click.option(
@@ -119,6 +135,10 @@ def command(
     port: int,
     web_port: int,
     web_hosts: tuple[str, ...],
+    tls_port: int | None,
+    web_tls_port: int | None,
+    advertised_listeners: str | None,
+    internal_listener: str | None,
     advertised_address: str | None,
     sync: str,
     auto_create_topics: bool,
@@ -153,6 +173,10 @@ def command(
         port=port,
         web_port=web_port,
         web_hosts=web_hosts,
+        tls_port=tls_port,
+        web_tls_port=web_tls_port,
+        advertised_listeners=tuple(advertised_listeners.split(",")) if advertised_listeners else (),
+        internal_listener=internal_listener,
         advertised_address=advertised_address,
         data_dir=data_dir,
         memory=memory,

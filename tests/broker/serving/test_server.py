@@ -209,10 +209,9 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
         limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
         async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
             loop = asyncio.get_running_loop()
-            assert server._listener is not None
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 # Small kernel buffers, which accepted connections inherit: they are full sooner.
-                server._listener.sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
+                server._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
             peer = socket.socket()
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.setblocking(False)

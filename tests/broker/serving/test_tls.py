@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 import ssl
 import time
@@ -75,6 +77,59 @@ def test_messages_and_web_over_tls(authority: Authority, tls: dict[str, Any]) ->
             assert [consumer.receive(5000).data() for _ in range(2)] == [b"one", large]
         assert get(broker, "/admin/v2/tenants", authority)[0] == 200
         assert b"pulsar+ssl://" in get(broker, "/lookup/v2/topic/persistent/public/default/t", authority)[1]
+
+
+def test_plain_and_tls_ports_at_once(authority: Authority, tls: dict[str, Any]) -> None:
+    with embedded(**tls, tls_port=0, web_tls_port=0) as broker:
+        urls = (broker.service_url, broker.service_url_tls, broker.admin_url, broker.admin_url_tls)
+        assert [url.split(":")[0] for url in urls] == ["pulsar", "pulsar+ssl", "http", "https"]
+        trust = {"tls_trust_certs_file_path": str(authority.certificate), "tls_validate_hostname": True}
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(geminga.Client(url, **trust)) for url in urls]
+            consumers = [one.subscribe("t", f"s{i}") for i, one in enumerate(clients)]
+            for number, one in enumerate(clients):
+                one.create_producer("t").send(b"%d" % number)
+            for consumer in consumers:
+                assert [consumer.receive(5000).data() for _ in urls] == [b"0", b"1", b"2", b"3"]
+            peers = json.loads(plain(f"{broker.admin_url}/admin/v2/persistent/public/default/t/stats"))
+            assert len(peers["publishers"]) == 4
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        with urllib.request.urlopen(
+            f"{broker.admin_url_tls}/lookup/v2/topic/persistent/public/default/t", timeout=10, context=context
+        ) as answer:
+            found = json.loads(answer.read())
+        assert (found["brokerUrl"], found["brokerUrlTls"], found["httpUrl"], found["httpUrlTls"]) == urls
+        cluster = json.loads(plain(f"{broker.admin_url}/admin/v2/clusters/standalone"))
+        named = ("brokerServiceUrl", "brokerServiceUrlTls", "serviceUrl", "serviceUrlTls")
+        assert tuple(cluster[name] for name in named) == urls
+        # Each port speaks one language.
+        port = int(broker.service_url_tls.rpartition(":")[2])
+        with pytest.raises(geminga.PulsarException):
+            geminga.Client(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=2).create_producer("t")
+
+
+def test_a_client_certificate_beside_a_plain_port(authority: Authority, tls: dict[str, Any]) -> None:
+    """Without TLS nobody has shown a certificate: who comes so is nobody."""
+    settings = {**tls, "tls_port": 0, "tls_trust_certificates": authority.certificate}
+    certificate, key = authority.sign("boss")
+    with embedded(**settings, super_user_roles=("boss",)) as broker:
+        with geminga.Client(
+            broker.service_url_tls,
+            authentication=geminga.AuthenticationTLS(str(certificate), str(key)),
+            tls_trust_certs_file_path=str(authority.certificate),
+        ) as ours:
+            ours.create_producer("t").send(b"x")
+        with (
+            geminga.Client(broker.service_url, operation_timeout_seconds=5) as nobody,
+            pytest.raises(geminga.AuthenticationError),
+        ):
+            nobody.create_producer("t")
+
+
+def plain(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found: bytes = answer.read()
+        return found
 
 
 def test_plain_talk_and_foreign_certificates_come_to_nothing(

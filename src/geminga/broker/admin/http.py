@@ -66,7 +66,7 @@ class Server(Protocol):
     started_at_ms: int
 
     def tls_arguments(self) -> dict[str, Any]:
-        """What ``create_server`` gets on top where the ports speak TLS."""
+        """What ``create_server`` gets on top for a port that speaks TLS."""
 
     @property
     def connections(self) -> Collection[object]:

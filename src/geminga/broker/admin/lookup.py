@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import Resource, answer, bare_text, topic_of
 from geminga.broker.admin.namespaces import bundle_of
+from geminga.broker.listeners import no_listener
 
 
 class Lookup(Resource):
@@ -21,27 +23,22 @@ class Lookup(Resource):
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         settings = self.server.settings
-        service_url, admin_url = settings.service_url, settings.admin_url or ""
-        if settings.lookup_through_service_url and request.url.host:
+        listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
+        addresses = settings.addresses(listener)
+        if addresses is None:
+            raise AdminError(500, no_listener(listener, settings.advertised_listeners))
+        if not listener and settings.lookup_through_service_url and request.url.host:
             # The name this client came by is the one name that is known to work for it.
-            host = f"[{request.url.host}]" if ":" in request.url.host else request.url.host
-            pulsar, http = ("pulsar+ssl", "https") if settings.has_tls else ("pulsar", "http")
-            service_url, admin_url = (
-                f"{pulsar}://{host}:{settings.port}",
-                f"{http}://{host}:{settings.web_port}",
-            )
-        if settings.has_tls:
-            return answer(
-                {
-                    "brokerUrlTls": service_url,
-                    "httpUrlTls": admin_url,
-                    "nativeUrl": "",
-                    "brokerUrlSsl": service_url,
-                }
-            )
-        return answer(
-            {"brokerUrl": service_url, "httpUrl": admin_url, "nativeUrl": service_url, "brokerUrlSsl": ""}
-        )
+            addresses = settings.own_addresses(request.url.host)
+        found = {
+            "brokerUrl": addresses.pulsar,
+            "brokerUrlTls": addresses.pulsar_tls,
+            "httpUrl": addresses.http,
+            "httpUrlTls": addresses.https,
+            "nativeUrl": addresses.pulsar or "",
+            "brokerUrlSsl": addresses.pulsar_tls or "",
+        }
+        return answer({name: url for name, url in found.items() if url is not None})
 
     async def bundle(self, request: web.Request) -> web.Response:
         """The hash range that a topic falls into."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from typing import cast
 
 from aiohttp import web
@@ -63,15 +64,15 @@ class WebServer:
             make_application(server, site), access_log=None, handle_signals=False, shutdown_timeout=2.0
         )
 
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
 
-    async def start(self, listener: socket.socket) -> None:
-        """Serves on a socket that already listens."""
+    async def start(self, listeners: Sequence[tuple[socket.socket, bool]]) -> None:
+        """Serves on sockets that already listen, with TLS where that is said beside them."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            self._protocol, sock=listener, **self._server.tls_arguments()
-        )
+        for listener, with_tls in listeners:
+            arguments = self._server.tls_arguments() if with_tls else {}
+            self._listeners.append(await loop.create_server(self._protocol, sock=listener, **arguments))
 
     def _protocol(self) -> asyncio.Protocol:
         serving = self._runner.server
@@ -82,8 +83,8 @@ class WebServer:
 
     async def stop(self) -> None:
         """Answers what is under way, then closes."""
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         await self._runner.cleanup()
 
 

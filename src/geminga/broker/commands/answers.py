@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from geminga.broker.listeners import Addresses
 from geminga.ids import to_unsigned
 from geminga.wire.frames import PROTOCOL_VERSION, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -69,13 +70,13 @@ def partitions_failed(request_id: int, code: int, message: str) -> bytes:
     return encode_command(command)
 
 
-def lookup(request_id: int, service_url: str, *, through_service_url: bool) -> bytes:
+def lookup(request_id: int, addresses: Addresses, *, through_service_url: bool) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     body = command.lookupTopicResponse
-    if service_url.startswith("pulsar+ssl:"):
-        body.brokerServiceUrlTls = service_url
-    else:
-        body.brokerServiceUrl = service_url
+    if addresses.pulsar is not None:
+        body.brokerServiceUrl = addresses.pulsar
+    if addresses.pulsar_tls is not None:
+        body.brokerServiceUrlTls = addresses.pulsar_tls
     body.response = pb.CommandLookupTopicResponse.Connect
     body.request_id = request_id
     body.authoritative = True

@@ -6,6 +6,7 @@ from geminga.broker.commands import answers
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.commands.watchers import WatchedList, Watcher
+from geminga.broker.listeners import no_listener
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.stored import existence_of
@@ -84,11 +85,14 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
         session.output.write(answers.lookup_failed(body.request_id, refused.code, refused.reason))
         return
     settings = session.services.settings
-    session.output.write(
-        answers.lookup(
-            body.request_id, settings.service_url, through_service_url=settings.lookup_through_service_url
-        )
-    )
+    addresses = settings.addresses(body.advertised_listener_name)
+    if addresses is None:
+        reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
+        session.services.complaints.tell("%s asks for a listener: %s", session.address, reason)
+        session.output.write(answers.lookup_failed(body.request_id, pb.ServiceNotReady, reason))
+        return
+    through = settings.lookup_through_service_url
+    session.output.write(answers.lookup(body.request_id, addresses, through_service_url=through))
 
 
 # --- lists ---

@@ -146,10 +146,13 @@ class Namespaces:
         """The cluster's addresses; our own cluster answers with where this broker listens."""
         own = {}
         if name == self._settings.cluster:
-            tls = "Tls" if self._settings.has_tls else ""
+            addresses = self._settings.addresses() or self._settings.own_addresses()
+            urls = {
+                "serviceUrl": addresses.http, "serviceUrlTls": addresses.https,
+                "brokerServiceUrl": addresses.pulsar, "brokerServiceUrlTls": addresses.pulsar_tls,
+            }  # fmt: skip
             own = {
-                f"serviceUrl{tls}": self._settings.admin_url or "",
-                f"brokerServiceUrl{tls}": self._settings.service_url,
+                **{name: url for name, url in urls.items() if url is not None},
                 "brokerClientTlsEnabled": False,
                 "tlsAllowInsecureConnection": False,
                 "brokerClientTlsTrustStoreType": "JKS",

@@ -76,6 +76,16 @@ class EmbeddedBroker:
         """``http://host:port`` of admin REST and ``/metrics``; empty without a web server."""
         return self._server.settings.admin_url or ""
 
+    @property
+    def service_url_tls(self) -> str:
+        """``pulsar+ssl://host:port``; empty where no port speaks TLS."""
+        return self._server.settings.own_addresses().pulsar_tls or ""
+
+    @property
+    def admin_url_tls(self) -> str:
+        """``https://host:port``; empty where no web port speaks TLS."""
+        return self._server.settings.own_addresses().https or ""
+
     def client(self, **settings: Any) -> Client:
         """A new `geminga.Client` of this broker; ``settings`` are the client's. Closed with the broker."""
         if self._closed:

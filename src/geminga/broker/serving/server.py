@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+WebListener = tuple[socket.socket, bool]
+"""A socket of the web server, and whether it speaks TLS."""
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Below this, one copy into one buffer is cheaper than a gathered write of many."""
@@ -293,12 +295,12 @@ class BrokerServer:
         self._refusal_logged_at = -_REFUSAL_LOG_SECONDS
         self._loop: asyncio.AbstractEventLoop
         self._thread_id = 0
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._web_task: asyncio.Task[None] | None = None
         self._entry = _Entry(self)
         self._stopping = False
         self._web_on_demand = web_on_demand
-        self._web_listener: socket.socket | None = None
+        self._web_listeners: list[WebListener] = []
         self.store_failure: StoreError | None = None
 
     # --- life ---
@@ -314,28 +316,36 @@ class BrokerServer:
         self.web_ready, self.stopped = asyncio.Event(), asyncio.Event()
         settings = self.settings
         with contextlib.ExitStack() as undo:
-            listener = undo.enter_context(bind(settings.host, settings.port, "port"))
-            settings = replace(settings, port=listener.getsockname()[1])
             if settings.has_tls:
                 self.tls = TlsFiles(settings)
                 self._look_at_certificates()
-            web_listener = None
-            if settings.web_port is not None:
-                web_listener = undo.enter_context(bind(settings.host, settings.web_port, "web_port"))
-                settings = replace(settings, web_port=web_listener.getsockname()[1])
+            bound: dict[str, socket.socket] = {}
+            for name in ("port", "tls_port", "web_port", "web_tls_port"):
+                port = getattr(settings, name)
+                if port is not None:
+                    bound[name] = undo.enter_context(bind(settings.host, port, name))
+                    ports: dict[str, Any] = {name: bound[name].getsockname()[1]}
+                    settings = replace(settings, **ports)
             self.settings = settings
             self.started_at_ms = time.time_ns() // 1_000_000
             self.broker = self._open_broker(undo)
-            self._listener = await self._loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=BACKLOG, **self.tls_arguments()
-            )
+            speaks_tls = {name: "tls" in name or not settings.has_plain_ports for name in bound}
+            for name in ("port", "tls_port"):
+                if name in bound:
+                    arguments = self.tls_arguments() if speaks_tls[name] else {}
+                    server = await self._loop.create_server(
+                        lambda: Connection(self), sock=bound[name], backlog=BACKLOG, **arguments
+                    )
+                    undo.callback(server.close)
+                    self._listeners.append(server)
             undo.pop_all()
         self._tick()
-        self._web_listener = web_listener
-        if web_listener is None:
+        self._web_listeners = [(bound[name], speaks_tls[name]) for name in bound if name.startswith("web")]
+        if not self._web_listeners:
             self.web_ready.set()
         elif self._web_on_demand:
-            self._loop.add_reader(web_listener.fileno(), self._start_web_now)
+            for listener, _ in self._web_listeners:
+                self._loop.add_reader(listener.fileno(), self._start_web_now)
         else:
             self._start_web_now()
 
@@ -365,27 +375,29 @@ class BrokerServer:
         )
 
     def _start_web_now(self) -> None:
-        listener, self._web_listener = self._web_listener, None
-        if listener is not None:
+        listeners, self._web_listeners = self._web_listeners, []
+        if listeners:
             if self._web_on_demand:
-                self._loop.remove_reader(listener.fileno())
-            self._web_task = self._loop.create_task(self._start_web(listener))
+                for listener, _ in listeners:
+                    self._loop.remove_reader(listener.fileno())
+            self._web_task = self._loop.create_task(self._start_web(listeners))
 
-    async def _start_web(self, listener: socket.socket) -> None:
+    async def _start_web(self, listeners: list[WebListener]) -> None:
         # Importing the web framework takes longer than everything else together; the binary
         # protocol is served meanwhile and web requests wait in the listener's queue.
         try:
             web = await self._loop.run_in_executor(None, _import_web)
             self.web = web(self, self.site)
-            await self.web.start(listener)
+            await self.web.start(listeners)
         except Exception:
-            listener.close()
+            for listener, _ in listeners:
+                listener.close()
             log.exception("the web server did not start; the binary protocol goes on without it")
         finally:
             self.web_ready.set()
 
     def tls_arguments(self) -> dict[str, Any]:
-        """What ``create_server`` gets on top where the ports speak TLS."""
+        """What ``create_server`` gets on top for a port that speaks TLS."""
         if self.tls is None:
             return {}
         return {"ssl": self.tls.context, "ssl_handshake_timeout": self.settings.handshake_seconds}
@@ -401,12 +413,12 @@ class BrokerServer:
             await self.stopped.wait()
             return
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
-        if self._web_listener is not None:
+        for server in self._listeners:
+            server.close()
+        for listener, _ in self._web_listeners:
             if self._web_on_demand:
-                self._loop.remove_reader(self._web_listener.fileno())
-            self._web_listener.close()
+                self._loop.remove_reader(listener.fileno())
+            listener.close()
         if self._web_task is not None:
             await self.web_ready.wait()
             if self.web is not None:

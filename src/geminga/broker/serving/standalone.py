@@ -111,9 +111,10 @@ def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
     """The start line, what a receipt promises, and damage that recovery found."""
     settings = server.settings
     where = "in memory" if settings.memory else str(settings.data_dir)
-    parts = [f"geminga broker ready: {settings.service_url}"]
+    own = settings.own_addresses()
+    parts = ["geminga broker ready: " + " ".join(url for url in (own.pulsar, own.pulsar_tls) if url)]
     if settings.admin_url:
-        parts.append(f"admin {settings.admin_url}")
+        parts.append("admin " + " ".join(url for url in (own.http, own.https) if url))
     parts.append(f"store {where}")
     print("  ".join(parts), file=out, flush=True)
     if server.site is not None and settings.admin_url:
