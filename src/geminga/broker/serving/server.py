@@ -17,8 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
 import socket
 import threading
 import time
@@ -30,9 +28,10 @@ from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import common_name
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.serving.listening import BACKLOG, bind
+from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
-from geminga.broker.settings import DISK_PARTS, BrokerSettings
+from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
 
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
     from geminga.broker.admin.web import WebServer
     from geminga.broker.commands.session import Session
-    from geminga.ledger.settings import StoreSettings
-    from geminga.ledger.store import FileStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -615,70 +612,6 @@ def _import_web() -> type[WebServer]:
     from geminga.broker.admin.web import WebServer
 
     return WebServer
-
-
-def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
-    """The store that the settings name; raises the store's errors."""
-    if settings.memory:
-        from geminga.ledger.memory import MemoryStore
-
-        return MemoryStore(wakeup)
-    from geminga.ledger.store import FileStore
-
-    assert settings.data_dir is not None
-    try:
-        os.makedirs(settings.data_dir, mode=0o700, exist_ok=True)
-    except FileExistsError:
-        pass  # a file is there: the store says so
-    except OSError as error:
-        raise StoreError(
-            f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
-        ) from error
-    store = FileStore.open(settings.data_dir, settings=store_settings(settings), wakeup=wakeup)
-    try:
-        return _with_tier(store, settings, wakeup)
-    except BaseException:
-        store.close()
-        raise
-
-
-def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
-    """The store with cheap storage behind it, where the settings or the store want some."""
-    if settings.offload_location is None:
-        if next(store.names("offloaded/"), None) is not None:
-            raise StoreError(
-                "ledgers of this store are offloaded: name the place with offload_location "
-                "(--offload-location)"
-            )
-        return store
-    try:
-        from geminga.ledger.tiered import TieredStore, place_at
-    except ImportError as error:
-        raise StoreError(
-            f"offload_location needs packages that are not installed ({error}): "
-            "pip install 'geminga[columnar]'"
-        ) from error
-    tiered: EntryStore = TieredStore(store, place_at(settings.offload_location), wakeup=wakeup)
-    return tiered
-
-
-def store_settings(settings: BrokerSettings) -> StoreSettings:
-    """The store's settings for a broker: its pieces are as small as the disk needs them."""
-    from geminga.ledger.settings import StoreSettings
-
-    usual = StoreSettings()
-    assert settings.data_dir is not None
-    capacity = shutil.disk_usage(settings.data_dir).total
-    part = max(min(capacity, settings.disk_limit_bytes or capacity) // DISK_PARTS, 256 * 1024)
-    return StoreSettings(
-        sync=settings.sync,
-        folder_bytes_max=settings.disk_limit_bytes or 0,
-        group_bytes_max=min(usual.group_bytes_max, part),
-        log_file_bytes=min(usual.log_file_bytes, part),
-        preallocate_bytes=min(usual.preallocate_bytes, part // 4),
-        checkpoint_log_bytes=min(usual.checkpoint_log_bytes, part),
-        garbage_bytes_min=min(usual.garbage_bytes_min, part),
-    )
 
 
 def end_event_loop(loop: asyncio.AbstractEventLoop) -> None:
