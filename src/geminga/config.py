@@ -7,7 +7,6 @@ is allowed.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
@@ -77,6 +76,8 @@ def check_choice(field: str, value: Any, choices: Collection[Any]) -> Any:
 
 def suggestion(word: object, known: Iterable[object]) -> str:
     """`` (did you mean 'x'?)`` for the nearest known word, empty when none is near."""
+    import difflib  # for who errs, not for every start
+
     near = difflib.get_close_matches(str(word).lower(), {str(k).lower(): k for k in known}, n=1)
     original = {str(k).lower(): k for k in known}
     return f" (did you mean {str(original[near[0]])!r}?)" if near else ""

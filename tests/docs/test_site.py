@@ -74,6 +74,7 @@ def site(tmp_path_factory: Any) -> Path:
     return built / "html"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
@@ -84,6 +85,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
             assert not re.match(r"(https?:)?//", target), f"{file.name} loads {target}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_it_can_be_searched_and_has_both_themes(site: Path) -> None:
     index = (site / "searchindex.js").read_text()

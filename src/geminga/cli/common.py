@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,23 +84,15 @@ SECONDS = Number(0.1, 1_000_000)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 
-class _Warnings(logging.Handler):
-    """The library's warnings, as lines for the person at the terminal."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"geminga: {record.getMessage()}", err=True)
-
-
-_WARNINGS = _Warnings(logging.WARNING)
-
-
 def show_warnings() -> None:
     """Print what the client waits for or stumbles over, beside the command's own output, until it ends."""
-    logger = logging.getLogger("geminga")
-    logger.addHandler(_WARNINGS)  # the second time nothing is added
-    click.get_current_context().call_on_close(lambda: logger.removeHandler(_WARNINGS))
+    from geminga.cli.warning_lines import show  # logging takes a twentieth of a command's start
+
+    click.get_current_context().call_on_close(show())
 
 
 def emit(value: Any, *, as_json: bool, text: str) -> None:
     """Print ``value`` as one line of JSON, or ``text`` for a person."""
+    import json
+
     click.echo(json.dumps(value, separators=(",", ":"), default=str) if as_json else text)
