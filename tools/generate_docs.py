@@ -96,7 +96,10 @@ def cli_page() -> str:
             shown = "" if default is None or default is False or default == () else f"`{default}`"
             if not isinstance(default, str | int | float | bool | tuple | None):
                 shown = ""
-            lines.append(f"| {names} | {_cell(option.help or '')} | {_cell(shown)} |")
+            text = option.help or ""
+            if said := re.search(r"\s*\[default: ([^\]]+)\]$", text):
+                text, shown = text[: said.start()], shown or said[1]
+            lines.append(f"| {names} | {_cell(text)} | {_cell(shown)} |")
         lines.append("")
 
     def describe(path: str, one: click.Command) -> None:

@@ -251,6 +251,10 @@ _MIRRORS = (
     "A [mirror](../moving-to-a-cluster.md) with `--metrics-port` answers on `/metrics` of that port; labels "
     "name the mirror and the topic or partition."
 )
+_CLIENTS = (
+    "`geminga.Client(metrics=...)` reports these; attributes, sampling and what it costs: "
+    "[observability](../observability.md#clients)."
+)
 _SPARK = "What `geminga.spark.serve_metrics` shows of running queries: see [Spark](../spark.md)."
 
 
@@ -274,6 +278,7 @@ def metrics_page() -> str:
 
 def _others() -> list[str]:
     """Metrics of functions, mirrors and Spark's queries, which have ports of their own."""
+    from geminga.client.metrics import HISTOGRAMS, INSTRUMENTS
     from geminga.functions.metrics import FAMILIES, OWN_FAMILIES
     from geminga.mirror.status import FAMILIES as MIRRORS
     from geminga.spark.observing import FAMILIES as SPARK
@@ -284,6 +289,13 @@ def _others() -> list[str]:
     lines += ["", "## Mirrors", "", _MIRRORS, "", "| metric | type | unit | meaning |", "|---|---|---|---|"]
     for name, kind, unit, text in MIRRORS:
         lines.append(f"| `{name}` | {kind} | {unit} | {words(name, text)} |")
+    lines += ["", "## Clients, through OpenTelemetry", "", _CLIENTS, ""]
+    lines += ["| instrument | type | unit | meaning |", "|---|---|---|---|"]
+    for name, one in INSTRUMENTS.items():
+        kind = "counter" if one.sum else "up-down counter"
+        lines.append(f"| `{name}` | {kind} | {one.unit} | {words(name, one.description)} |")
+    for name, text in HISTOGRAMS.items():
+        lines.append(f"| `{name}` | histogram | s | {words(name, text)} |")
     lines += ["", "## Spark's streaming queries", "", _SPARK, ""]
     lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for name, text, kind, labels in SPARK:

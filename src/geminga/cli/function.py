@@ -30,9 +30,9 @@ def command() -> None:
 @click.option("--topics-pattern", help="Read all topics whose names match instead.")
 @click.option("--output", help="Where results go; without, they are dropped.")
 @click.option("--name", help="The function's name.  [default: the callable's]")
-@click.option("--tenant", help="[default: public]")
-@click.option("--namespace", help="[default: default]")
-@click.option("--subscription", help="[default: TENANT/NAMESPACE/NAME]")
+@click.option("--tenant", help="Its tenant.  [default: public]")
+@click.option("--namespace", help="Its namespace.  [default: default]")
+@click.option("--subscription", help="The name of its subscription.  [default: TENANT/NAMESPACE/NAME]")
 @click.option(
     "--from",
     "subscription_position",
@@ -50,7 +50,10 @@ def command() -> None:
     type=click.IntRange(1),
     help="Tries again of a failing message before it goes to the dead letter topic.",
 )
-@click.option("--dead-letter-topic", help="[default: TOPIC-SUBSCRIPTION-DLQ]")
+@click.option(
+    "--dead-letter-topic",
+    help="Where a message goes after --max-retries.  [default: TOPIC-SUBSCRIPTION-DLQ]",
+)
 @click.option("--arrow", is_flag=True, default=None, help="The callable makes Arrow tables of Arrow tables.")
 @click.option("--max-rows", type=click.IntRange(1), help="Rows of a table.  [default: 100000]")
 @click.option(
