@@ -208,6 +208,7 @@ BROKER_CONF: dict[str, str] = {
     "token_audience": "tokenAudience",
     "token_audience_claim": "tokenAudienceClaim",
     "token_clock_skew_seconds": "tokenAllowedClockSkewSeconds",
+    "basic_auth": "basicAuthConf",
     "authentication_refresh_seconds": "authenticationRefreshCheckSeconds",
     "authorization": "authorizationEnabled",
     "super_user_roles": "superUserRoles",

@@ -16,6 +16,8 @@ EXTRA_OF = {
     "py4j": "spark",
     "cryptography": "encryption",
     "jwt": "security",
+    "passlib": "security",
+    "bcrypt": "security",
     "fastavro": "avro",
     "opentelemetry": "telemetry",
     "oauthlib": "oauth2",

@@ -28,6 +28,8 @@ def test_methods_and_bytes():
 def test_basic_from_json():
     provider = BasicCredentials.from_json('{"username": "u", "password": "p", "method": "oms3.0"}')
     assert (provider.credentials().method, provider.credentials().data) == ("oms3.0", b"u:p")
+    provider = BasicCredentials.from_json('{"userId": "u", "password": "p"}')
+    assert (provider.credentials().method, provider.credentials().data) == ("basic", b"u:p")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"username": "u"}', f'{{"password": "{CANARY}"}}', "nonsense"])

@@ -104,3 +104,26 @@ def test_pulsar_admin_grants_and_revokes(
             client.subscribe(topic, "other")
     good("topics", "revoke-permission", topic, "--role", "jane")
     assert "jane" not in good("topics", "permissions", topic)
+
+
+def test_pulsar_admin_and_the_java_client_show_a_password(pulsar_home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("passlib")
+    pytest.importorskip("bcrypt")
+    users = tmp_path / "htpasswd"
+    users.write_text("admin:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\n")  # openssl passwd -apr1: "secret"
+    plugin = "org.apache.pulsar.client.impl.auth.AuthenticationBasic"
+
+    def shown(word: str) -> list[str]:
+        return ["--auth-plugin", plugin, "--auth-params", json.dumps({"userId": "admin", "password": word})]
+
+    with geminga.embedded(basic_auth=f"file://{users}", super_user_roles=("admin",)) as broker:
+        run = functools.partial(
+            run_tool, pulsar_home, service_url=broker.service_url, admin_url=broker.admin_url
+        )
+        made = run("pulsar-admin", *shown("secret"), "tenants", "list")
+        assert (made.returncode, made.stdout.split()) == (0, ["public", "pulsar"]), made.stderr
+        refused = run("pulsar-admin", *shown("wrong"), "tenants", "list")
+        assert refused.returncode == 1
+        assert "401" in refused.stdout + refused.stderr or "Authentication" in refused.stdout + refused.stderr
+        sent = run("pulsar-client", *shown("secret"), "produce", "t", "-m", "hello")
+        assert sent.returncode == 0, sent.stderr[-2000:]

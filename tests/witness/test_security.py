@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
+import geminga
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.testing.certificates import Authority
@@ -91,3 +94,48 @@ def test_an_expired_token_is_replaced(connect: Callable[..., Any], topic: str) -
             producer.send(b"on")
         assert len(asked) >= 2
         producer.send(b"still")
+
+
+@pytest.fixture(scope="module")
+def by_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    pytest.importorskip("passlib")
+    pytest.importorskip("bcrypt")
+    users = tmp_path_factory.mktemp("users") / "htpasswd"
+    # Passwords "secret", by openssl passwd -apr1, and "other", by the C library's crypt.
+    users.write_text("admin:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\njoe:ablevSdGaUmRA\n")
+    with embedded(basic_auth=str(users), super_user_roles=("admin",)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("library", [pulsar, geminga], ids=["official", "ours"])
+def test_users_and_passwords(by_password: EmbeddedBroker, library: Any, topic: str) -> None:
+    for url in (by_password.service_url, by_password.admin_url):
+        client = library.Client(url, authentication=library.AuthenticationBasic("admin", "secret"))
+        try:
+            consumer = client.subscribe(topic, "s" + url[:4])
+            client.create_producer(topic).send(b"1")
+            assert consumer.receive(5000).data() == b"1"
+        finally:
+            client.close()
+    for user, word in (("admin", "other"), ("joe", "secret"), ("nobody", "secret"), ("admin", "")):
+        client = library.Client(
+            by_password.service_url,
+            authentication=library.AuthenticationBasic(user, word),
+            operation_timeout_seconds=3,
+        )
+        try:
+            with pytest.raises(library.PulsarException):
+                client.create_producer(topic)
+        finally:
+            client.close()
+
+
+def test_a_browser_is_asked_for_a_password(by_password: EmbeddedBroker) -> None:
+    url = f"{by_password.admin_url}/admin/v2/tenants"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url, timeout=10)
+    with caught.value as refusal:
+        assert (refusal.code, refusal.headers["WWW-Authenticate"][:5]) == (401, "Basic")
+    asked = urllib.request.Request(url, headers={"Authorization": "Basic YWRtaW46c2VjcmV0"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        assert answer.status == 200

@@ -132,6 +132,9 @@ class BrokerSettings:
     """See ``token_audience``."""
     token_clock_skew_seconds: float = 0.0
     """How far the clocks of those who make tokens may be off."""
+    basic_auth: str | None = dataclasses.field(default=None, repr=False)
+    """Users and hashes of their passwords as ``htpasswd`` writes them, for ``AuthenticationBasic``: a file's
+    path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start; a user's name is the role."""
     authentication_refresh_seconds: float = 60.0
     """A client whose token has expired is asked for a fresh one and closed when none has come by then."""
     authorization: bool = True
@@ -341,6 +344,8 @@ class BrokerSettings:
             raise InvalidConfiguration("token_secret_key must be a text")  # its value is not for messages
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
+        if not isinstance(self.basic_auth, str | None):
+            raise InvalidConfiguration("basic_auth must be a text")
         for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
             check_type(name, getattr(self, name), str, os.PathLike, optional=True)
             if getattr(self, name) is not None and self.tls_certificate is None:
@@ -399,7 +404,9 @@ class BrokerSettings:
     @property
     def authenticates(self) -> bool:
         """Whether whoever connects must prove who it is."""
-        keys = (self.token_secret_key, self.token_public_key, self.tls_trust_certificates)
+        keys = (
+            self.token_secret_key, self.token_public_key, self.tls_trust_certificates, self.basic_auth,
+        )  # fmt: skip
         return any(key is not None for key in keys)
 
     @property

@@ -104,6 +104,10 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
     help="Ask for tokens signed with the private key of this public key; forms as above.",
 )  # fmt: skip
 @click.option(
+    "--basic-auth", envvar="GEMINGA_BASIC_AUTH", metavar="FILE",
+    help="Ask for users and passwords: a file that htpasswd has written; forms as above.",
+)  # fmt: skip
+@click.option(
     "--super-user", "super_user_roles", multiple=True, metavar="ROLE",
     help="A role that may do everything; may be given again.",
 )  # fmt: skip
@@ -152,6 +156,7 @@ def command(
     redeliver_unacked_after: float,
     token_secret_key: str | None,
     token_public_key: str | None,
+    basic_auth: str | None,
     super_user_roles: tuple[str, ...],
     tls_certificate: Path | None,
     tls_key: Path | None,
@@ -187,6 +192,7 @@ def command(
         redeliver_unacked_after_seconds=redeliver_unacked_after,
         token_secret_key=token_secret_key,
         token_public_key=token_public_key,
+        basic_auth=basic_auth,
         super_user_roles=super_user_roles,
         tls_certificate=tls_certificate,
         tls_key=tls_key,
@@ -198,7 +204,7 @@ def command(
     if settings.is_beyond_loopback and not settings.authenticates and not anonymous:
         raise click.UsageError(
             f"--host {host} lets others than this machine in, and nobody is asked who they are: "
-            "give --token-secret-key or --token-public-key, or --anonymous if that is meant"
+            "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is meant"
         )
     if retention_minutes is not None:
         settings = replace(settings, retention_minutes=retention_minutes)

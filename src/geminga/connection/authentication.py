@@ -102,13 +102,14 @@ class BasicCredentials:
 
     @staticmethod
     def from_json(text: str) -> BasicCredentials:
-        """From ``{"username": ..., "password": ..., "method": ...}``.
+        """From ``{"username": ..., "password": ..., "method": ...}``; Java's ``userId`` is taken, too.
 
         Raises `WrongParameters` without echoing the text, which holds a password.
         """
         try:
             parameters = json.loads(text)
-            username, password = parameters["username"], parameters["password"]
+            name = "userId" if "username" not in parameters else "username"
+            username, password = parameters[name], parameters["password"]
             method = parameters.get("method", "basic")
         except (ValueError, TypeError, KeyError, AttributeError):
             raise WrongParameters(

@@ -54,6 +54,11 @@ class Doorkeeper:
         self._authentication = authentication
         self._authorization = authorization
 
+    @property
+    def schemes(self) -> str:
+        """The value of ``WWW-Authenticate``."""
+        return self._authentication.schemes
+
     def admit(self, request: web.Request, now_ms: int) -> None:
         """Raises `AdminError`: 401 for who is not known, 403 for what is not allowed."""
         key = key_of(request.method, request.match_info.route.resource)

@@ -380,8 +380,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except AdminError as error:
         refusal = _refusal(error.status, error.reason)
-        if error.status == 401:
-            refusal.headers["WWW-Authenticate"] = "Bearer"
+        doorkeeper = request.app.get(DOORKEEPER)
+        if error.status == 401 and doorkeeper is not None:
+            refusal.headers["WWW-Authenticate"] = doorkeeper.schemes
         return refusal
     except RuleBroken as error:
         refused = admin_error(error)

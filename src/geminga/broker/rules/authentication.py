@@ -100,6 +100,11 @@ class Authentication:
                 raise Unauthenticated("the basic credentials are not base64") from None
         return self.authenticate(method, data, now_ms, certificate_name)
 
+    @property
+    def schemes(self) -> str:
+        """What the web port says to those without good credentials (``WWW-Authenticate``)."""
+        return 'Basic realm="Geminga", charset="UTF-8"' if "basic" in self._methods else "Bearer"
+
     def _names(self) -> str:
         names = sorted(self._methods)
         return ", ".join([*names, "tls"] if self._certificates else names) or "none"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import secrets
 import urllib.parse
 from pathlib import Path
 
 from geminga.broker.rules.authentication import Authentication, Method
+from geminga.broker.rules.passwords import BasicMethod, parse_users
 from geminga.broker.rules.tokens import TokenMethod, load_public_key, secret_algorithms
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
@@ -69,6 +71,9 @@ def make_authentication(settings: BrokerSettings) -> Authentication | None:
             audience_claim=settings.token_audience_claim,
             clock_skew_seconds=settings.token_clock_skew_seconds,
         )
+    if settings.basic_auth is not None:
+        text = read_key(settings.basic_auth, "basic_auth").decode("utf-8", "replace")
+        methods["basic"] = BasicMethod(parse_users(text), secrets.token_bytes(32))
     return Authentication(
         methods,
         anonymous_role=settings.anonymous_role,

@@ -1,0 +1,99 @@
+"""Basic authentication: hashes of passwords that other programs made, and guesses that hold nobody up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("passlib")
+pytest.importorskip("bcrypt")
+
+from geminga.broker.rules.authentication import Authentication, Unauthenticated
+from geminga.broker.rules.passwords import BasicMethod, parse_users
+from geminga.errors import InvalidConfiguration
+
+# Of "secret": by openssl passwd -apr1, -5, -6, and by the C library's crypt.
+HASHES = {
+    "apr1": "$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/",
+    "sha256": "$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.",
+    "sha512": "$6$abcdefgh$ltjgWl6579NluT/Vi1nwEvcil.G5Nbc4NiXZaNGStk8PSwGfQv72N2CKPPrVACtLtip/cZ/1GM/O6"
+    "IND4WQhG.",
+    "des": "abNANd1rDfiNc",
+    "bcrypt": "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a",
+    "sha1": "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+}
+FILE = "# who may come\n\n" + "\n".join(f"{name}:{hashed}" for name, hashed in HASHES.items()) + "\n"
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture
+def method() -> BasicMethod:
+    return BasicMethod(parse_users(FILE), bytes(32))
+
+
+@pytest.mark.parametrize("user", HASHES)
+def test_hashes_that_other_programs_made(method: BasicMethod, user: str) -> None:
+    found = method.authenticate(f"{user}:secret".encode(), NOW)
+    assert (found.role, found.method, found.expires_at_ms) == (user, "basic", None)
+    for wrong in (b"Secret", b"secret ", b"", b"x" * 100, b"secret\0", b"\xff", b"x" * 100_000):
+        with pytest.raises(Unauthenticated, match="unknown user or invalid password"):
+            method.authenticate(user.encode() + b":" + wrong, NOW + 60_000)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"nobody:secret", b"apr1", b":secret", b"\xff:secret", b"apr1\0:secret"]
+)
+def test_who_is_not_known_is_told_the_same(method: BasicMethod, data: bytes) -> None:
+    with pytest.raises(Unauthenticated, match="unknown user or invalid password"):
+        method.authenticate(data, NOW)
+
+
+def test_guessing_takes_a_share_of_the_time_and_holds_up_nobody_who_is_known(method: BasicMethod) -> None:
+    method.authenticate(b"apr1:secret", NOW)
+    looked_at = 0
+    for number in range(10_000):
+        with pytest.raises(Unauthenticated) as caught:
+            method.authenticate(b"apr1:%d" % number, NOW + number // 100)
+        looked_at += "too many" not in str(caught.value)
+    # Half a second was saved up, and a tenth of a tenth of a second came since; a check is taken for 2 ms.
+    assert 250 <= looked_at < 260
+    assert method.authenticate(b"apr1:secret", NOW + 100).role == "apr1"
+    with pytest.raises(Unauthenticated, match="too many"):
+        method.authenticate(b"sha512:secret", NOW + 100)
+    assert method.authenticate(b"sha512:secret", NOW + 1_000).role == "sha512"
+    # A clock that was set back is no reason to look at more.
+    with pytest.raises(Unauthenticated):
+        method.authenticate(b"sha256:wrong", NOW - 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("joe", "line 1 is not user:hash"),
+        ("joe:", "line 1 is not user:hash"),
+        (":abNANd1rDfiNc", "line 1 is not user:hash"),
+        ("a:abNANd1rDfiNc\njoe:abNANd1rDfiNc:x", "line 2 is not user:hash"),
+        ("joe:password", "line 1 is none of"),
+        ("joe:$1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/", "line 1 is none of"),
+        ("joe:$apr1$abcdefgh$short", "line 1"),
+        ("joe:abNANd1rDfiNc\njoe:abNANd1rDfiNc", "line 2 names 'joe' once more"),
+        ("joe:$2y$20$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a", "fewer rounds"),
+        ("# nobody", "names no user"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_without_a_hash(text: str, said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="basic_auth") as caught:
+        parse_users(text)
+    assert said in str(caught.value)
+    assert not any(part in str(caught.value) for part in ("abNANd1rDfiNc", "h9FWgUz3", "password:", "short"))
+
+
+def test_over_http(method: BasicMethod) -> None:
+    authentication: Any = Authentication({"basic": method})
+    assert authentication.from_header("Basic YXByMTpzZWNyZXQ=", NOW).role == "apr1"
+    for header in ("Basic YXByMTp3cm9uZw==", "Basic !", "Bearer x", None):
+        with pytest.raises(Unauthenticated):
+            authentication.from_header(header, NOW)
+    assert "secret" not in repr(authentication)
+    assert "apr1$" not in repr(method)
