@@ -1,10 +1,14 @@
 """Metrics of clients, seen through OpenTelemetry's in-memory reader."""
 
 import asyncio
+import gc
+import itertools
 import os
 import re
 import subprocess
 import sys
+import time
+import weakref
 
 import pytest
 
@@ -14,10 +18,14 @@ from geminga.errors import InvalidConfiguration
 
 pytest.importorskip("opentelemetry.sdk")
 
+from opentelemetry.metrics import NoOpHistogram, NoOpMeter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
 
 from geminga.client import metrics
+from geminga.producer.backlog import ByteBudget
+from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.settings import ProducerSettings
 
 NAMESPACE = {"pulsar.tenant": "public", "pulsar.namespace": "public/default"}
 
@@ -197,8 +205,8 @@ def test_acknowledgements_that_come_too_late(client, seen, pulsar_topic):
         pulsar_topic, "s", geminga.ConsumerType.Shared, unacked_messages_timeout_ms=10_000
     )
     (handle,) = consumer._consumer.group.handles.values()
-    handle.consumer.ack_timeout._timeout_seconds = 0.01  # the shortest one allowed is ten seconds
-    handle.consumer.ack_timeout._tick_seconds = 0.01
+    handle.consumer.unsettled.ack_timeout._timeout_seconds = 0.01  # the shortest one allowed is ten seconds
+    handle.consumer.unsettled.ack_timeout._tick_seconds = 0.01
     client.create_producer(pulsar_topic).send(b"a")
     consumer.receive(20_000)
     consumer.acknowledge(consumer.receive(20_000))
@@ -267,13 +275,48 @@ def test_durations_are_sampled(seen, client, pulsar_topic):
     assert seen.value("geminga.client.producer.message.send.count") == 300
 
 
+def test_a_histogram_that_raises_harms_no_message(pulsar_broker, pulsar_topic, caplog):
+    class Broken(NoOpHistogram):
+        def record(self, *arguments, **named):
+            raise RuntimeError("the exporter is broken")
+
+    class Meter(NoOpMeter):
+        def create_histogram(self, name, *arguments, **named):
+            return Broken(name)
+
+    class Provider(NoOpMeterProvider):
+        def get_meter(self, *arguments, **named):
+            return Meter("broken")
+
+    with geminga.Client(pulsar_broker.service_url, metrics=Provider()) as client:
+        producer = client.create_producer(pulsar_topic)
+        for _ in range(3):
+            producer.send(b"a")
+            time.sleep(0.03)  # longer than a sample waits for the next
+        assert producer.statistics().acknowledged_messages == 3
+    told = [record for record in caplog.records if "could not be recorded" in record.message]
+    assert len(told) == len(metrics.HISTOGRAMS)
+
+
+def test_ten_thousand_partitions(seen, pulsar_broker):
+    with geminga.Client(pulsar_broker.service_url, metrics=seen.provider, metrics_by_topic=True) as client:
+        partitions = PartitionedProducer(
+            topic="persistent://public/default/t", partitions=10_000, settings=ProducerSettings(),
+            memory=ByteBudget(0), new_producer_id=itertools.count().__next__, random=lambda: 0.5,
+        ).partitions  # fmt: skip
+        for partition in partitions:
+            client.core.metrics.add_producer(partition)
+        opened = metrics._hub_of(seen.provider)._read()["pulsar.client.producer.opened"]
+    assert len(opened) == sum(opened.values()) == 10_000
+
+
 def test_what_has_ended_is_let_go_of_without_a_reader(pulsar_broker, pulsar_topic, monkeypatch):
     monkeypatch.setattr(metrics, "PARTS_BEFORE_SWEEP", 10)
     provider = MeterProvider()
     with geminga.Client(pulsar_broker.service_url, metrics=provider) as client:
-        for _ in range(50):
+        for _ in range(100):
             client.create_producer(pulsar_topic).close()
-        assert len(metrics._hub_of(provider)._parts) <= 12
+        assert len(metrics._hub_of(provider)._parts) <= 45
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
@@ -342,3 +385,24 @@ def test_a_child_process_does_not_tell_what_its_parent_did(seen, client, pulsar_
     if not child:
         os._exit(len(metrics._hub_of(seen.provider)._parts) + len(metrics._hub_of(seen.provider)._gone))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_nobody_lives_longer_for_being_measured(pulsar_broker, pulsar_topic, seen):
+    class Service:
+        def __init__(self):
+            self.client = geminga.Client(pulsar_broker.service_url, metrics=seen.provider)
+            self.client.subscribe(pulsar_topic, "s", message_listener=self.heard)
+
+        def heard(self, consumer, message):
+            """Whatever."""
+
+    service = Service()
+    service.client.create_producer(pulsar_topic).send(b"a")
+    service.client.close()
+    gone = weakref.ref(service)
+    del service
+    gc.collect()
+    assert gone() is None
+    assert seen.value("geminga.client.producer.message.send.count") == 1
+    assert seen.value("pulsar.client.consumer.closed") == 1
+    assert seen.value("pulsar.client.connection.closed") == 1

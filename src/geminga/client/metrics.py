@@ -14,12 +14,13 @@ outside of one. So the counts of these histograms are those of samples; how many
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -28,12 +29,15 @@ from geminga._version import __version__
 from geminga.client.pool import ConnectionPool
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import Origin
+from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.state import State
 from geminga.ids import TopicName
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.states import ENDED
 
 A = TypeVar("A")
+
+logger = logging.getLogger("geminga")
 
 SAMPLES_PER_SECOND_MAX = 50
 """Measurements of durations a second and set of attributes: one costs as much as sending ten messages."""
@@ -92,85 +96,121 @@ HISTOGRAMS: dict[str, str] = {
 }
 
 Attributes = tuple[tuple[str, str | int], ...]
-Values = dict[tuple[str, Attributes], int]
+Values = dict[str, dict[Attributes, int]]
+"""By instrument and attributes."""
+
+
+Read = tuple[bool, dict[str, int]]
+"""Whether a part has ended, and its values by instrument."""
+Waiting = Mapping[Origin, tuple[int, int]]
+"""Messages and bytes in receive queues."""
 
 
 class _Part:
-    """A producer's or consumer's partition, or a pool of connections: somebody who counts."""
+    """A producer's or consumer's partition, or a pool of connections: somebody who counts.
 
-    __slots__ = ("attributes", "highest", "subject")
+    What it counts in is held, and it itself is not: nobody lives longer for being measured. Who is gone has
+    ended.
+    """
 
-    def __init__(self, subject: Any, attributes: Attributes) -> None:
-        self.subject = subject
+    def __init__(self, attributes: Attributes) -> None:
         self.attributes = attributes
-        self.highest: dict[str, int] = {}
+        self.had_ended = False
+        self._highest: dict[str, int] = {}
         """What was told last: sums of what others count meanwhile never shrink."""
 
-    def read(
-        self, waiting: Mapping[Origin, tuple[int, int]]
-    ) -> tuple[bool, list[tuple[str, Attributes, int]]]:
-        """Whether it has ended, and its values. That it has ended is looked at first: nothing comes later."""
-        subject, own = self.subject, self.attributes
-        if isinstance(subject, PartitionProducer):
-            ended, values = _of_producer(subject)
-        elif isinstance(subject, ConsumerCore):
-            ended, values = _of_consumer(subject, waiting)
-        else:
-            return subject.closed, _of_pool(subject)
-        return ended, [(name, own, self._grown(name, value)) for name, value in values.items()]
+    @property
+    def queue(self) -> ReceiveQueue | None:
+        """Where messages wait for it."""
+        return None
 
-    def _grown(self, name: str, value: int) -> int:
-        if INSTRUMENTS[name].sum:
-            value = self.highest[name] = max(value, self.highest.get(name, 0))
-        return max(value, 0)
+    def look(self, waiting: Waiting) -> Read:
+        raise NotImplementedError
+
+    def read(self, waiting: Waiting) -> Read:
+        ended, values = self.look(waiting)
+        for name, value in values.items():
+            if INSTRUMENTS[name].sum:
+                value = self._highest[name] = max(value, self._highest.get(name, 0))
+            values[name] = max(value, 0)
+        return ended, values
 
 
-def _of_producer(partition: PartitionProducer) -> tuple[bool, dict[str, int]]:
-    ended = partition.state in ENDED
-    counted = partition.counters
-    batch = partition.batch
-    return ended, {
-        "pulsar.client.producer.opened": 1,
-        "pulsar.client.producer.closed": int(ended),
-        "pulsar.client.producer.message.send.size": counted.acknowledged_bytes,
-        "pulsar.client.producer.message.pending.count": partition.pending.messages
-        + (0 if batch is None else len(batch)),
-        "pulsar.client.producer.message.pending.size": counted.sent_payload_bytes - counted.settled_bytes,
-        "geminga.client.producer.message.send.count": counted.acknowledged_messages,
-        "geminga.client.producer.message.failed.count": counted.failed_messages,
-        "geminga.client.producer.entry.send.count": counted.sent_batches,
-    }
+class _Producer(_Part):
+    def __init__(self, partition: PartitionProducer, attributes: Attributes) -> None:
+        super().__init__(attributes)
+        self._partition = weakref.ref(partition)
+        self._counted = partition.counters
+
+    def look(self, waiting: Waiting) -> Read:
+        partition, counted = self._partition(), self._counted
+        ended = partition is None or partition.state in ENDED
+        batch = None if partition is None else partition.batch
+        closed = 0 if partition is None else partition.pending.messages
+        open_messages = 0 if batch is None else len(batch)
+        return ended, {
+            "pulsar.client.producer.opened": 1,
+            "pulsar.client.producer.closed": int(ended),
+            "pulsar.client.producer.message.send.size": counted.acknowledged_bytes,
+            "pulsar.client.producer.message.pending.count": closed + open_messages,
+            "pulsar.client.producer.message.pending.size": counted.sent_payload_bytes - counted.settled_bytes,
+            "geminga.client.producer.message.send.count": counted.acknowledged_messages,
+            "geminga.client.producer.message.failed.count": counted.failed_messages,
+            "geminga.client.producer.entry.send.count": counted.sent_batches,
+        }
 
 
-def _of_consumer(
-    consumer: ConsumerCore, waiting: Mapping[Origin, tuple[int, int]]
-) -> tuple[bool, dict[str, int]]:
-    ended = consumer.state in (State.CLOSED, State.FAILED)
-    counted, flow = consumer.counted, consumer.flow
-    messages, size = waiting.get(consumer.origin, (0, 0))
-    return ended, {
-        "pulsar.client.consumer.opened": 1,
-        "pulsar.client.consumer.closed": int(ended),
-        "pulsar.client.consumer.message.received.count": flow.received_messages
-        - counted.withdrawn_messages
-        - messages,
-        "pulsar.client.consumer.message.received.size": flow.received_bytes - counted.withdrawn_bytes - size,
-        "pulsar.client.consumer.receive_queue.count": messages,
-        "pulsar.client.consumer.receive_queue.size": size,
-        "pulsar.client.consumer.message.ack": counted.acknowledged,
-        "pulsar.client.consumer.message.nack": counted.refused,
-        "pulsar.client.consumer.message.dlq": counted.dead,
-        "pulsar.client.consumer.message.ack.timeout": consumer.unsettled.ack_timeout.expired,
-    }
+class _Consumer(_Part):
+    def __init__(self, consumer: ConsumerCore, attributes: Attributes) -> None:
+        super().__init__(attributes)
+        self._consumer = weakref.ref(consumer)
+        self._counted, self._flow = consumer.counted, consumer.flow
+
+    @property
+    def queue(self) -> ReceiveQueue | None:
+        consumer = self._consumer()
+        return None if consumer is None else consumer.queue
+
+    def look(self, waiting: Waiting) -> Read:
+        consumer, counted, flow = self._consumer(), self._counted, self._flow
+        ended = consumer is None or consumer.state in (State.CLOSED, State.FAILED)
+        messages, size = (0, 0) if consumer is None else waiting.get(consumer.origin, (0, 0))
+        received = "pulsar.client.consumer.message.received"
+        return ended, {
+            "pulsar.client.consumer.opened": 1,
+            "pulsar.client.consumer.closed": int(ended),
+            f"{received}.count": flow.received_messages - counted.withdrawn_messages - messages,
+            f"{received}.size": flow.received_bytes - counted.withdrawn_bytes - size,
+            "pulsar.client.consumer.receive_queue.count": messages,
+            "pulsar.client.consumer.receive_queue.size": size,
+            "pulsar.client.consumer.message.ack": counted.acknowledged,
+            "pulsar.client.consumer.message.nack": counted.refused,
+            "pulsar.client.consumer.message.dlq": counted.dead,
+            "pulsar.client.consumer.message.ack.timeout": counted.timed_out,
+        }
 
 
-def _of_pool(pool: ConnectionPool) -> list[tuple[str, Attributes, int]]:
-    return [
-        ("pulsar.client.connection.opened", (), pool.opened),
-        ("pulsar.client.connection.closed", (), pool.lost),
-        ("pulsar.client.connection.failed", (("pulsar.failure.type", "tcp-failed"),), pool.unreached),
-        ("pulsar.client.connection.failed", (("pulsar.failure.type", "handshake"),), pool.unwelcome),
-    ]
+class _Connections(_Part):
+    """Those of one client, counted from one side: opened and closed, or failed in one way."""
+
+    def __init__(self, pool: ConnectionPool, failure: str = "") -> None:
+        super().__init__((("pulsar.failure.type", failure),) if failure else ())
+        self._pool = weakref.ref(pool)
+        self._counted, self._failure = pool.counted, failure
+
+    def look(self, waiting: Waiting) -> Read:
+        pool, counted = self._pool(), self._counted
+        ended = pool is None or pool.closed
+        if self._failure:
+            failed = counted.unreached if self._failure == TCP_FAILED else counted.unwelcome
+            return ended, {"pulsar.client.connection.failed": failed}
+        return ended, {
+            "pulsar.client.connection.opened": counted.opened,
+            "pulsar.client.connection.closed": counted.closed,
+        }
+
+
+TCP_FAILED, HANDSHAKE = "tcp-failed", "handshake"
 
 
 class _Hub:
@@ -223,9 +263,7 @@ class _Hub:
                     self._snapshot_at = now
                 values = self._snapshot
             return [
-                Observation(value, dict(attributes))
-                for (key, attributes), value in values.items()
-                if key == name
+                Observation(value, dict(attributes)) for attributes, value in values.get(name, {}).items()
             ]
 
         return observe
@@ -233,30 +271,60 @@ class _Hub:
     def _read(self) -> Values:
         """The sums over all parts; those that have ended become part of what is gone."""
         parts = list(self._parts)
-        queues = {id(p.subject.queue): p.subject.queue for p in parts if isinstance(p.subject, ConsumerCore)}
+        queues = {
+            id(queue): queue
+            for part in parts
+            if isinstance(part, _Consumer) and (queue := part.queue) is not None
+        }
         waiting: dict[Origin, tuple[int, int]] = {}
         for queue in queues.values():
             waiting.update(queue.held_by_origin())
-        values: Values = {}
+        values: Values = {name: {} for name in INSTRUMENTS}
         for part in parts:
             ended, read = part.read(waiting)
+            # Who ends counts on for a moment: on another thread, perhaps just now.
+            ended, part.had_ended = ended and part.had_ended, ended
             if ended:
                 del self._parts[part]
-            for name, attributes, value in read:
-                key = (name, attributes)
+            for name, value in read.items():
                 into = self._gone if ended and INSTRUMENTS[name].sum else values
-                into[key] = into.get(key, 0) + value
-        for key, value in self._gone.items():
-            values[key] = values.get(key, 0) + value
+                _add(into.setdefault(name, {}), part.attributes, value)
+        for name, gone in self._gone.items():
+            for attributes, value in gone.items():
+                _add(values[name], attributes, value)
         return values
+
+
+def _add(into: dict[Attributes, int], attributes: Attributes, value: int) -> None:
+    into[attributes] = into.get(attributes, 0) + value
+
+
+class _Durations:
+    """A histogram that harms nobody: it is told of sends in the middle of their being settled, and what is on
+    its other side is not ours."""
+
+    def __init__(self, hub: _Hub, name: str) -> None:
+        self._histogram = hub.histograms[name]
+        self._name = name
+        self._failed = False
+
+    def record(self, seconds: float, attributes: dict[str, str | int]) -> None:
+        try:
+            self._histogram.record(max(0.0, seconds), attributes)
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                logger.exception(
+                    "a measurement of %s could not be recorded; further ones fail silently", self._name
+                )
 
 
 class _SendDurations:
     """How long the sends of one set of attributes took: as often as `SAMPLES_PER_SECOND_MAX` allows."""
 
     def __init__(self, hub: _Hub, attributes: Attributes) -> None:
-        self._whole = hub.histograms["pulsar.client.producer.message.send.duration"].record
-        self._written = hub.histograms["pulsar.client.producer.rpc.send.duration"].record
+        self._whole = _Durations(hub, "pulsar.client.producer.message.send.duration").record
+        self._written = _Durations(hub, "pulsar.client.producer.rpc.send.duration").record
         self._attributes = tuple({**dict(attributes), **_STATUS[failed]} for failed in (False, True))
         self._next = [float("-inf"), float("-inf")]
 
@@ -266,9 +334,9 @@ class _SendDurations:
             return
         self._next[failed] = now + 1 / SAMPLES_PER_SECOND_MAX
         attributes = self._attributes[failed]
-        self._whole(max(0.0, seconds), attributes)
+        self._whole(seconds, attributes)
         if written_seconds is not None:
-            self._written(max(0.0, written_seconds), attributes)
+            self._written(written_seconds, attributes)
 
 
 _STATUS = {False: {"pulsar.response.status": "success"}, True: {"pulsar.response.status": "failed"}}
@@ -286,9 +354,11 @@ class ClientMetrics:
         self._by_topic = by_topic
         self.transport = "http" if http else "binary"
         self._durations: dict[Attributes, _SendDurations] = {}
+        self._lookups = _Durations(self._hub, "pulsar.client.lookup.duration")
 
     def add_pool(self, pool: ConnectionPool) -> None:
-        self._hub.add(_Part(pool, ()))
+        for failure in ("", TCP_FAILED, HANDSHAKE):
+            self._hub.add(_Connections(pool, failure))
 
     def add_producer(self, partition: PartitionProducer) -> None:
         attributes = self._attributes(partition.topic)
@@ -296,11 +366,11 @@ class ClientMetrics:
         if durations is None:
             durations = self._durations[attributes] = _SendDurations(self._hub, attributes)
         partition.counters.heard = durations
-        self._hub.add(_Part(partition, attributes))
+        self._hub.add(_Producer(partition, attributes))
 
     def add_consumer(self, consumer: ConsumerCore) -> None:
         attributes = (*self._attributes(consumer.topic), ("pulsar.subscription", consumer.subscription))
-        self._hub.add(_Part(consumer, attributes))
+        self._hub.add(_Consumer(consumer, attributes))
 
     async def lookup(self, kind: str, answer: Awaitable[A]) -> A:
         """Measure a question about topics. ``kind``: topic, metadata, schema or list-topics."""
@@ -312,9 +382,7 @@ class ClientMetrics:
             return result
         finally:
             attributes = {"pulsar.lookup.transport-type": self.transport, "pulsar.lookup.type": kind}
-            self._hub.histograms["pulsar.client.lookup.duration"].record(
-                time.monotonic() - started, {**attributes, **_STATUS[failed]}
-            )
+            self._lookups.record(time.monotonic() - started, {**attributes, **_STATUS[failed]})
 
     def _attributes(self, topic: str) -> Attributes:
         name = TopicName.parse(topic)

@@ -476,6 +476,17 @@ async def obtain_credentials(
     return obtain(provider, challenge)
 
 
+class ConnectionCounters:
+    """What became of a client's connections, ever."""
+
+    __slots__ = ("closed", "opened", "unreached", "unwelcome")
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+        self.unreached = self.unwelcome = 0
+        """Attempts that failed: before there was a connection, and in the handshake on it."""
+
+
 class ConnectionPool:
     """The connections of one client, keyed by where they lead.
 
@@ -490,10 +501,7 @@ class ConnectionPool:
         self._connections: dict[tuple[Address, str | None, int], asyncio.Task[BrokerConnection]] = {}
         self._tls_context: ssl.SSLContext | None = None
         self._slot = 0
-        self.opened = self.lost = 0
-        """Connections, ever."""
-        self.unreached = self.unwelcome = 0
-        """Attempts that failed: before there was a connection, and in the handshake on it."""
+        self.counted = ConnectionCounters()
 
     async def get(
         self, address: Address, *, proxy_to_broker: str | None = None, slot: int | None = None
@@ -531,7 +539,7 @@ class ConnectionPool:
         except TimeoutError as error:
             if isinstance(error, PulsarException):
                 raise
-            self.unreached += 1
+            self.counted.unreached += 1
             raise ConnectError(
                 f"{address} did not accept a connection within {timeout:g} s; is the address right and "
                 "reachable from here (firewall, VPN)?"
@@ -565,7 +573,7 @@ class ConnectionPool:
                 ssl=self.tls_context() if address.tls else None,
                 server_hostname=address.host if address.tls else None,
             )
-            self.opened += 1
+            self.counted.opened += 1
             await connection.ready
         except (OSError, ssl.SSLError) as error:
             self._count_failure(connection)
@@ -590,12 +598,12 @@ class ConnectionPool:
 
     def _count_failure(self, connection: BrokerConnection | None) -> None:
         if connection is None:
-            self.unreached += 1
+            self.counted.unreached += 1
         else:
-            self.unwelcome += 1
+            self.counted.unwelcome += 1
 
     def _lost(self, key: tuple[Address, str | None, int], connection: BrokerConnection) -> None:
-        self.lost += 1
+        self.counted.closed += 1
         task = self._connections.get(key)
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return

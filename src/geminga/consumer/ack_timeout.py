@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from geminga.consumer.message import Message
+from geminga.consumer.statistics import ConsumerCounters
 
 EntryKey = tuple[int, int]
 
@@ -22,14 +23,15 @@ class AckTimeout:
     time-out plus one tick after it was taken.
     """
 
-    def __init__(self, timeout_seconds: float, tick_seconds: float) -> None:
+    def __init__(
+        self, timeout_seconds: float, tick_seconds: float, counted: ConsumerCounters | None = None
+    ) -> None:
         self._timeout_seconds = timeout_seconds
         self._tick_seconds = min(tick_seconds, timeout_seconds) if timeout_seconds else tick_seconds
         self._deadlines: dict[EntryKey, float] = {}
         self._taken: dict[EntryKey, list[Message[Any]]] = {}
         """The messages of batches."""
-        self.expired = 0
-        """Entries that were late, ever."""
+        self._counted = counted or ConsumerCounters()
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -102,7 +104,7 @@ class AckTimeout:
         late = [key for key in expired if self._is_late(self._taken.get(key))]
         for key in expired:
             self.settled(key)
-        self.expired += len(late)
+        self._counted.timed_out += len(late)
         return late
 
     @staticmethod

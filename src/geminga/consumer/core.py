@@ -91,11 +91,10 @@ class ConsumerCore:
             batch_index=settings.batch_index_ack_enabled and keeps,
             receipts=settings.ack_receipt_enabled,
         )
-        self.unsettled = Unsettled(
-            settings.ack_timeout_seconds if keeps else 0.0, settings.unacked_messages_tick_ms / 1000
-        )
-        self.opener = EntryOpener(settings, self.origin)
         self.counted = ConsumerCounters()
+        timeout, tick = settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000
+        self.unsettled = Unsettled(timeout if keeps else 0.0, tick, self.counted)
+        self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
         """Set by the shell while it is attached to a connection."""
         self.output: list[bytes] = []

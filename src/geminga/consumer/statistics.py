@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class ConsumerCounters:
     """The running counts of one consumer of one topic or partition. They only grow."""
 
-    __slots__ = ("acknowledged", "dead", "refused", "withdrawn_bytes", "withdrawn_messages")
+    __slots__ = ("acknowledged", "dead", "refused", "timed_out", "withdrawn_bytes", "withdrawn_messages")
 
     def __init__(self) -> None:
         self.acknowledged = 0
         self.refused = 0
         """Negative acknowledgements."""
+        self.timed_out = 0
+        """Entries that were not acknowledged in time."""
         self.dead = 0
         """Messages that were published to the dead letter topic."""
         self.withdrawn_messages = 0

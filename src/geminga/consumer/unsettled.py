@@ -14,6 +14,7 @@ from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.message import EntryAcks
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.rewind import Rewind
+from geminga.consumer.statistics import ConsumerCounters
 
 EntryKey = tuple[int, int]
 
@@ -30,8 +31,10 @@ class Unsettled:
 
     __slots__ = ("_newest", "ack_timeout", "in_hand", "negative_acks", "rewind")
 
-    def __init__(self, ack_timeout_seconds: float, tick_seconds: float) -> None:
-        self.ack_timeout = AckTimeout(ack_timeout_seconds, tick_seconds)
+    def __init__(
+        self, ack_timeout_seconds: float, tick_seconds: float, counted: ConsumerCounters | None = None
+    ) -> None:
+        self.ack_timeout = AckTimeout(ack_timeout_seconds, tick_seconds, counted)
         self.negative_acks = NegativeAcks()
         self.in_hand: dict[EntryKey, None] = {}
         self.rewind = Rewind()
