@@ -27,13 +27,13 @@ ELSEWHERE = {
         f"integrations/{page.name}": "tests/docs/test_integrations.py"
         for page in (DOCS / "integrations").glob("*.md")
     },
-    "pipelines.md": "tests/spark, tests/interop/test_pipelines.py",
+    "pipelines.md": "tests/spark/test_replaying.py, tests/spark/pipelines",
     "security.md": "tests/docs/test_security_page.py",
-    "spark.md": "tests/spark",
-    "tour.md": "tests/spark; its other blocks are those of other pages",
-    "tuning.md": "tests/tuning",
+    "spark.md": "tests/spark/test_page.py",
 }
 """Pages whose examples are not run here, and what holds them."""
+FILES = re.compile(r"--apply (\w+\.toml)\n.*?^```toml\n(.*?)^```", re.M | re.S)
+"""A file that a page shows, with the command that would write it."""
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.M | re.S)
 
 
@@ -41,7 +41,9 @@ def blocks_of(page: Path) -> list[re.Match[str]]:
     return list(BLOCK.finditer(page.read_text()))
 
 
-PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if blocks_of(page))
+PAGES = sorted(
+    ["../README.md", *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if blocks_of(page))]
+)
 SCRIPTS = [page for page in PAGES if any(block[1] == "bash" for block in blocks_of(DOCS / page))]
 
 pytestmark = pytest.mark.timeout(180)
@@ -62,9 +64,12 @@ def test_examples_run(
     names = vars(example) | {"geminga": geminga, "broker": pulsar_broker, "client": pulsar_client}
     monkeypatch.setitem(sys.modules, "example", example)
     monkeypatch.chdir(tmp_path)
+    for name, text in FILES.findall((DOCS / page).read_text()):
+        (tmp_path / name).write_text(text)
     for block in blocks_of(DOCS / page):
         lines_before = block.string.count("\n", 0, block.start(2))
-        exec(compile("\n" * lines_before + block[2], str(DOCS / page), "exec"), names)
+        code = block[2].replace("pulsar://localhost:6650", pulsar_broker.service_url)
+        exec(compile("\n" * lines_before + code, str(DOCS / page), "exec"), names)
 
 
 def script_of(page: Path) -> str:

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
+    DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
@@ -105,6 +106,13 @@ def test_columns_that_are_written() -> None:
     assert written_columns(schema, None).columns == {
         "key": 0, "value": 1, "event_time": 2, "properties": 3, "topic": 5, "ordering_key": 6,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [DayTimeIntervalType.MINUTE, DayTimeIntervalType.SECOND])
+def test_a_delay_is_an_interval_of_any_fields(last: int) -> None:
+    """``INTERVAL 15 MINUTES`` is of another type than one of days to seconds."""
+    schema = StructType().add("value", BinaryType()).add("__deliverAfter", DayTimeIntervalType(2, last))
+    assert written_columns(schema, "t").columns == {"value": 0, "deliver_after": 1}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration, InvalidMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,14 @@ class FrameLayout:
     payload_columns: tuple[int, ...] = ()
 
 
+def _is_one_of(kind: DataType, allowed: Iterable[DataType]) -> bool:
+    # INTERVAL '15' MINUTES is a type of its own beside DAY TO SECOND; Arrow has one duration for all of them.
+    return any(
+        isinstance(kind, DayTimeIntervalType) if isinstance(each, DayTimeIntervalType) else kind == each
+        for each in allowed
+    )
+
+
 def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = False) -> FrameLayout:
     """Raises `InvalidConfiguration` for a frame that can't be written.
 
@@ -201,7 +209,7 @@ def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = 
             )
         if name in found:
             raise InvalidConfiguration(f"two columns of the frame give the message's {name}")
-        if field.dataType not in _WRITTEN_KINDS[name]:
+        if not _is_one_of(field.dataType, _WRITTEN_KINDS[name]):
             kinds = " or ".join(kind.simpleString() for kind in _WRITTEN_KINDS[name])
             raise InvalidConfiguration(
                 f"column {field.name!r} must be {kinds}, not {field.dataType.simpleString()}"

@@ -1,0 +1,33 @@
+"""The examples of docs/spark.md run, one after the other, as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from geminga.broker.serving.embedded import EmbeddedBroker
+
+PAGE = Path(__file__).parents[2] / "docs/spark.md"
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+
+def test_the_page_runs(spark: SparkSession, pulsar_broker: EmbeddedBroker) -> None:
+    names: dict[str, Any] = {}
+    text = PAGE.read_text()
+    blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
+    assert len(blocks) > 5
+    try:
+        for block in blocks:
+            code = block[1].replace("pulsar://localhost:6650", pulsar_broker.service_url)
+            before = text.count("\n", 0, block.start(1))
+            exec(compile("\n" * before + code, str(PAGE), "exec"), names)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
