@@ -46,8 +46,7 @@ class Link:
     """A plain connection that speaks just enough of the protocol to find a topic."""
 
     def __init__(self, address: tuple[str, int], topic: str) -> None:
-        self.socket = socket.create_connection(address, timeout=60)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = self.connect(address)
         self._buffer = bytearray()
         connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         connect.connect.client_version = "geminga-load"
@@ -62,6 +61,12 @@ class Link:
         lookup.lookupTopic.request_id = 2
         lookup.lookupTopic.authoritative = False
         self.ask(lookup, pb.BaseCommand.LOOKUP_RESPONSE)
+
+    def connect(self, address: tuple[str, int]) -> socket.socket:
+        """The socket to the broker."""
+        connected = socket.create_connection(address, timeout=60)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
 
     def _read_frame(self) -> pb.BaseCommand:
         while len(self._buffer) < 4 or len(self._buffer) < 4 + int.from_bytes(self._buffer[:4], "big"):

@@ -19,6 +19,7 @@ import fnmatch
 import http.client
 import http.server
 import json
+import os
 import re
 import shlex
 import sys
@@ -111,7 +112,9 @@ class PulsarAdmin:
     def __init__(self, home: Path, admin_url: str) -> None:
         import py4j.java_gateway as py4j
 
+        java_home = os.environ.get("JAVA_HOME")
         port, token = py4j.launch_gateway(
+            java_path=f"{java_home}/bin/java" if java_home else "java",
             classpath=f"{home}/lib/*",
             jarpath=_py4j_jar(),
             die_on_exit=True,

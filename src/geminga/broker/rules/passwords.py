@@ -95,7 +95,7 @@ class BasicMethod:
         """``key`` is random: right passwords are remembered by it, none is kept."""
         self._library = password_library()
         self._users = dict(users)
-        self._costs = {user: _cost_ms(self._library.identify(h), h) for user, h in self._users.items()}
+        self._decoy = next(iter(self._users.values()))
         self._key = key
         self._right: dict[str, bytes] = {}
         self._saved_ms = _SAVED_MS_MAX
@@ -111,17 +111,20 @@ class BasicMethod:
             user = user_bytes.decode()
         except UnicodeDecodeError:
             user = ""
-        hashed = self._users.get(user)
-        if hashed is None or not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
+        if not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
             raise Unauthenticated("unknown user or invalid password")
+        known_user = user in self._users
+        # For a user that there is not it takes as long: time does not tell who there is.
+        hashed = self._users[user] if known_user else self._decoy
+        cost_ms = _cost_ms(self._library.identify(hashed), hashed)
         mark = hashlib.blake2b(password, key=self._key).digest()
         known = self._right.get(user)
         if known is None or not hmac.compare_digest(known, mark):
-            self._spend(self._costs[user], now_ms)
-            if not self._is_right(password, hashed):
+            self._spend(cost_ms, now_ms)
+            if not self._is_right(password, hashed) or not known_user:
                 raise Unauthenticated("unknown user or invalid password")
             self._right[user] = mark
-            self._saved_ms += self._costs[user]  # who is right has guessed nothing
+            self._saved_ms += cost_ms  # who is right has guessed nothing
         return Principal(role=user, method="basic")
 
     def _is_right(self, password: bytes, hashed: str) -> bool:
