@@ -39,6 +39,10 @@ NAMES = (
         "Client(tls_validate_hostname)", "False", "True",
         "a certificate for another host proves nothing; switch it off where you must",
     ),
+    Named(
+        "Client.subscribe(batch_index_ack_enabled)", "False", "True",
+        "of a batch only what is not done comes again, to other consumers and after a reconnect, too",
+    ),
     Named("Consumer()", "()", "(runtime, consumer, threads)", _MADE_BY_CLIENT),
     Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
     Named("EncryptionKey()", "(key)", "(key, value, metadata)", _MADE_BY_CLIENT),
@@ -53,6 +57,9 @@ NAMES = (
     Named(
         "asyncio.Client.create_producer(batching_enabled)", "True", "False",
         "as in `Client`: in batches Key_Shared consumers get keys of others, and Shared ones share by batch",
+    ),
+    Named(
+        "asyncio.Client.subscribe(batch_index_ack_enabled)", "False", "True", "as in `Client`",
     ),
     Named(
         "asyncio.Consumer()", "(consumer, schema)", "(core, topics, subscription, name, settings)",

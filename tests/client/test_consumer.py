@@ -120,11 +120,22 @@ def test_a_partly_acknowledged_batch_comes_again_as_a_whole(
     pulsar_client: Any, pulsar_topic: str, subscribe: Any
 ) -> None:
     values = publish(pulsar_client, pulsar_topic, 5)
-    consumer = subscribe()
+    consumer = subscribe(batch_index_ack_enabled=False)
     for message in receive(consumer, 5)[:3]:
         consumer.acknowledge(message)
     consumer.close()
     assert data(receive(subscribe(), 5)) == values
+
+
+def test_of_a_partly_acknowledged_batch_the_rest_comes_again(
+    pulsar_client: Any, pulsar_topic: str, subscribe: Any
+) -> None:
+    values = publish(pulsar_client, pulsar_topic, 5)
+    consumer = subscribe()
+    for message in receive(consumer, 5)[:3]:
+        consumer.acknowledge(message)
+    consumer.close()
+    assert data(receive(subscribe(), 2)) == values[3:]
 
 
 def test_cumulative(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:

@@ -69,7 +69,7 @@ def test_messages_reach_the_queue_and_permits_return(subscribed: Make, make: Sim
 
 
 def test_reconnect_clears_the_queue_and_grants_anew(subscribed: Make, make: SimpleNamespace) -> None:
-    consumer = subscribed(receiver_queue_size=4)
+    consumer = subscribed(receiver_queue_size=4, batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
     first = consumer.queue.take()
     consumer.core.acknowledge_messages([first], consumer.now)
@@ -477,7 +477,7 @@ def test_messages_of_a_batch_that_nobody_has_taken_are_not_late(
     messages = consumer.take()
     consumer.core.taken(messages[:1], consumer.now)
     consumer.core.acknowledge_messages(messages[:1], consumer.now)
-    assert kinds(consumer.advance(30.0)) == []
+    assert kinds(consumer.advance(30.0)) == ["ACK"]
     assert len(consumer.core.unsettled.ack_timeout) == 0
     consumer.core.taken(messages[1:2], consumer.now)
     (redeliver,) = consumer.advance(11.0)
@@ -800,7 +800,7 @@ def test_a_message_made_anew_is_put_back_in_place_of_the_one_that_was_taken(
 def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
-    consumer = subscribed()
+    consumer = subscribed(batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b", b"c", b"d"]), 0)
     before = consumer.take()
     consumer.core.acknowledge_messages(before[:2], consumer.now)
@@ -842,7 +842,7 @@ def test_a_half_acknowledged_batch_comes_whole_after_a_reconnect(
     subscribed: Make, make: SimpleNamespace, settings: Any
 ) -> None:
     # Whether an administrator has moved the subscription back meanwhile cannot be seen from here.
-    consumer = subscribed(**settings)
+    consumer = subscribed(**settings, batch_index_ack_enabled=False)
     batch = make.batch([b"a", b"b", b"c", b"d"])
     consumer.receive(batch, 0)
     before = consumer.take()
@@ -890,7 +890,7 @@ def test_the_broker_alone_says_what_comes_again_of_a_batch_that_it_was_told_of(
 def test_who_is_no_longer_the_active_consumer_knows_no_halves(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
-    consumer = subscribed(consumer_type=ConsumerType.Failover)
+    consumer = subscribed(consumer_type=ConsumerType.Failover, batch_index_ack_enabled=False)
     batch = make.batch([b"a", b"b"])
     consumer.receive(batch, 0)
     consumer.core.acknowledge_messages(consumer.take()[:1], consumer.now)

@@ -267,7 +267,7 @@ class Client:
         start_message_id_inclusive: bool = False,
         batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
         key_shared_policy: ConsumerKeySharedPolicy | None = None,
-        batch_index_ack_enabled: bool = False,
+        batch_index_ack_enabled: bool = True,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,

@@ -12,6 +12,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from geminga.client.tasks import run_task
 from geminga.connection import commands
 from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import TopicName
@@ -77,7 +78,7 @@ class SchemaVersions:
             return info
         task = self._asking.get(key)
         if task is None:
-            task = self._asking[key] = self._core.task(self._ask(key))
+            task = self._asking[key] = run_task(self._core.loop, self._ask(key))
             task.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(task)
 

@@ -135,10 +135,11 @@ class AckTracker:
     def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> list[EntryKey]:
         """Acknowledge messages one by one; returns the entries that are done now.
 
-        The hot path: a message of a batch costs a flag and a countdown.
+        The hot path: a message of a batch costs a flag and a countdown, and a run of them one note.
         """
         done: list[EntryKey] = []
         partial = None
+        batch_index = self._batch_index
         for message in messages:
             entry = message._entry
             acks = entry.acks
@@ -150,12 +151,13 @@ class AckTracker:
                 flags[index] = 0
                 acks.remaining -= 1
                 if acks.remaining:
-                    if self._batch_index:
+                    if batch_index and acks is not partial:
+                        # What remains of it is read when it is sent.
                         self._note_partial((entry.ledger_id, entry.entry_id), acks)
-                    partial = acks
+                        partial = acks
                     continue
             self._entry_done(entry, done)
-        if done or (partial is not None and self._batch_index):
+        if done or partial is not None:
             self._arm(now)
         return done
 

@@ -88,7 +88,7 @@ class ConsumerCore:
             consumer_id,
             grouping_seconds=settings.ack_grouping_time_ms / 1000,
             grouping_max=settings.ack_grouping_max,
-            batch_index=settings.batch_index_ack_enabled and keeps,
+            batch_index=settings.batch_index_ack_enabled and keeps and settings.durable,
             receipts=settings.ack_receipt_enabled,
         )
         self.counted = ConsumerCounters()

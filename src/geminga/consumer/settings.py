@@ -132,9 +132,9 @@ class ConsumerSettings:
     """So many of them go at once."""
     ack_receipt_enabled: bool = False
     """`acknowledge` returns when the broker has the acknowledgement on disk, and raises when it has not."""
-    batch_index_ack_enabled: bool = False
+    batch_index_ack_enabled: bool = True
     """Single messages of a batch are acknowledged for themselves; else the broker hears of a batch when all
-    of it is."""
+    of it is. An Apache Pulsar without ``acknowledgmentAtBatchIndexLevelEnabled`` takes no notice."""
     unacked_messages_timeout_ms: int | None = None
     """A message that is not acknowledged so long after it was received comes again; None and 0 never, else
     1,000 at least."""
