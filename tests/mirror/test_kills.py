@@ -20,6 +20,7 @@ import pytest
 
 import geminga
 from geminga.client.cluster import Cluster
+from geminga.ids import TopicName
 from geminga.testing.apache_pulsar import free_ports
 from tests.client.cutting import CuttingProxy
 from tests.mirror.helpers import left, mirror, mirrored, stored
@@ -74,9 +75,9 @@ class BrokerProcess(Process):
 
 
 class MirrorProcess(Process):
-    def __init__(self, source: Any, target: Any) -> None:
+    def __init__(self, source: Any, target: Any, topic: str) -> None:
         super().__init__(
-            "mirror", "--topics", ".*",
+            "mirror", "--topics", topic,
             "--from", source.service_url, "--from-admin-url", source.admin_url,
             "--to", target.service_url, "--to-admin-url", target.admin_url,
         )  # fmt: skip
@@ -118,24 +119,27 @@ class Load:
         self._client.close()
 
 
-def prepare(broker: Any) -> None:
+def prepare(broker: Any, topic: str) -> None:
     deadline = time.monotonic() + 60
     with geminga.Admin(broker.admin_url) as admin:
         while True:
             try:
-                admin.topics.create("t", partitions=2)
+                namespace = TopicName.parse(topic).namespace_name
+                if namespace not in admin.namespaces.list("public"):
+                    admin.namespaces.create(namespace)
+                admin.topics.create(topic, partitions=2)
                 return
             except geminga.PulsarException:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
 
 
-def reached(broker: Any, entries: int) -> None:
+def reached(broker: Any, topic: str, entries: int) -> None:
     """Wait until the target has so many entries, however often it dies."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(geminga.PulsarException), geminga.Admin(broker.admin_url) as admin:
-            names = [f"t-partition-{n}" for n in range(2)]
+            names = [f"{topic}-partition-{n}" for n in range(2)]
             if sum(admin.topics.internal_stats(one).number_of_entries for one in names) >= entries:
                 return
         time.sleep(0.02)
@@ -146,10 +150,10 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
     chance = random.Random(seed)
     source, target = BrokerProcess(tmp_path / "source"), BrokerProcess(tmp_path / "target")
     with source, target:
-        prepare(source)
+        prepare(source, "t")
         with source.client() as client:
             client.subscribe("t", "s").close()
-        running = MirrorProcess(source, target)
+        running = MirrorProcess(source, target, ".*")
         order: list[Process] = []
         while len(order) < kills:
             each: list[Process] = [running, source, target]
@@ -157,7 +161,7 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
             order += each
         with running, Load(source, "t", 0.01):
             for number, victim in enumerate(order[:kills], 1):
-                reached(target, 100 * number)
+                reached(target, "t", 100 * number)
                 time.sleep(chance.random() * 0.1)
                 victim.again()
             # The last one ends by itself.

@@ -12,6 +12,7 @@ import pytest
 import geminga
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
+from geminga.mirror import Cluster
 from geminga.mirror.pairing import PAIR_PROPERTY
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
@@ -368,6 +369,37 @@ def test_a_mirror_that_was_killed_before_it_began(two: Two) -> None:
     assert properties == {PAIR_PROPERTY: "00" * 8}
 
 
+def test_a_source_that_was_brought_back_from_a_backup_is_not_read_on(tmp_path: Path) -> None:
+    import shutil
+
+    with geminga.embedded() as target:
+        with geminga.embedded(tmp_path / "source") as source:
+            fill(source.client(), "t", 10)
+            mirrored(source, target)
+        shutil.copytree(tmp_path / "source", tmp_path / "backup")
+        with geminga.embedded(tmp_path / "source") as source:
+            fill(source.client(), "t", 10, start=10)
+            mirrored(source, target)
+        with geminga.embedded(tmp_path / "backup") as source:
+            fill(source.client(), "t", 3, start=100)
+            status = mirror(source, target, once=True).run(signals=False)
+            assert "brought back from a backup" in status.failed[0]
+            mirrored(source, target, name="anew")
+        assert left(target, "t", "s", initial_position=Earliest)[-3:] == [b"100", b"101", b"102"]
+
+
+def test_one_cluster_by_two_addresses(two: Two) -> None:
+    fill(two.source, "t", 3)
+    broker = two.brokers[0]
+    other = Cluster(
+        service_url=broker.service_url.replace("127.0.0.1", "localhost"), admin_url=broker.admin_url
+    )
+    status = mirror(broker, other, once=True).run(signals=False)
+    assert "the same cluster" in status.failed[0]
+    assert len(stored(two.source, "t")) == 3
+    assert two.source_admin.topics.properties("t") == {}
+
+
 # --- both ways ----------------------------------------------------------------------------------------------
 
 
@@ -386,6 +418,47 @@ def test_both_ways_and_nothing_goes_round(names: tuple[str, str]) -> None:
         for broker in (one, other):
             got = left(broker, "t", "s", initial_position=Earliest)
             assert sorted(got, key=int) == [b"%d" % n for n in range(200)]
+
+
+def test_a_topic_goes_and_comes_back(two: Two) -> None:
+    fill(two.source, "t", 3)
+    with mirror(*two.brokers) as running:
+        assert running.wait_until_caught_up(30)
+        two.source_admin.topics.delete("t", force=True)
+        until(lambda: not running.status().partitions)
+        assert len(stored(two.target, "t")) == 3
+        fill(two.source, "t", 3)
+        # It is another topic than the one that was mirrored: nobody decides that by himself.
+        until(lambda: running.status().failed)
+        assert "this is another source" in running.status().failed[0]
+
+
+def test_a_target_that_takes_nothing_unencrypted(two: Two) -> None:
+    pytest.importorskip("cryptography")
+    reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
+    sealed = two.source.create_producer("t", encryption_key="k1", crypto_key_reader=reader)
+    sealed.send(b"secret")
+    two.target_admin.namespaces.encryption_required.set("public/default", True)
+    mirrored(*two.brokers)
+    assert stored(two.target, "t") == stored(two.source, "t")
+    fill(two.source, "t", 1)
+    with mirror(*two.brokers) as running:
+        until(lambda: "must be encrypted" in running.status().partitions[0].error)
+    assert len(stored(two.target, "t")) == 1
+
+
+def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
+    fill(two.source, "t", 20)
+    with mirror(*two.brokers) as first:
+        assert first.wait_until_caught_up(30)
+        with mirror(*two.brokers) as second:
+            until(lambda: second.status().partitions and second.status().partitions[0].error)
+            fill(two.source, "t", 20, start=20)
+            until(lambda: first.status().messages == 40)
+            first.close()
+            fill(two.source, "t", 20, start=40)
+            until(lambda: second.status().messages == 20)
+    assert stored(two.target, "t") == stored(two.source, "t")
 
 
 # --- what is in the way -----------------------------------------------------------------------------------

@@ -22,13 +22,15 @@ from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
 from geminga.mirror.pairing import PREFIX
 from geminga.mirror.partition import Ends, PartitionMirror, State
-from geminga.mirror.place_map import PlaceMap
+from geminga.mirror.place_map import PlaceMap, Range
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 
 logger = logging.getLogger("geminga.mirror")
 
 _RANGE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[\])]")
 _BROKERS_OWN = ("__compaction", "pulsar.dedup", "pulsar.repl.", PREFIX)
+HOLES_MAX = 1_000_000
+"""Holes of a subscription that are taken along, those at its front."""
 _PAGE = 10_000
 _ACKS_AT_ONCE = 5_000
 
@@ -148,6 +150,12 @@ async def _in_pages(
         holes += parse_ranges(page["individuallyDeletedMessages"])
         partly += _partly(page["partlyAcknowledgedBatches"])
         after = page["next"]
+        if len(holes) + len(partly) >= HOLES_MAX and after is not None:
+            logger.warning(
+                "%s of %s has more than %d holes: what was acknowledged behind them comes again in the "
+                "target", name, topic, HOLES_MAX,
+            )  # fmt: skip
+            after = None
         if after is None:
             return CursorState(marked, tuple(holes), tuple(partly), properties)
 
@@ -213,18 +221,17 @@ class CursorMirror:
         before_holes = set(known.holes) if known is not None else set()
         before_partly = set(known.partly) if known is not None else set()
         covered = applied.through
-        ids: list[MessageId] = []
+        ranges: list[Range] = []
         for low, high in state.holes:
             if (low, high) in before_holes and high <= covered:
                 continue
-            for ledger, first, last in places.between(max(low, state.marked), min(high, done)):
-                ids += [MessageId(-1, ledger, entry) for entry in range(first, last + 1)]
+            ranges += places.between(max(low, state.marked), min(high, done))
         partly = []
         for place, batch in state.partly:
             target = places.exact(place) if place <= done else None
             if target is not None and ((place, batch) not in before_partly or place > covered):
                 partly.append((target, batch))
-        if (marked is None or marked == applied.marked) and not ids and not partly:
+        if (marked is None or marked == applied.marked) and not ranges and not partly:
             return
         consumer = await _open(self._ends.target, self.topic, name)
         try:
@@ -232,10 +239,13 @@ class CursorMirror:
             now = self._ends.target.now
             if marked is not None:
                 handle.consumer.acknowledge_id_through(marked.message_id(), now())
-            for start in range(0, len(ids), _ACKS_AT_ONCE):
-                for message_id in ids[start : start + _ACKS_AT_ONCE]:
-                    handle.consumer.acknowledge_id(message_id, now())
-                await consumer.acknowledging.receipt()
+            said = 0
+            for ledger, first, last in ranges:
+                for entry in range(first, last + 1):
+                    handle.consumer.acknowledge_id(MessageId(-1, ledger, entry), now())
+                    said += 1
+                    if said % _ACKS_AT_ONCE == 0:
+                        await consumer.acknowledging.receipt()
             for target, batch in partly:
                 handle.consumer.acknowledge_indexes(
                     (target.ledger, target.entry), batch.messages, batch.done, now()

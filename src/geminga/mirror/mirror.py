@@ -8,8 +8,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
 
 from geminga.client.metrics_port import serve
 from geminga.errors import AlreadyClosed, InvalidConfiguration, PulsarException
@@ -24,11 +24,15 @@ from geminga.mirror.settings import MirrorSettings
 from geminga.mirror.status import MirrorStatus, PartitionStatus, SubscriptionStatus
 from geminga.mirror.topics import Found, TopicMaker, find_topics
 
+T = TypeVar("T")
+
 logger = logging.getLogger("geminga.mirror")
 
 WINDOW_BYTES_MAX = 16 * 1024 * 1024
 WINDOW_BYTES_MIN = 256 * 1024
 LAG_SECONDS = 2.0
+START_SECONDS_MAX = 60.0
+"""How long a cluster is waited for that is not up when the mirror begins."""
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
 
@@ -167,7 +171,9 @@ class Mirror:
                 stack.push_async_callback(admin.close)
                 ends.append((client, admin))
             (source, source_admin), (target, target_admin) = ends
-            names = await _cluster_names(settings, source_admin, target_admin)
+            names = await self._patiently(lambda: _cluster_names(settings, source_admin, target_admin))
+            if names is None:
+                return self.status()
             run = _Run(
                 settings,
                 Ends(
@@ -185,8 +191,26 @@ class Mirror:
                 web = await serve(lambda: run.status().exposition(), settings.metrics_port)
                 stack.callback(web.close)
             self._run = run
-            await run.work(self._stopping, self._ready, self._caught_up, self._on_status)
+            await run.work(self._patiently, self._stopping, self._ready, self._caught_up, self._on_status)
             return run.status()
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """What ``ask`` gives: a cluster that is about to start is waited for. None when told to stop."""
+        assert self._stopping is not None
+        until = time.monotonic() + START_SECONDS_MAX
+        told = False
+        while not self._stopping.is_set():
+            try:
+                return await ask()
+            except PulsarException as error:
+                if not error.retriable or time.monotonic() >= until:
+                    raise
+                if not told:
+                    logger.warning("waiting for %.0f s: %s", until - time.monotonic(), error)
+                told = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 0.5)
+        return None
 
 
 async def _closed(client: Any) -> None:
@@ -230,7 +254,10 @@ class _Part:
 
     @property
     def at_goal(self) -> bool:
-        return self.goal is not None and (self.goal == NOWHERE or self.mirror.done >= self.goal)
+        if self.goal is None or self.mirror.state is not State.COPYING:
+            return False
+        # What is not delivered (a broker's markers) is never done, but does not count as waiting either.
+        return self.goal == NOWHERE or self.mirror.done >= self.goal or self.lag == 0
 
 
 class _Run:
@@ -251,22 +278,42 @@ class _Run:
 
     async def work(
         self,
+        patiently: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         stopping: asyncio.Event,
         ready: threading.Event,
         caught_up: threading.Event,
         on_status: Callable[[MirrorStatus], None] | None,
     ) -> None:
-        await self._discover()
-        self._first = set(self._parts)
-        ready.set()
+        until = asyncio.create_task(stopping.wait())
+        first = asyncio.ensure_future(patiently(self._discover))
+        try:
+            await asyncio.wait({first, until}, return_when=asyncio.FIRST_COMPLETED)
+            if first.done():
+                first.result()
+                self._first = set(self._parts)
+                ready.set()
+                await self._keep(until, caught_up, on_status)
+        finally:
+            for task in (first, until):
+                task.cancel()
+            await asyncio.wait({first, until})
+            await self._end()
+        if on_status is not None:
+            on_status(self.status())
+
+    async def _keep(
+        self,
+        until: asyncio.Task[Any],
+        caught_up: threading.Event,
+        on_status: Callable[[MirrorStatus], None] | None,
+    ) -> None:
+        """Everything but the copying, until ``until`` is done or there is nothing left to do."""
         keepers: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._every(self.settings.discovery_seconds, self._discover)),
             asyncio.create_task(self._every(LAG_SECONDS, lambda: self._look(on_status))),
             asyncio.create_task(self._follow_always()),
         ]
         try:
-            until = asyncio.create_task(stopping.wait())
-            keepers.append(until)
             while not until.done():
                 if not self.caught_up and self._all_there():
                     self.caught_up = True
@@ -278,9 +325,6 @@ class _Run:
             for task in keepers:
                 task.cancel()
             await asyncio.wait(keepers)
-            await self._end()
-        if on_status is not None:
-            on_status(self.status())
 
     def _all_there(self) -> bool:
         first = self._first or ()
@@ -317,19 +361,19 @@ class _Run:
     # --- topics ---------------------------------------------------------------------------------------
 
     async def _discover(self) -> None:
-        found = await find_topics(self._ends.source_admin, self._patterns)
+        found = await find_topics(self._ends.source_admin, self._patterns, self._known)
         there = {name for one in found for name in one.names()}
         for name in [name for name in self._parts if name not in there]:
             part = self._parts.pop(name)
+            self._known.pop(str(TopicName.parse(name).base), None)
             logger.warning("%s is gone from the source; what the target has of it stays", name)
             if part.task is not None:
                 part.task.cancel()
         new = [one for one in found if self._known.get(str(one.topic)) != one.partitions]
+        share = self.settings.memory_bytes // (4 * max(1, len(there)))
+        self._ends.window_bytes = max(WINDOW_BYTES_MIN, min(WINDOW_BYTES_MAX, share))
         opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         await asyncio.gather(*(self._add(one, opening) for one in new))
-        count = max(1, len(self._parts))
-        share = self.settings.memory_bytes // (4 * count)
-        self._ends.window_bytes = max(WINDOW_BYTES_MIN, min(WINDOW_BYTES_MAX, share))
 
     async def _add(self, found: Found, opening: asyncio.Semaphore) -> None:
         name = str(found.topic)
@@ -400,7 +444,7 @@ class _Run:
             for partition, one in each.items():
                 part = self._parts.get(partition)
                 subscription = one.subscriptions.get(name)
-                if part is not None and subscription is not None:
+                if part is not None and subscription is not None and part.mirror.state is State.COPYING:
                     part.lag = subscription.msg_backlog
         if on_status is not None:
             on_status(self.status())

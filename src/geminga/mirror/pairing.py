@@ -64,6 +64,9 @@ async def find_pair(
     if (in_source is None and in_target is None) or on_mismatch == "restart":
         pair = secrets.token_bytes(PAIR_BYTES)
         await target.topics.update_properties(topic, {name: pair.hex()})
+        if (await source.topics.properties(topic)).get(name) == pair.hex():
+            await target.topics.remove_property(topic, name)
+            raise MirrorRefused(f"{topic}: source and target are the same cluster, by two addresses")
         await _subscribe(source, topic, name, pair)
         return Pair(pair, True)
     if in_source is None and in_target is not None:

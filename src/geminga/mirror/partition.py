@@ -19,12 +19,14 @@ from enum import Enum
 from geminga.asyncio import Admin
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.core import ClientCore
+from geminga.client.entry_reader import open_cursor
 from geminga.client.topic_set import TopicSet
 from geminga.connection.backoff import Backoff
 from geminga.consumer.message import ReceivedEntry
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.errors import (
     AdminError,
+    ConnectError,
     IncompatibleSchema,
     OperationNotSupported,
     ProtocolError,
@@ -167,6 +169,7 @@ class PartitionMirror:
         publisher = await self._publisher(pair)
         try:
             resume = await self._look(publisher, pair)
+            await self._move_to(resume)
             rewriter = EntryRewriter(
                 pair=pair.id, source_name=ends.source_name, target_name=ends.target_name,
                 schema_versions=self._schemas.versions,
@@ -211,13 +214,20 @@ class PartitionMirror:
             await asyncio.sleep(0.02)
 
     async def _publisher(self, pair: Pair) -> EntryPublisher:
-        name, target = pair.producer_name(self._ends.mirror), self._ends.target
-        try:
-            return await EntryPublisher.open(target, self.topic, name, self._on_receipt)
-        except IncompatibleSchema:
-            if self._schemas.newest is None:
-                raise
-            return await EntryPublisher.open(target, self.topic, name, self._on_receipt, self._schemas.newest)
+        """With what the topic demands of producers, which is known when it refuses one."""
+        name, schema, encrypted = pair.producer_name(self._ends.mirror), None, False
+        while True:
+            try:
+                return await EntryPublisher.open(
+                    self._ends.target, self.topic, name, self._on_receipt, schema=schema, encrypted=encrypted
+                )
+            except PulsarException as error:
+                if isinstance(error, IncompatibleSchema) and schema is None and self._schemas.newest:
+                    schema = self._schemas.newest
+                elif "ncrypt" in str(error) and not encrypted:
+                    encrypted = True
+                else:
+                    raise
 
     async def history(self, pair: Pair) -> TargetHistory:
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
@@ -233,13 +243,32 @@ class PartitionMirror:
         stats = await self._ends.source_admin.topics.internal_stats(self.topic)
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
-        resume = max(marked, publisher.last)
-        if parse_position(stats.last_confirmed_entry) > resume:
+        last = parse_position(stats.last_confirmed_entry)
+        mirrored = publisher.last
+        if last > max(marked, mirrored):
             # Deduplication forgets, by time and when a broker dies; what is stored does not.
             newest = await (await self.history(pair)).newest()
-            if newest is not None:
-                resume = max(resume, newest.source)
-        return resume
+            mirrored = mirrored if newest is None else max(mirrored, newest.source)
+        if mirrored > last:
+            raise MirrorRefused(
+                f"{self.topic}: the target has what was at {mirrored} in the source, and the source ends at "
+                f"{last}: it was brought back from a backup, or lost something. Its positions mean other "
+                "messages now; choose another --name, which copies all that it has"
+            )
+        return max(marked, mirrored)
+
+    async def _move_to(self, resume: Position) -> None:
+        """Have the mirror's subscription stand there, so that nothing is read twice."""
+        if resume.entry < 0:
+            return
+        core = self._ends.source
+        consumer = await open_cursor(core, self.topic, subscription_of(self._ends.mirror), from_latest=False)
+        try:
+            for handle in consumer.group.handles.values():
+                handle.consumer.acknowledge_id_through(resume.message_id(), core.now())
+            await consumer.acknowledging.receipt()
+        finally:
+            await consumer.close()
 
     async def _consumer(self) -> AsyncConsumer:
         core = self._ends.source
@@ -275,7 +304,7 @@ class PartitionMirror:
         self, consumer: AsyncConsumer, publisher: EntryPublisher, rewriter: EntryRewriter
     ) -> None:
         read = self.done
-        acknowledging = asyncio.create_task(self._keep_acknowledging(consumer))
+        acknowledging = asyncio.create_task(self._keep_acknowledging(consumer, publisher))
         queued = consumer.queue.entries
         publisher.ended.add_done_callback(lambda _: consumer.receivers.wake_all())
         try:
@@ -383,9 +412,15 @@ class PartitionMirror:
             self.done = place
         self.progress.set()
 
-    async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
+    async def _keep_acknowledging(self, consumer: AsyncConsumer, publisher: EntryPublisher) -> None:
+        (handle,) = consumer.group.handles.values()
+        connection = handle.driver.connection
         while True:
             await asyncio.sleep(_ACK_SECONDS)
+            if handle.driver.connection is not connection:
+                # Another broker, or another life of the same: what it has is looked at anew.
+                publisher.end(ConnectError(f"the connection to the source of {self.topic} was lost"))
+                return
             with contextlib.suppress(PulsarException):
                 self._acknowledge(consumer)
 

@@ -55,9 +55,17 @@ class EntryPublisher:
 
     @classmethod
     async def open(
-        cls, core: ClientCore, topic: str, name: str, on_receipt: OnReceipt, schema: pb.Schema | None = None
+        cls,
+        core: ClientCore,
+        topic: str,
+        name: str,
+        on_receipt: OnReceipt,
+        *,
+        schema: pb.Schema | None = None,
+        encrypted: bool = False,
     ) -> EntryPublisher:
-        """``schema``: of the topic, where it takes nobody without. Raises what the broker refuses with:
+        """``schema``: of the topic, where it takes nobody without. ``encrypted``: the same for producers who
+        promise that everything they send is encrypted. Raises what the broker refuses with:
         `ProducerBusy` while another producer of that name is connected."""
         found = cls(core, topic, name, on_receipt)
         connection = await core.connection_to(topic, awaits_service=False)
@@ -66,7 +74,9 @@ class EntryPublisher:
         connection.watch(found, found._detached)
         try:
             answer = await connection.request(
-                found._create_command(request_id, schema), request_id, core.settings.operation_timeout_seconds
+                found._create_command(request_id, schema, encrypted),
+                request_id,
+                core.settings.operation_timeout_seconds,
             )
         except BaseException as error:
             connection.forget(found)
@@ -77,7 +87,7 @@ class EntryPublisher:
         found.last = position_of(answer.producer_success.last_sequence_id)
         return found
 
-    def _create_command(self, request_id: int, schema: pb.Schema | None) -> pb.BaseCommand:
+    def _create_command(self, request_id: int, schema: pb.Schema | None, encrypted: bool) -> pb.BaseCommand:
         command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
         body = command.producer
         body.topic = self.topic
@@ -85,6 +95,7 @@ class EntryPublisher:
         body.request_id = request_id
         body.producer_name = self.name
         body.user_provided_producer_name = True
+        body.encrypted = encrypted
         if schema is not None:
             body.schema.CopyFrom(schema)
         return command
@@ -132,7 +143,7 @@ class EntryPublisher:
             self._receipt(frame)
         elif frame.type == pb.BaseCommand.SEND_ERROR:
             body = frame.command.send_error
-            self._end(from_server(body.error, body.message))
+            self.end(from_server(body.error, body.message))
 
     def _receipt(self, frame: ReceiptFrame) -> None:
         if self.ended.done():
@@ -141,13 +152,14 @@ class EntryPublisher:
         try:
             self._on_receipt(frame.sequence_id, target)
         except ProtocolError as error:
-            self._end(error)
+            self.end(error)
 
     def _detached(self, error: Exception | None, _assigned: Address | None) -> None:
         self._connection = None
-        self._end(error or ConnectError(f"the broker closed the producer of {self.topic}"))
+        self.end(error or ConnectError(f"the broker closed the producer of {self.topic}"))
 
-    def _end(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
+        """Nothing more is sent; receipts do not count any more."""
         if not self.ended.done():
             self.ended.set_exception(error)
             self.ended.exception()  # whoever asks still gets it
@@ -155,7 +167,7 @@ class EntryPublisher:
     async def close(self) -> None:
         """Tell the broker, and wait for its answer: the name is free then."""
         connection, self._connection = self._connection, None
-        self._end(AlreadyClosed("the publisher is closed"))
+        self.end(AlreadyClosed("the publisher is closed"))
         if connection is None or connection.closed:
             return
         request_id = connection.new_request_id()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +32,12 @@ NOT_COPIED = frozenset(
         "entry_filters",
         "subscription_auth_mode",
         "redeliver_unacked",
+        "inactive_topics",  # nobody uses the target's topics and subscriptions before the move
+        "subscription_expiration_minutes",
     }
 )
-"""Policies that belong to a cluster, not to what is in it. Permissions stay as well: roles differ."""
+"""Policies that belong to a cluster, not to what is in it, or would harm what waits to be used. Permissions
+stay as well: roles differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,15 @@ class Found:
         return [str(self.topic.partition_name(index)) for index in range(self.partitions)]
 
 
-async def find_topics(admin: Admin, patterns: Iterable[TopicPattern]) -> list[Found]:
-    """The persistent topics of a cluster that match one of the patterns, in the order of their names."""
+async def find_topics(
+    admin: Admin, patterns: Iterable[TopicPattern], known: Mapping[str, int] | None = None
+) -> list[Found]:
+    """The persistent topics of a cluster that match one of the patterns, in the order of their names.
+
+    ``known``: partitions of topics that were found before; these are asked for again when the list shows
+    another number of partitions.
+    """
+    known = {} if known is None else known
     patterns = list(patterns)
     found: dict[str, Found] = {}
     for namespace in await _namespaces(admin, patterns):
@@ -61,9 +72,13 @@ async def find_topics(admin: Admin, patterns: Iterable[TopicPattern]) -> list[Fo
         except AdminNotFound:
             continue
         bases = {str(topic) for topic in partitioned}
+        listed = Counter(str(topic.base) for topic in single if topic.partition >= 0)
         for topic in partitioned:
             if topic.persistent and any(pattern.matches(topic) for pattern in patterns):
-                found[str(topic)] = Found(topic, await admin.topics.partitions(topic))
+                count = known.get(str(topic))
+                if count is None or count != listed[str(topic)]:
+                    count = await admin.topics.partitions(topic)
+                found[str(topic)] = Found(topic, count)
         for topic in single:
             is_part = topic.partition >= 0 and str(topic.base) in bases
             if not is_part and topic.persistent and any(pattern.matches(topic) for pattern in patterns):

@@ -1,0 +1,131 @@
+"""``geminga mirror``: what it shows, how it ends, and both sides' credentials."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import geminga
+from geminga.cli.mirror import command
+from geminga.errors import AuthenticationError, PulsarException
+from tests.mirror.helpers import stored
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def other() -> Any:
+    with geminga.embedded() as broker:
+        yield broker
+
+
+def options(source: Any, target: Any, *more: str) -> list[str]:
+    return [
+        "--topics", "t", "--from", source.service_url, "--from-admin-url", source.admin_url,
+        "--to", target.service_url, "--to-admin-url", target.admin_url, *more,
+    ]  # fmt: skip
+
+
+def run(*words: str, **environment: str) -> Any:
+    return CliRunner().invoke(command, list(words), env=environment, standalone_mode=False)
+
+
+def test_once(pulsar_broker: Any, other: Any) -> None:
+    pulsar_broker.client().create_producer("t").send(b"x")
+    done = run(*options(pulsar_broker, other, "--once"))
+    assert done.return_value == 0, done.exception
+    assert done.stdout == ""
+    assert "1 messages" in done.stderr
+    done = run(*options(pulsar_broker, other, "--once", "--json"))
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["caught_up"], found["messages"], found["lag_entries"]) == (True, 0, 0)
+    assert found["partitions"][0]["topic"] == "persistent://public/default/t"
+
+
+def test_a_topic_that_cannot_be_mirrored_is_a_failure(pulsar_broker: Any, other: Any) -> None:
+    pulsar_broker.client().create_producer("t").send(b"x")
+    with geminga.Admin(other.admin_url) as admin:
+        admin.topics.create("t", partitions=2)
+    done = run(*options(pulsar_broker, other, "--once"))
+    assert done.return_value == 1
+    assert "none in the source" in done.stderr
+
+
+def test_what_is_missing_is_named(pulsar_broker: Any) -> None:
+    done = run("--topics", "t", "--to", pulsar_broker.service_url)
+    assert "--from URL or --from-context NAME is missing" in str(done.exception)
+
+
+def test_contexts_and_tokens_of_both_sides(
+    other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from geminga.cli.main import command as whole
+
+    key = tmp_path / "secret.key"
+    CliRunner().invoke(whole, ["token", "create-secret-key", "--output", str(key)], standalone_mode=False)
+    made = CliRunner().invoke(
+        whole, ["token", "create", "--secret-key", str(key), "--subject", "root"], standalone_mode=False
+    )
+    token = tmp_path / "token.jwt"
+    token.write_text(made.stdout.strip())
+    monkeypatch.setenv("GEMINGA_CONFIG_HOME", str(tmp_path / "contexts"))
+    with geminga.embedded(token_secret_key=f"file://{key}", super_user_roles=("root",)) as closed:
+        client = closed.client(authentication=geminga.AuthenticationToken(token.read_text()))
+        client.create_producer("t").send(b"x")
+        CliRunner().invoke(
+            whole,
+            ["context", "set", "closed", "--url", closed.service_url, "--admin-url", closed.admin_url,
+             "--token-file", str(token)],
+            standalone_mode=False,
+        )  # fmt: skip
+        to = ["--to", other.service_url, "--to-admin-url", other.admin_url]
+        # The environment's token is nobody's here: it does not say which side is meant.
+        done = run("--topics", "t", "--once", "--from-context", "closed", *to, PULSAR_TOKEN="wrong")
+        assert done.return_value == 0, done.exception
+        at = ["--from", closed.service_url, "--from-admin-url", closed.admin_url]
+        done = run("--topics", "t", "--once", *at, "--from-token-file", str(token), *to)
+        assert done.return_value == 0, done.exception
+        done = run("--topics", "t", "--once", *at, *to)
+        assert isinstance(done.exception, (AuthenticationError, PulsarException))
+        assert stored(other.client(), "t") == stored(client, "t")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(pulsar_broker: Any, other: Any, number: signal.Signals) -> None:
+    client = pulsar_broker.client()
+    producer = client.create_producer("t")
+    for n in range(50):
+        producer.send(b"%d" % n)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geminga", "mirror", *options(pulsar_broker, other)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "GEMINGA_CONFIG_HOME": "/nonexistent"},
+    )  # fmt: skip
+    _until(lambda: len(stored(other.client(), "t")) == 50)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, ""), errors
+    assert "50 messages" in errors
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) == 1
+
+
+def _until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if what():
+                return
+        except PulsarException:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
