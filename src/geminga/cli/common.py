@@ -91,6 +91,11 @@ def show_warnings() -> None:
     click.get_current_context().call_on_close(show())
 
 
+def how_many(count: int, thing: str = "message") -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def emit(value: Any, *, as_json: bool, text: str) -> None:
     """Print ``value`` as one line of JSON, or ``text`` for a person."""
     import json

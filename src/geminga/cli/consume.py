@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, json_option, show_warnings
+from geminga.cli.common import SECONDS, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.peek import line, payload_of
 from geminga.client.cluster import Cluster
@@ -100,6 +100,6 @@ def command(
             printed += 1
         source.close()
     if not as_json:
-        click.echo(f"{printed} messages", err=True)
+        click.echo(how_many(printed), err=True)
     if count is not None and printed < count:
         raise Timeout(f"{printed} of {count} messages came; raise --timeout or use --follow to wait longer")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import emit, json_option
+from geminga.cli.common import emit, how_many, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.admin.types import Explanation
 from geminga.client.cluster import Cluster
@@ -66,7 +66,7 @@ def as_text(found: Explanation) -> str:
 def _backlog(facts: Mapping[str, Any]) -> str:
     if facts["messagesInBacklog"] < 0:
         return f"a backlog of {facts['entriesInBacklog']} entries"
-    text = f"a backlog of {facts['messagesInBacklog']} messages, {facts['bytesInBacklog']} bytes"
+    text = f"a backlog of {how_many(facts['messagesInBacklog'])}, {facts['bytesInBacklog']} bytes"
     if facts["oldestBacklogMessageAgeSeconds"] >= 0:
         text += f", the oldest {facts['oldestBacklogMessageAgeSeconds']} s old"
     return text + f", {facts['ackHoles']} ack holes"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option
+from geminga.cli.common import how_many, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.admin.types import StoredMessage
 from geminga.client.cluster import Cluster
@@ -29,7 +29,7 @@ def command(topic: str, subscription: str, count: int, cluster: Cluster, as_json
         row = describe(message)
         click.echo(json.dumps(row, separators=(",", ":")) if as_json else line(row))
     if not as_json:
-        click.echo(f"{len(found)} messages", err=True)
+        click.echo(how_many(len(found)), err=True)
 
 
 def describe(message: StoredMessage) -> dict[str, Any]:

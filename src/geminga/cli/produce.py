@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from geminga.cli.common import SECONDS, Number, emit, json_option, show_warnings
+from geminga.cli.common import SECONDS, Number, emit, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
@@ -124,7 +124,7 @@ def command(
         "seconds": round(seconds, 3),
         "last_message_id": str(last_ids[0]) if last_ids else None,
     }
-    text = f"{sent - len(failures)} messages to {topic} in {seconds:.2f} s"
+    text = f"{how_many(sent - len(failures))} to {topic} in {seconds:.2f} s"
     if failures:
         reasons = ", ".join(sorted({f.name for f in itertools.islice(failures, 1000)}))
         text += f"; {len(failures)} failed ({reasons})"
