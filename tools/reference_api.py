@@ -52,7 +52,8 @@ PAGES: dict[str, Page] = {
         "The client",
         "The client for threads, under `pulsar-client`'s names. That for asyncio has the same options: see "
         "[asyncio](client-asyncio.md). Options marked \N{DAGGER} are Geminga's own; `pulsar-client` has the "
-        "others under the same names. Where a default is a plain number, its unit stands beside it.",
+        "others under the same names. `T` is the type of values, as the schema has it: `Consumer[Order]` "
+        "receives `Message[Order]`.",
         (
             Section("Client", "geminga", ("Client",)),
             Section("Producer", "geminga", ("Producer", "ManySent")),
@@ -267,6 +268,7 @@ def prose(text: str) -> list[str]:
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_VARIABLE = re.compile(r"\b(?:T|V)_(?:co|contra)\b|(?<=\[)V(?=\])")
 _HOME = re.compile(r"\b(?:geminga\.(?:[a-z_]+\.)+|collections\.abc\.|typing\.)(?=[A-Z])")
 
 
@@ -279,7 +281,7 @@ def signature(name: str, value: Any) -> str:
     kept = [p for p in found.parameters.values() if p.name != "self"]
     text = str(found.replace(parameters=kept)).replace("'", "")
     text = re.sub(r"<(\w+\.\w+): [^>]+>", r"\1", _ADDRESS.sub("", text))
-    return f"{name}{_HOME.sub('', text)}"
+    return f"{name}{_VARIABLE.sub('T', _HOME.sub('', text))}"
 
 
 def _bases(cls: type) -> list[type]:
