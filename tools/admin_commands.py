@@ -309,6 +309,14 @@ _TOPICS_OWN_POLICIES: Final[Policies] = (
     ("subscription-types-enabled", "--types Shared,Failover"),
 )
 
+GLOBAL_POLICIES: Final[Policies] = (
+    ("max-producers", "--max-producers 7"),
+    ("message-ttl", "--ttl 100"),
+    ("dispatch-rate", "--msg-dispatch-rate 10 --byte-dispatch-rate 1000 --dispatch-rate-period 1"),
+    ("backlog-quota", "--limit 10M --policy producer_exception"),
+)
+"""Set for all clusters."""
+
 TOPICS: Final = """
 topics create persistent://matrix/ns/plain
 topics create persistent://matrix/ns/plain
@@ -423,9 +431,11 @@ topics unsubscribe persistent://matrix/ns/busy --subscription held
 topics unsubscribe persistent://matrix/ns/spare --subscription made
 topics unsubscribe persistent://matrix/ns/spare --subscription none
 topics unsubscribe persistent://matrix/ns/none --subscription s
+~topics get-deduplication-enabled persistent://matrix/ns/plain
 topics enable-deduplication persistent://matrix/ns/plain
+~topics get-deduplication-enabled persistent://matrix/ns/plain
 topics disable-deduplication persistent://matrix/ns/plain
-topics get-deduplication-enabled persistent://matrix/ns/plain
+~topics get-deduplication-enabled persistent://matrix/ns/plain
 topics get-shadow-topics persistent://matrix/ns/plain
 topics get-shadow-source persistent://matrix/ns/plain
 topics compact persistent://matrix/ns/spare
@@ -608,6 +618,7 @@ LEFT_OUT: Final = {
 
 
 OTHERWISE: Final = {
+    "topicPolicies get-backlog-quota persistent://matrix/policies/t --applied": "what is set for all clusters counts, too, as it does on Apache Pulsar, which does not show it",
     "namespaces revoke-subscription-permission matrix/ns --subscription none --role one": "nothing is left to revoke, which Apache Pulsar ends with an internal error",
     "topics info-internal persistent://matrix/ns/none": "Apache Pulsar ends with an internal error",
     "topics get-message-by-id persistent://matrix/ns/busy --ledgerId {ledger} --entryId 99999": "there is no such message, which Apache Pulsar ends with an internal error",
@@ -675,6 +686,17 @@ def play(known: set[str]) -> list[str]:
         "topics set-retention persistent://matrix/policies/u --size 0 --time 10m",
         "topicPolicies set-retention persistent://matrix/policies/u --size 0 --time 10m",
     ]  # fmt: skip
+    for group, place, table in (
+        ("topicPolicies", "persistent://matrix/policies/t", _TOPIC_POLICIES),
+        ("topics", "persistent://matrix/policies/u", _TOPICS_OWN_POLICIES),
+    ):
+        reads = (f"{group} get-{name}" for name, _ in table)
+        lines += [f"{read} {place} --applied" for read in reads if read in known]
+    for name, arguments in GLOBAL_POLICIES:
+        read = f"topicPolicies get-{name} persistent://matrix/policies/t"
+        lines += [f"topicPolicies set-{name} persistent://matrix/policies/t {arguments} --global"]
+        lines += [f"~{read} --global", read, f"{read} --applied"]
+        lines += [f"topicPolicies remove-{name} persistent://matrix/policies/t --global", f"~{read} --global"]
     lines.append("prepare")
     for text in (TOPICS, SCHEMAS, BROKERS, OLD_GROUPS, ENDS):
         lines += text.split("\n")

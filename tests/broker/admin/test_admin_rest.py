@@ -519,6 +519,48 @@ def test_topic_policies(rest: Rest, namespace: str, segment: str, method: str, v
     assert rest.get(path) == unset
 
 
+def test_what_is_applied_is_shown_for_every_policy(rest: Rest, namespace: str) -> None:
+    path = f"persistent/{namespace}/t"
+    rest.call("PUT", path, {})
+    rates = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
+    others = ("inactiveTopicPolicies", "delayedDelivery", "autoSubscriptionCreation", "compactionThreshold")
+    for segment in (*rates, *others, "maxProducers", "maxConsumers", "entryFilters"):
+        assert rest.get(f"{path}/{segment}") is None
+        assert rest.get(f"{path}/{segment}?applied=true") is not None
+    assert set(rest.get(f"{path}/backlogQuotaMap?applied=true")) == {"destination_storage", "message_age"}
+    rest.call("POST", f"namespaces/{namespace}/dispatchRate", {"dispatchThrottlingRateInMsg": 7})
+    assert rest.get(f"{path}/dispatchRate?applied=true")["dispatchThrottlingRateInMsg"] == 7
+    rest.call("POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age", {"limitTime": 60})
+    found = rest.get(f"{path}/backlogQuotaMap?applied=true")
+    assert (found["message_age"]["limitTime"], found["destination_storage"]["limitTime"]) == (60, -1)
+
+
+def test_policies_of_all_clusters_are_told_from_those_of_this_one(
+    rest: Rest, broker: EmbeddedBroker, namespace: str
+) -> None:
+    path = f"persistent/{namespace}/t"
+    rest.call("PUT", path, {})
+    rest.call("POST", f"{path}/maxProducers?isGlobal=true", 7)
+    assert rest.get(f"{path}/maxProducers") is None
+    assert rest.get(f"{path}/maxProducers?isGlobal=true") == 7
+    assert rest.get(f"{path}/maxProducers?applied=true") == 7
+    policies = broker._server.broker.namespaces.topic_policies
+    name = TopicName.parse(f"persistent://{namespace}/t")
+    assert policies(name).max_producers_per_topic == 7
+    rest.call("POST", f"{path}/maxProducers", 3)
+    assert rest.get(f"{path}/maxProducers?applied=true") == 3
+    assert policies(name).max_producers_per_topic == 3
+    rest.call("DELETE", f"{path}/maxProducers")
+    assert policies(name).max_producers_per_topic == 7
+    rest.fails(412, "POST", f"{path}/maxProducers?isGlobal=true", -1)
+    rest.call("DELETE", f"{path}/maxProducers?isGlobal=true")
+    assert policies(name).max_producers_per_topic == 0
+    assert broker._server.store.get(f"topic-policies/{name}") is None
+    rest.call("POST", f"{path}/messageTTL?isGlobal=true&messageTTL=9")
+    assert rest.get(f"{path}/messageTTL?isGlobal=true") == 9
+    assert rest.get(f"{path}/messageTTL") is None
+
+
 def test_topic_ttl_and_what_is_applied(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})

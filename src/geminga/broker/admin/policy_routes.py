@@ -27,6 +27,7 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
+from geminga.broker.rules.in_force import in_force
 from geminga.broker.rules.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
 from geminga.ids import TopicName
 
@@ -422,40 +423,27 @@ class TopicPolicies(_PolicyResource):
 
     def read(self, request: web.Request, field: str) -> Any:
         topic = self._topic(request)
-        found = self.namespaces.get_topic_policy(topic, field)
-        if found is None and query_flag(request, "applied"):
-            found = self.namespaces.get_policy(topic.tenant, topic.namespace, field)
+        of_all = query_flag(request, "isGlobal")
+        found = self.namespaces.get_topic_policy(topic, field, of_all_clusters=of_all)
+        if query_flag(request, "applied"):
+            if field == "backlog_quota_map":
+                return self._applied(topic)[field]  # of each kind, wherever that was set
             if found is None:
-                found = self._broker_default(topic, field)
+                found = self.namespaces.get_topic_policy(topic, field, of_all_clusters=True)
+            if found is None:
+                found = self.namespaces.get_policy(topic.tenant, topic.namespace, field)
+            if found is None or found == {}:
+                found = self._applied(topic).get(field)
         return found
 
-    def _broker_default(self, topic: TopicName, field: str) -> Any:
-        """What the broker's own settings say where a policy is set nowhere; None where they say nothing."""
-        effective = self.namespaces.topic_policies(topic)
-        return {
-            "retention_policies": {
-                "retentionTimeInMinutes": effective.retention_minutes,
-                "retentionSizeInMB": effective.retention_megabytes,
-            },
-            "message_ttl_in_seconds": effective.message_ttl_seconds,
-            "deduplicationEnabled": effective.deduplication,
-            "max_unacked_messages_per_consumer": effective.unacked_messages_per_consumer_max,
-            "max_unacked_messages_per_subscription": effective.unacked_messages_per_subscription_max,
-            "max_message_size": effective.max_message_size,
-            "schema_compatibility_strategy": effective.schema_compatibility_strategy,
-            "backlog_quota_map": {
-                "destination_storage": {
-                    "limit": effective.backlog_quota_bytes,
-                    "limitSize": effective.backlog_quota_bytes,
-                    "limitTime": -1,
-                    "policy": effective.backlog_quota_action,
-                }
-            },
-        }.get(field)
+    def _applied(self, topic: TopicName) -> dict[str, Any]:
+        return in_force(self.namespaces.topic_policies(topic), self.server.settings.cluster)
 
     async def write(self, request: web.Request, field: str, value: Any) -> None:
-        topic = self._topic(request)
-        await self.durable(lambda done: self.namespaces.set_topic_policy(topic, field, value, done))
+        topic, of_all = self._topic(request), query_flag(request, "isGlobal")
+        await self.durable(
+            lambda done: self.namespaces.set_topic_policy(topic, field, value, done, of_all_clusters=of_all)
+        )
 
     async def set_message_ttl(self, request: web.Request) -> web.Response:
         """Set the topic's TTL: ``?messageTTL=`` seconds."""

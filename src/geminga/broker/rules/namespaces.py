@@ -17,7 +17,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from geminga.broker.rules.policies import (
     Policies,
@@ -86,6 +86,10 @@ _OFFLOAD_TWINS: Mapping[str, str] = {
     "offload_deletion_lag_ms": "managedLedgerOffloadDeletionLagInMillis",
 }
 """Policies that are fields of ``offload_policies`` too: whichever was set last counts."""
+
+
+GLOBAL: Final = "global"
+"""In a topic's policies: those of all clusters. One broker is all clusters, but tools tell them apart."""
 
 
 def check_name(kind: str, name: object) -> str:
@@ -372,7 +376,8 @@ class Namespaces:
         own = self._own(key)
         if own is None:
             return self.policies(topic.tenant, topic.namespace)
-        found = resolve(self._settings, own, self._require(topic.tenant, topic.namespace))
+        above = own.get(GLOBAL, {}), self._require(topic.tenant, topic.namespace)
+        found = resolve(self._settings, own, *above)
         namespace = f"namespace/{topic.namespace_name}"
         if not self._cautious.isdisjoint((TOPIC_POLICIES + key, namespace)):
             found = cautious(found)
@@ -425,20 +430,35 @@ class Namespaces:
         elif field == "resource_group_name" and value is not None and value not in self._resource_groups:
             raise RuleBroken(Wrong.NOT_ALLOWED, f"ResourceGroup {value} does not exist")
 
-    def get_topic_policy(self, topic: TopicName, field: str) -> Any:
-        """What was set for the topic itself, None if nothing was."""
-        return (self._own(str(topic.base)) or {}).get(field)
+    def get_topic_policy(self, topic: TopicName, field: str, *, of_all_clusters: bool = False) -> Any:
+        """What was set for the topic itself, None if nothing was.
 
-    def set_topic_policy(self, topic: TopicName, field: str, value: Any, done: Done | None = None) -> None:
-        """Sets a policy of one topic, or removes it with None."""
+        ``of_all_clusters``: what was set for it in all clusters, which what is set for it here goes before.
+        """
+        own = self._own(str(topic.base)) or {}
+        return (own.get(GLOBAL, {}) if of_all_clusters else own).get(field)
+
+    def set_topic_policy(
+        self,
+        topic: TopicName,
+        field: str,
+        value: Any,
+        done: Done | None = None,
+        *,
+        of_all_clusters: bool = False,
+    ) -> None:
+        """Sets a policy of one topic, or removes it with None; see `get_topic_policy`."""
         self._require(topic.tenant, topic.namespace)
         key = str(topic.base)
         document = self._own(key) or {}
+        layer = document.setdefault(GLOBAL, {}) if of_all_clusters else document
         if value is None:
-            document.pop(field, None)
+            layer.pop(field, None)
         else:
-            document[field] = check_policy(field, value)
-        _check_quota_below_retention(document, f"topic {key}")
+            layer[field] = check_policy(field, value)
+        if not document.get(GLOBAL, True):
+            del document[GLOBAL]
+        _check_quota_below_retention(layer, f"topic {key}")
         before = self.topic_policies(topic)
         if document:
             self._write(TOPIC_POLICIES, {}, key, document, done)
