@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long spark-4.2 bench bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long suite spark-4.2 bench bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
+	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2, in an environment of its own"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
@@ -69,6 +70,12 @@ interop: $(STAMP)
 long: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PYTEST) -m long
+
+# Needs the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.
+suite: $(STAMP)
+	@test -n "$(SUITE)" || { echo "name the folder tests of a checkout of pulsar-client: make suite SUITE=DIR"; exit 1; }
+	$(PY) tools/fetch_pulsar.py
+	$(PY) tools/official_suite.py $(SUITE)
 
 # Another PySpark before all that the environment has otherwise.
 SPARK_4_2 := .venv-spark-4.2

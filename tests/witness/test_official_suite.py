@@ -1,0 +1,65 @@
+"""``make suite`` with a suite of three tests: who runs on which library, and where a test fails."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+official_suite: Any = importlib.import_module("official_suite")
+
+SUITE = """
+import unittest
+import pulsar
+import _pulsar
+from pulsar.schema import StringSchema
+
+class PlainTest(unittest.TestCase):
+    serviceUrl = "pulsar://localhost:6650"
+
+    def test_a_message(self):
+        client = pulsar.Client(self.serviceUrl, operation_timeout_seconds=20)
+        kind = _pulsar.ConsumerType.Shared
+        consumer = client.subscribe("suite", "s", consumer_type=kind, schema=StringSchema())
+        client.create_producer("suite", schema=StringSchema()).send("hello")
+        self.assertEqual(consumer.receive(20000).value(), "hello")
+        client.close()
+
+    def test_of_ours(self):
+        self.assertEqual(pulsar.__name__, "geminga")
+
+    @unittest.skip("for the third outcome")
+    def test_nothing(self):
+        pass
+"""
+
+
+@pytest.mark.timeout(200)
+def test_both_libraries_run_it(broker: Any, tmp_path: Path) -> None:
+    (tmp_path / "plain_test.py").write_text(SUITE)
+    found = {library: official_suite.run(library, broker, tmp_path, 120) for library in ("geminga", "pulsar")}
+    place = "plain_test::PlainTest::"
+    assert found["geminga"] == {
+        f"{place}test_a_message": "passed",
+        f"{place}test_of_ours": "passed",
+        f"{place}test_nothing": "skipped",
+    }
+    assert found["pulsar"] == {**found["geminga"], f"{place}test_of_ours": "failed"}
+    assert official_suite.table(found, "geminga").splitlines() == [
+        "| file | tests | geminga | pulsar |",
+        "|---|---|---|---|",
+        "| plain_test | 2 | 2 | 1 |",
+        "| all | 2 | 2 | 1 |",
+        f"{place}test_of_ours: pulsar",
+    ]
+    assert (tmp_path / "plain_test.py").read_text() == SUITE, "a copy runs"
+
+
+def test_a_folder_without_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["official_suite.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="checkout of pulsar-client"):
+        official_suite.main()
