@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 from interrupting import Raised, interruptions, raise_it
@@ -257,3 +258,14 @@ def test_a_handler_that_raises_while_a_thread_is_made_leaves_none(capfd):
         assert time.monotonic() < deadline, "threads that nobody can end"
         time.sleep(0.01)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: locked, raising=False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        LoopThread().close()
+    assert [w.category for w in said if "interpreter lock" in str(w.message)] == [RuntimeWarning] * (
+        not locked
+    )

@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import logging
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -226,6 +227,13 @@ class _Loop:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
 
+WITHOUT_LOCK = (
+    "geminga counts on the interpreter lock, which is off: threads that receive from one consumer may get a "
+    "message twice or step over one; start Python with PYTHON_GIL=1"
+)
+"""See docs/decisions/free-threaded-cpython.md."""
+
+
 class LoopThread:
     """An event loop that runs in a thread of its own.
 
@@ -235,6 +243,8 @@ class LoopThread:
     """
 
     def __init__(self, name: str = "geminga-io") -> None:
+        if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
+            warnings.warn(WITHOUT_LOCK, RuntimeWarning, stacklevel=2)
         self._inner = _Loop(name)
         # Before it starts: whatever a signal's handler interrupts from here on, it ends.
         self._finalizer = weakref.finalize(self, self._inner.dropped)
