@@ -328,15 +328,14 @@ class _SendDurations:
         self._attributes = tuple({**dict(attributes), **_STATUS[failed]} for failed in (False, True))
         self._next = [float("-inf"), float("-inf")]
 
-    def __call__(self, seconds: float, written_seconds: float | None, failed: bool) -> None:
-        now = time.monotonic()
-        if now < self._next[failed]:
-            return
-        self._next[failed] = now + 1 / SAMPLES_PER_SECOND_MAX
-        attributes = self._attributes[failed]
-        self._whole(seconds, attributes)
-        if written_seconds is not None:
-            self._written(written_seconds, attributes)
+    def __call__(self, now: float, seconds: float, written_seconds: float | None, failed: bool) -> float:
+        if now >= self._next[failed]:
+            self._next[failed] = now + 1 / SAMPLES_PER_SECOND_MAX
+            attributes = self._attributes[failed]
+            self._whole(seconds, attributes)
+            if written_seconds is not None:
+                self._written(written_seconds, attributes)
+        return self._next[False]
 
 
 _STATUS = {False: {"pulsar.response.status": "success"}, True: {"pulsar.response.status": "failed"}}
@@ -365,7 +364,7 @@ class ClientMetrics:
         durations = self._durations.get(attributes)
         if durations is None:
             durations = self._durations[attributes] = _SendDurations(self._hub, attributes)
-        partition.counters.heard = durations
+        partition.counters.heard, partition.counters.heard_at = durations, float("-inf")
         self._hub.add(_Producer(partition, attributes))
 
     def add_consumer(self, consumer: ConsumerCore) -> None:

@@ -481,8 +481,8 @@ class PartitionProducer:
         counters.settled_bytes += settled.size
         run = settled.run
         counters.latency.add(now - run.opened_at, count)
-        if counters.heard is not None:
-            counters.heard(now - run.opened_at, now - run.sent_at, False)
+        if now >= counters.heard_at and counters.heard is not None:
+            counters.heard_at = counters.heard(now, now - run.opened_at, now - run.sent_at, False)
         if settled.ledger_id == -1:
             counters.duplicates += count
         self._settled(settled)
@@ -535,9 +535,9 @@ class PartitionProducer:
         self.backlog.give(operation.permits, operation.size)
         counters = self.counters
         counters.settled_bytes += operation.size
-        if counters.heard is not None:
+        if (error is not None or now >= counters.heard_at) and counters.heard is not None:
             written = now - operation.sent_at if operation.sent_at else None
-            counters.heard(now - operation.opened_at, written, error is not None)
+            counters.heard_at = counters.heard(now, now - operation.opened_at, written, error is not None)
         if isinstance(operation, Singles):
             # With an error, always: receipts take them out by `_settle_receipted`.
             counters.failed_messages += operation.count

@@ -45,9 +45,9 @@ class LatencyHistogram:
         return LATENCY_BOUNDS_SECONDS[-1]
 
 
-Heard = Callable[[float, float | None, bool], None]
-"""Seconds from the hand-over of an operation to its outcome, those from its writing (None: it was never
-written), and whether it failed."""
+Heard = Callable[[float, float, float | None, bool], float]
+"""Told of an operation's outcome: the time, seconds from its hand-over, those from its writing (None: it was
+never written), and whether it failed. Returns when the next success is worth telling."""
 
 
 class PartitionCounters:
@@ -61,6 +61,7 @@ class PartitionCounters:
         "duplicates",
         "failed_messages",
         "heard",
+        "heard_at",
         "late_receipts",
         "latency",
         "reconnects",
@@ -94,7 +95,8 @@ class PartitionCounters:
         self.stepped_over_seconds = 0.0
         self.latency = LatencyHistogram()
         self.heard: Heard | None = None
-        """Told of every operation's outcome."""
+        """Told of operations that fail, and of one that does not from `heard_at` on."""
+        self.heard_at = float("inf")
         self._blocked_since: float | None = None
 
     def count_step(self, reason: Blocked, now: float) -> None:
