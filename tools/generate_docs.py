@@ -143,11 +143,11 @@ def settings_page() -> str:
         cls = getattr(importlib.import_module(module), name)
         broker = name == "BrokerSettings"
         lines.extend([f"## `{name}`", "", *reference_api.prose(inspect.getdoc(cls) or ""), ""])
-        lines.append("| field | type | default | meaning |" + (" Apache Pulsar |" if broker else ""))
+        lines.append("| field | meaning | default | type |" + (" Apache Pulsar |" if broker else ""))
         lines.append("|---|---|---|---|" + ("---|" if broker else ""))
         for field, kind, default, text in reference_api.fields_of(cls):
             told = reference_broker.words(f"{name}.{field}", text)
-            row = f"| `{field}` | `{_cell(kind)}` | `{_cell(reference_api.default_of(default))}` | {told} |"
+            row = f"| `{field}` | {told} | `{_cell(reference_api.default_of(default))}` | `{_cell(kind)}` |"
             if broker:
                 theirs = option_names.BROKER_CONF[field]
                 row += f" `{theirs}` |" if theirs else "  |"

@@ -484,10 +484,10 @@ def _fields_table(what: str, cls: type) -> list[str]:
     rows = fields_of(cls)
     if not rows:
         return []
-    lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    lines = ["| field | meaning | default | type |", "|---|---|---|---|"]
     for name, kind, default, text in rows:
         told = words(f"{what}.{name}", text)
-        lines.append(f"| `{name}` | `{cell(kind)}` | `{cell(default_of(default))}` | {told} |")
+        lines.append(f"| `{name}` | {told} | `{cell(default_of(default))}` | `{cell(kind)}` |")
     return [*lines, ""]
 
 

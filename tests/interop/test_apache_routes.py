@@ -1,0 +1,24 @@
+"""The list of Apache Pulsar's REST paths is that of the release that the tests run against."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(300)]
+
+TOOL = Path(__file__).parents[2] / "tools/apache_routes.py"
+
+
+@pytest.mark.skipif(shutil.which("javap") is None, reason="javap comes with a JDK, not with a JRE")
+def test_the_list_is_what_the_classes_say(pulsar_home: Path) -> None:
+    specification = importlib.util.spec_from_file_location("apache_routes", TOOL)
+    assert specification is not None
+    assert specification.loader is not None
+    tool: Any = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(tool)
+    assert tool.read(pulsar_home) == tool.ROUTES.read_text().splitlines()
