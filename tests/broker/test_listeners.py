@@ -38,7 +38,9 @@ def test_the_notation() -> None:
         (("a:pulsar://a:0",), "NAME:URL"),
         (("a:pulsar://a:65536",), "NAME:URL"),
         (("a:pulsar://user:word@a:1",), "NAME:URL"),
-        ((7,), "NAME:URL"),
+        ((7,), "str"),
+        (([],), "str"),
+        ("a:pulsar://a:1", "tuple"),
         (("a:pulsar://a:1", "a:pulsar://b:1"), "two addresses"),
         (("a:pulsar://a:1", "b:pulsar://A:1"), "is of listener 'a' and of 'b'"),
         (("a:http://a:1",), "no pulsar://"),
@@ -112,3 +114,4 @@ def test_look_ups_by_name(make_harness: Any) -> None:
     assert refused.response == pb.CommandLookupTopicResponse.Failed
     assert refused.error == pb.ServiceNotReady
     assert "internal, external" in refused.message
+    assert len(ask("x" * 1_000_000).message) < 300

@@ -22,6 +22,7 @@ _FIELD_OF_SCHEME: Final = {"pulsar": "pulsar", "pulsar+ssl": "pulsar_tls", "http
 _URL = re.compile(
     r"([-.\w]+):((pulsar|pulsar\+ssl|http|https)://([-.%\w]+|\[[0-9a-fA-F:.%]+\]):(\d{1,5}))/?\Z", re.ASCII
 )
+_NAME_SHOWN_MAX: Final = 100
 _FORM: Final = "NAME:URL, where the URL is pulsar://, pulsar+ssl://, http:// or https:// with host and port"
 
 
@@ -76,4 +77,4 @@ def parse_listeners(listeners: tuple[str, ...]) -> Mapping[str, Addresses]:
 def no_listener(name: str | None, listeners: tuple[str, ...]) -> str:
     """What a client is told that names a listener which there is not."""
     known = ", ".join(parse_listeners(listeners)) or "none (advertised_listeners)"
-    return f"the broker has no listener {name!r}; it has: {known}"
+    return f"the broker has no listener {(name or '')[:_NAME_SHOWN_MAX]!r}; it has: {known}"

@@ -271,6 +271,8 @@ class BrokerSettings:
                 refuse("web_port", self.web_port, "a port other than `port`")
         self._check_tls_ports()
         check_type("advertised_listeners", self.advertised_listeners, tuple, list)
+        for listener in self.advertised_listeners:
+            check_type("advertised_listeners", listener, str)
         object.__setattr__(self, "advertised_listeners", tuple(self.advertised_listeners))
         names = parse_listeners(self.advertised_listeners)
         check_type("internal_listener", self.internal_listener, str, optional=True)
