@@ -129,3 +129,36 @@ def _until(what: Callable[[], bool]) -> None:
             pass
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_tls_on_both_sides(tmp_path: Any) -> None:
+    pytest.importorskip("cryptography")
+    from geminga.testing.certificates import Authority
+
+    authorities = [Authority(tmp_path, name) for name in ("here", "there")]
+    settings = []
+    for authority in authorities:
+        certificate, key = authority.sign(f"{authority.certificate.stem}-broker")
+        settings.append(
+            {
+                "tls_port": 0, "web_tls_port": 0, "tls_certificate": certificate, "tls_key": key,
+            }
+        )  # fmt: skip
+    with geminga.embedded(**settings[0]) as source, geminga.embedded(**settings[1]) as target:
+        source.client().create_producer("t").send(b"x")
+        words = ["--topics", "t", "--once"]
+        for side, broker, authority in (("from", source, authorities[0]), ("to", target, authorities[1])):
+            used = broker.settings
+            words += [
+                f"--{side}", f"pulsar+ssl://localhost:{used.tls_port}",
+                f"--{side}-admin-url", f"https://localhost:{used.web_tls_port}",
+                f"--{side}-tls-trust-certs", str(authority.certificate),
+            ]  # fmt: skip
+        done = run(*words)
+        assert done.return_value == 0, done.exception
+        assert stored(target.client(), "t") == stored(source.client(), "t")
+        wrong = [
+            str(authorities[0].certificate) if one == str(authorities[1].certificate) else one
+            for one in words
+        ]
+        assert isinstance(run(*wrong).exception, PulsarException)

@@ -197,7 +197,7 @@ def test_a_mirror_to_apache_pulsar_is_killed(apache_pulsar: ApachePulsar, tmp_pa
         with geminga.Admin(apache_pulsar.admin_url) as admin:
             admin.namespaces.unload(namespace)
 
-    _with_kills(apache_pulsar, tmp_path, 2, 3, unload)
+    _with_kills(apache_pulsar, tmp_path, 2, 2, unload)
 
 
 @pytest.mark.long

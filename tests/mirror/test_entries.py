@@ -141,3 +141,19 @@ def test_an_origin_is_read_as_it_was_written() -> None:
     after = whole(build_entry(metadata().SerializeToString(), b"p"))
     size = metadata_size(after)
     assert origins_in(after[10 : 10 + size]) == [Origin(PAIR, PLACE)]
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"num_messages_in_batch": 5}, {"partition_key": "k", "event_time": 9}]
+)
+def test_a_broker_reads_a_mirrored_entry_as_fast_as_any(fields: dict[str, object]) -> None:
+    from geminga.wire import metadata as module
+
+    after = whole(build_entry(metadata(**fields).SerializeToString(), b"p"))
+    size = metadata_size(after)
+    read = module._read_head(after[10 : 10 + size])
+    full = module._full_head(parse_entry(after).metadata)
+    assert read is not None
+    assert {name: getattr(read, name) for name in module.EntryHead.__slots__} == {
+        name: getattr(full, name) for name in module.EntryHead.__slots__
+    }

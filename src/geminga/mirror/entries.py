@@ -17,13 +17,11 @@ from typing import Final, NamedTuple
 from geminga.errors import CorruptPayload
 from geminga.mirror.positions import Position
 from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.metadata import checksum_matches, metadata_size, parse_entry
+from geminga.wire.metadata import ORIGIN_FIELD, checksum_matches, metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 from geminga.wire.varint import read_varint, varint
 
-ORIGIN_FIELD: Final = 7413
-"""Number of the field of MessageMetadata that holds the origin; Pulsar's own are below 100."""
 _ORIGIN_TAG = varint(ORIGIN_FIELD << 3 | 2)
 _REPLICATED_FROM_TAG = b"\x2a"
 _MAGIC = b"\x0e\x01"

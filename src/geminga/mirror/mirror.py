@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -35,6 +37,8 @@ START_SECONDS_MAX = 60.0
 """How long a cluster is waited for that is not up when the mirror begins."""
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
+_REST = 4.0
+"""What is asked of the brokers again and again rests so much longer than it takes."""
 
 
 class Mirror:
@@ -203,7 +207,7 @@ class Mirror:
             try:
                 return await ask()
             except PulsarException as error:
-                if not error.retriable or time.monotonic() >= until:
+                if not error.retriable or _is_hopeless(error) or time.monotonic() >= until:
                     raise
                 if not told:
                     logger.warning("waiting for %.0f s: %s", until - time.monotonic(), error)
@@ -211,6 +215,15 @@ class Mirror:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 0.5)
         return None
+
+
+def _is_hopeless(error: BaseException | None) -> bool:
+    """Whether a certificate or a host name is behind it: waiting makes neither good."""
+    while error is not None:
+        if isinstance(error, (ssl.SSLError, socket.gaierror)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def _closed(client: Any) -> None:
@@ -349,14 +362,17 @@ class _Run:
             await asyncio.wait(tasks)
 
     async def _every(self, seconds: float, call: Any) -> None:
+        pause = seconds
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(pause)
+            started = time.monotonic()
             try:
                 await call()
             except (PulsarException, OSError) as error:
                 logger.warning("%s", error)
             except Exception:
                 logger.exception("unexpected error in the mirror")
+            pause = max(seconds, (time.monotonic() - started) * _REST)
 
     # --- topics ---------------------------------------------------------------------------------------
 
@@ -419,14 +435,19 @@ class _Run:
             return
         due = 0.0
         while True:
-            now = time.monotonic()
-            if now >= due or any(part.at_goal and not part.followed for part in self._parts.values()):
-                due = now + self.settings.subscription_seconds
-                await self._follow()
+            started = time.monotonic()
+            parts = list(self._parts.values())
+            if started >= due:
+                await self._follow(parts)
+                ended = time.monotonic()
+                due = ended + max(self.settings.subscription_seconds, (ended - started) * _REST)
+            else:
+                # Those that somebody may wait for are not left to the next round.
+                await self._follow([part for part in parts if part.at_goal and not part.followed])
             await asyncio.sleep(_ROUND_SECONDS)
 
-    async def _follow(self) -> None:
-        for part in list(self._parts.values()):
+    async def _follow(self, parts: list[_Part]) -> None:
+        for part in parts:
             at_goal = part.at_goal
             try:
                 await part.cursors.follow()

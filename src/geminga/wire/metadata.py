@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import read_varint
+from geminga.wire.varint import read_varint, varint
 
 MAGIC_CHECKSUM = 0x0E01
 MAGIC_BROKER_ENTRY_METADATA = 0x0E02
@@ -259,6 +259,7 @@ _INT32_MAX = (1 << 31) - 1
 
 # Tags of MessageMetadata: field number << 3 | wire type.
 _PROPERTIES = 0x22
+_REPLICATED_FROM = 0x2A
 _PARTITION_KEY = 0x32
 _COMPRESSION = 0x40
 _UNCOMPRESSED_SIZE = 0x48
@@ -270,8 +271,13 @@ _PARTITION_KEY_B64 = 0x88
 _ORDERING_KEY = 0x92
 _HIGHEST_SEQUENCE_ID = 0xC0
 
+ORIGIN_FIELD: Final = 7413
+"""Geminga's own field of MessageMetadata: where a mirrored entry comes from (`geminga.mirror.entries`)."""
+_ORIGIN = varint(ORIGIN_FIELD << 3 | 2)
+_ORIGIN_FIRST = _ORIGIN[0]
+
 _SKIPPED_NUMBERS = frozenset((_COMPRESSION, _UNCOMPRESSED_SIZE))
-_TEXTS = frozenset((_PROPERTIES, _PARTITION_KEY))
+_TEXTS = frozenset((_PROPERTIES, _REPLICATED_FROM, _PARTITION_KEY))
 _BYTES = frozenset((_ORDERING_KEY, _SCHEMA_VERSION))
 
 
@@ -362,6 +368,9 @@ def _read_options(
                 partition_key = data[start:position].decode("utf-8", "replace")
         elif tag == _EVENT_TIME:
             event_time, position = read_varint(data, position + 1)
+        elif tag == _ORIGIN_FIRST and data.startswith(_ORIGIN, position):
+            size, start = read_varint(data, position + len(_ORIGIN))
+            position = start + size
         elif tag < 128 or data[position + 1] != 0x01:
             return None
         elif tag == _HIGHEST_SEQUENCE_ID:
