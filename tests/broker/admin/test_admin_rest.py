@@ -519,6 +519,25 @@ def test_topic_policies(rest: Rest, namespace: str, segment: str, method: str, v
     assert rest.get(path) == unset
 
 
+def test_statistics_without_the_lists_of_clients(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+    topic = f"persistent://{namespace}/p"
+    rest.call("PUT", f"persistent/{namespace}/p/partitions", 2)
+    with broker.client() as client:
+        client.subscribe(topic, "s")
+        client.create_producer(topic)
+        path = f"persistent/{namespace}/p/partitioned-stats"
+        found = rest.get(path)
+        assert found["publishers"]
+        assert found["subscriptions"]["s"]["consumers"]
+        found = rest.get(f"{path}?excludePublishers=true&excludeConsumers=true")
+        for each in (found, *found["partitions"].values()):
+            assert each["publishers"] == []
+            assert each["subscriptions"]["s"]["consumers"] == []
+        found = rest.get(f"persistent/{namespace}/p-partition-0/stats?excludePublishers=true")
+        assert found["publishers"] == []
+        assert found["subscriptions"]["s"]["consumers"]
+
+
 def test_what_is_applied_is_shown_for_every_policy(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})

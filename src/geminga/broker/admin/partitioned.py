@@ -129,7 +129,7 @@ class PartitionedTopics(TopicResource):
         async for index in stepwise(range(count)):
             name = topic.partition_name(index)
             if self.actions.exists(name):
-                by_partition[str(name)] = self.actions.stats(name)
+                by_partition[str(name)] = self.asked_stats(request, name)
         merged = merge_stats(list(by_partition.values()))
         merged["metadata"] = {"partitions": count, "deleted": False}
         merged["partitions"] = by_partition if query_flag(request, "perPartition", True) else {}

@@ -64,6 +64,16 @@ class TopicResource(Resource):
         count = self.actions.partitions(topic)
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
 
+    def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
+        """Statistics of a plain topic, without the lists that the request does not want."""
+        found = self.actions.stats(topic)
+        if query_flag(request, "excludePublishers"):
+            found["publishers"] = []
+        if query_flag(request, "excludeConsumers"):
+            for subscription in found.get("subscriptions", {}).values():
+                subscription["consumers"] = []
+        return found
+
 
 class Topics(TopicResource):
     """Plain topics, and single partitions."""
@@ -169,13 +179,7 @@ class Topics(TopicResource):
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
         topic = self._plain(request)
-        found = self.actions.stats(topic)
-        if query_flag(request, "excludePublishers"):
-            found["publishers"] = []
-        if query_flag(request, "excludeConsumers"):
-            for subscription in found.get("subscriptions", {}).values():
-                subscription["consumers"] = []
-        return answer(found)
+        return answer(self.asked_stats(request, topic))
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         """Ledgers and cursors."""
