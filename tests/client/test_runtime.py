@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 
 import pytest
 from interrupting import Raised, interruptions, raise_it
@@ -269,3 +270,32 @@ def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch: pytest.Monkey
     assert [w.category for w in said if "interpreter lock" in str(w.message)] == [RuntimeWarning] * (
         not locked
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_the_interpreter_s_end_survives_an_interrupt_at_any_place(monkeypatch, capfd):
+    """Also where it only looks who is left: all of them end."""
+    from geminga.client import runtime as module
+
+    count = uncaught = 0
+    for kind in (KeyboardInterrupt, SystemExit):
+
+        def raise_kind(*_, kind=kind):
+            raise kind
+
+        for interruption in interruptions(raise_kind, strict=True):
+            count += 1
+            threads = [LoopThread(), LoopThread()]
+            monkeypatch.setattr(module, "_live", weakref.WeakSet(threads))
+            try:
+                interruption(module._at_exit)
+            except kind:
+                uncaught += 1
+                module._at_exit()
+            deadline = time.monotonic() + 60
+            while any(thread.thread.is_alive() for thread in threads):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+    assert count >= 8
+    assert uncaught <= 4, "at the function's start, and between two rounds of its outermost loop"
+    assert capfd.readouterr() == ("", "")

@@ -367,16 +367,29 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     impatient = False
-    for runtime in list(_live):
+    left: list[LoopThread] | None = None
+    while True:
         try:
-            with contextlib.suppress(Exception):
-                if runtime._inner.farewell is not None and not runtime.closed and not impatient:
-                    runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
-                runtime.close()
+            if left is None:
+                left = list(_live)
+            while left:
+                _end(left[-1], impatient)
+                left.pop()
+            return
         except (KeyboardInterrupt, SystemExit):
             # A signal's handler: whoever interrupts the end wants it at once, and no traceback.
             impatient = True
-            runtime._inner.stop()
+
+
+def _end(runtime: LoopThread, impatient: bool) -> None:
+    """At the interpreter's end; may be called again when it was interrupted."""
+    if impatient:
+        runtime._inner.stop()
+        return
+    with contextlib.suppress(Exception):
+        if runtime._inner.farewell is not None and not runtime.closed:
+            runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
+        runtime.close()
 
 
 if hasattr(os, "register_at_fork"):

@@ -94,6 +94,7 @@ class ConsumerCore:
         self.counted = ConsumerCounters()
         timeout, tick = settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000
         self.unsettled = Unsettled(timeout if keeps else 0.0, tick, self.counted)
+        self._knows_hands = keeps and settings.durable
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
         """Set by the shell while it is attached to a connection."""
@@ -234,7 +235,7 @@ class ConsumerCore:
             if entry.acks is None or not entry.acks.remaining:
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
             return
-        if self.origin.keeps and self.settings.durable:
+        if self._knows_hands:
             self.unsettled.delivered(key)
         if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)

@@ -7,8 +7,9 @@ settles an entry settles it everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import takewhile
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat, takewhile
 
 from geminga.consumer.ack_timeout import AckTimeout
 from geminga.consumer.message import EntryAcks
@@ -43,14 +44,14 @@ class Unsettled:
     def delivered(self, key: EntryKey) -> None:
         """The entry goes to the queue."""
         self._newest = key
-        if len(self.in_hand) < IN_HAND_MAX:
-            self.in_hand[key] = None
-
-    def settled(self, keys: Iterable[EntryKey]) -> None:
-        """Acknowledged, all of each."""
         in_hand = self.in_hand
-        for key in keys:
-            in_hand.pop(key, None)
+        if len(in_hand) < IN_HAND_MAX:
+            in_hand[key] = None
+
+    def settled(self, keys: Sequence[EntryKey]) -> None:
+        """Acknowledged, all of each."""
+        # Each is popped without a round of the interpreter: messages that come alone pay for this one by one.
+        deque(map(self.in_hand.pop, keys, repeat(None)), maxlen=0)
         if self.rewind.awaited:
             self.rewind.settled(keys)
         if len(self.negative_acks) or len(self.ack_timeout):
